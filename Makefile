@@ -15,10 +15,10 @@ export PATH := $(TOOLS)/bin:$(PATH)
 MAKEOVERRIDES =
 unexport PREFIX SYSCONFDIR DESTDIR
 
-export PACKAGE_VERSION
+export PACKAGE_VERSION PREVIOUS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench regressions program-costs baseline growth soak demo install deb rpm package-test vm-test deny clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench regressions program-costs baseline growth soak demo install deb rpm package-test vm-test cluster cluster-down e2e handover day dist dist-check deny clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -29,8 +29,7 @@ deps: ## install missing system packages (on Debian; elsewhere, list them; DEPS=
 
 build: ## build the daemon (release) and the other installed files
 	@scripts/deps.sh build
-	$(CARGO) build --locked --release -p nodelb
-	scripts/generate.sh $(TARGET)/generated
+	scripts/build.sh
 
 test: ## run all tests except package and VM tests; some need root (uses sudo)
 	@scripts/deps.sh build run test
@@ -87,7 +86,7 @@ install: ## install the files of contrib/installed-files after make build; uses 
 	@test -x $(TARGET)/generated/nodelb || { echo "$(TARGET)/generated is empty; run make build first" >&2; exit 1; }
 	PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" DESTDIR="$(DESTDIR)" scripts/install.sh
 
-deb: build ## build a Debian package in target/package/ (PACKAGE_VERSION=0.2.0: with another version)
+deb: build ## build a Debian package in target/package/ (PACKAGE_VERSION=0.3.0: with another version)
 	@scripts/deps.sh deb
 	packaging/build.sh deb
 
@@ -95,7 +94,7 @@ rpm: build ## build an rpm in target/package/
 	@scripts/deps.sh rpm
 	packaging/build.sh rpm
 
-package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and purge the packages in clean trees (needs root)
+package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and purge the packages in clean trees (needs root; PREVIOUS="FILE...": upgrades from these, too)
 	@scripts/deps.sh check
 	packaging/test.sh
 
@@ -103,6 +102,40 @@ vm-test: deb ## install, upgrade and purge the package, and take over from kube-
 	@scripts/deps.sh vm
 	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	tests/vm/run.sh
+
+cluster: ## start three Kubernetes nodes in namespaces (K8S_BIN=FOLDER of their programs; LAYOUT=vxlan, PROXY=kube-proxy; needs root): tests/cluster/README.md
+	@scripts/deps.sh build run cluster
+	$(CARGO) build --locked -p nodelb-cluster -p nodelb-prober
+	test -n "$${NODELB:-}" || $(MAKE) build
+	tests/cluster/images.sh
+	tests/cluster/cluster.sh up
+
+cluster-down: ## end what make cluster has started
+	tests/cluster/cluster.sh down
+
+e2e: ## run upstream's network tests on the nodes of make cluster; updates docs/development/conformance.md (FOCUS="part of names": prints the results)
+	tests/cluster/e2e.sh
+
+handover: ## go from kube-proxy to nodelb and back on nodes of its own, under traffic; updates docs/development/handover.md (LAYOUTS="routes vxlan")
+	@scripts/deps.sh build run cluster
+	$(CARGO) build --locked -p nodelb-cluster -p nodelb-prober
+	test -n "$${NODELB:-}" || $(MAKE) build
+	tests/cluster/images.sh
+	tests/cluster/handover.sh
+
+day: ## run rolling updates, drains, kills and restarts for MINUTES=10 with nodelb, then with kube-proxy; updates docs/development/day.md
+	@scripts/deps.sh build run cluster
+	$(CARGO) build --locked -p nodelb-cluster -p nodelb-prober
+	test -n "$${NODELB:-}" || $(MAKE) build
+	tests/cluster/images.sh
+	tests/cluster/day.sh $(or $(MINUTES),10)
+
+dist: ## make a release of the last commit in target/dist/: source archive, .deb, .rpm, SBOM, SHA-256 sums
+	@scripts/deps.sh build deb rpm dist
+	scripts/dist.sh
+
+dist-check: dist ## build the release again in another folder, and compare it with the first bit for bit
+	scripts/dist.sh check
 
 deny: ## check licences, sources and bans of all crates, and advisories if the database is reachable
 	@scripts/deps.sh build deny

@@ -6,7 +6,20 @@ cd "$(dirname "$0")/.."
 kind=$1
 target=$(realpath "${TARGET:-target}")
 stage=$target/package/$kind
-version=${PACKAGE_VERSION:-$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
+# What stands in Cargo.toml for the whole workspace, without its brackets and quotes.
+workspace() {
+    sed -n '/^\[workspace.package\]/,/^\[/s/^'"$1"' = \[*"\([^"]*\)"]*$/\1/p' Cargo.toml
+}
+version=${PACKAGE_VERSION:-$(workspace version)}
+
+# Equal files make an equal package: the time is that of the commit, which a source archive gives to its files.
+umask 022
+export LC_ALL=C TZ=UTC
+commit_time() {
+    if [ -e .git ]; then git log -1 --format=%ct; else stat -c %Y Cargo.toml; fi
+}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(commit_time)}
+export SOURCE_DATE_EPOCH
 
 rm -rf "$stage"
 mkdir -p "$stage"
@@ -20,8 +33,8 @@ if [ "$kind" = deb ]; then
 fi
 
 # The tree contains the installed files; the packaging tools need lists of them.
-directories=$(cd "$stage/tree" && find . -type d -empty -printf ' /%P')
-own_directories=$(cd "$stage/tree" && find . -depth -type d -path '*/nodelb*' -printf ' /%P')
+directories=$(cd "$stage/tree" && find . -type d -empty -printf ' /%P\n' | sort | tr -d '\n')
+own_directories=$(cd "$stage/tree" && find . -type d -path '*/nodelb*' -printf ' /%P\n' | sort -r | tr -d '\n')
 # The units that can be enabled; the other units depend on these.
 units=$(cd "$stage/tree/usr/lib/systemd/system" && grep -l '^\[Install\]' -- * | xargs)
 deb_assets=$(cd "$stage/tree" && find . -type f -printf '    ["tree/%P", "%P", "%m"],\n' | sort)
@@ -29,8 +42,8 @@ rpm_assets=$(cd "$stage/tree" && find . -type f -printf '    { source = "tree/%P
     sed -e '/dest = "\/etc\//s/ }/, config = "noreplace" }/' -e '/dest = "\/usr\/share\/\(doc\|man\)\//s/ }/, doc = true }/')
 
 fill() {
-    sed -e "s|@VERSION@|$version|" -e "s|@UNITS@|$units|" -e "s|@DIRECTORIES@|${directories# }|" \
-        -e "s|@OWN_DIRECTORIES@|${own_directories# }|" \
+    sed -e "s|@VERSION@|$version|" -e "s|@HOMEPAGE@|$(workspace homepage)|" -e "s|@AUTHORS@|$(workspace authors)|" \
+        -e "s|@UNITS@|$units|" -e "s|@DIRECTORIES@|${directories# }|" -e "s|@OWN_DIRECTORIES@|${own_directories# }|" \
         -e '/^@DEB_ASSETS@$/{r '<(echo "$deb_assets") -e 'd}' -e '/^@RPM_ASSETS@$/{r '<(echo "$rpm_assets") -e 'd}' "$1"
 }
 
@@ -45,7 +58,7 @@ case $kind in
 deb)
     printf 'nodelb (%s-1) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' "$version" \
         "See /usr/share/doc/nodelb/changelog.gz for the changes." \
-        "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)" "$(date -R -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}")" >changelog
+        "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)" "$(date -R -d "@$SOURCE_DATE_EPOCH")" >changelog
     cargo deb --no-build --no-strip --output "$target/package/" ;;
 rpm)
     cargo generate-rpm --auto-req builtin --target-dir "$target" --output "$target/package/" ;;

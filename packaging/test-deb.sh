@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # Installs, upgrades, removes and purges a .deb in a clean tree: Debian's essential packages and its dependencies. Needs
 # root. A script replaces systemctl and records its calls; BPF is that of the kernel, in namespaces and a cgroup of this
-# test. Usage: packaging/test-deb.sh PACKAGE
+# test. Usage: packaging/test-deb.sh PACKAGE [PREVIOUS], a package of an earlier version to upgrade from.
 set -euo pipefail
 package=$(realpath "$1")
+previous=${2:-}
 
-if [ $# = 1 ]; then
+if [ -z "${DEB_TEST_WORK:-}" ]; then
     work=$(mktemp -d)
     trap 'rm -rf --one-file-system "$work"' EXIT
     depends=$(dpkg-deb -f "$package" Depends | sed 's/ ([^)]*)//g; s/ //g')
     # shellcheck source=/dev/null
     mmdebstrap --quiet --variant=essential --include="$depends" "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$work/tree"
     cp "$package" "$work/tree/tmp/this.deb"
-    unshare --mount --net "$0" "$package" "$work"
+    [ -z "$previous" ] || cp "$previous" "$work/tree/tmp/previous.deb"
+    DEB_TEST_WORK=$work unshare --mount --net "$0" "$package" "$previous"
     exit
 fi
 
-work=$2
+work=$DEB_TEST_WORK
 tree=$work/tree
 cgroup_name=nodelb-package-test-$$
 daemon=
@@ -45,6 +47,14 @@ dpkg_does() {
 # stores short names in instructions, eight bytes in each.
 has_no_switches_of_tests() {
     same "the variables that the program reads" NODELB_C "$(grep -aoE 'NODELB_[A-Z]' "$tree/usr/sbin/nodelb" | sort -u)"
+}
+
+# Each library that the program names belongs to a package in Depends: others may not be there on another system.
+depends_on_its_libraries() {
+    local library
+    readelf -d "$tree/usr/sbin/nodelb" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' >"$work/libraries"
+    same "each library is of a package in Depends" "$(dpkg-deb -f "$package" Depends | tr ',' '\n' | sed 's/^ *//; s/ .*//' | sort -u)" \
+        "$(while read -r library; do inside dpkg -S "*/$library"; done <"$work/libraries" | sed 's/:.*//' | sort -u)"
 }
 
 files() {
@@ -85,6 +95,9 @@ without_systemd() {
     same "its dependencies suffice: the program runs" "nodelb" "$(inside nodelb --version | cut -d ' ' -f 1)"
     inside nodelb check-config >/dev/null || fail "nodelb check-config"
     has_no_switches_of_tests
+    same "its man page has the version" "$(inside nodelb --version)" "$(zcat "$tree/usr/share/man/man8/nodelb.8.gz" |
+        sed -n 's/^\.TH .*"\(nodelb [^"]*\)".*/\1/p')"
+    depends_on_its_libraries
     same "nothing is enabled" "" "$(find "$tree/etc/systemd" -name 'nodelb*' 2>/dev/null)"
     dpkg_does --purge nodelb
     same "a purge leaves nothing" "" "$(diff <(echo "$before") <(files) || true)"
@@ -167,17 +180,17 @@ make_kernel() {
     ip link set lo up
 }
 
-# The error of a connection from the cgroup to a service without backends.
+# The error of a connection from the cgroup to a service without backends: `connect [ADDRESS]`.
 connect() {
     (
         echo "$BASHPID" >"$tree/sys/fs/cgroup/$cgroup_name/cgroup.procs"
-        (: </dev/tcp/10.96.7.7/80) 2>&1 | sed -n 's/.*: \(.*\)$/\1/p' | head -n 1
+        (: <"/dev/tcp/${1:-10.96.7.7}/80") 2>&1 | sed -n 's/.*: \(.*\)$/\1/p' | head -n 1
     )
 }
 
-# `start DIRECTORY`, the one for pins; the default if it is empty, and then the configuration does not set it.
+# `start DIRECTORY [PACKAGE]`, the one for pins; the default if it is empty, and then the configuration does not set it.
 start() {
-    dpkg_does -i /tmp/this.deb
+    dpkg_does --force-confold -i "/tmp/${2:-this}.deb"
     sed -i -e "s|^cgroup = .*|cgroup = \"/sys/fs/cgroup/$cgroup_name\"|" \
         -e "s|^pin-directory = .*|${1:+pin-directory = \"$1\"}|" "$tree/etc/nodelb/nodelb.toml"
     printf '[[service]]\nname = "shop/web"\nfrontends = ["10.96.7.7:80"]\n' >"$tree/etc/nodelb/services.d/shop.toml"
@@ -254,6 +267,50 @@ purged_while_it_runs() {
     same "no file is left of it" "" "$(diff <(echo "$before") <(files) || true)"
 }
 
+# `serves VERSION ADDRESS`: whether the daemon has this version, and serves an address that is new. It is not ready, because its
+# own cgroup is not that of the test.
+serves() {
+    printf '[[service]]\nname = "shop/next"\nfrontends = ["%s:80"]\n' "$2" >"$tree/etc/nodelb/services.d/next.toml"
+    for ((i = 0; i < 100; i++)); do
+        [ "$(connect "$2")" != "Connection refused" ] || break
+        sleep 0.1
+    done
+    (inside nodelb status || true) >"$work/said" 2>&1
+    rm "$tree/etc/nodelb/services.d/next.toml"
+    ((i < 100)) && grep -q "$1 " "$work/said"
+}
+
+# A minor version may refuse keys of the previous one. The packages then leave the daemon alone, which is tested above; here the
+# default configuration replaces the kept one.
+take_configuration() {
+    inside nodelb check-config --keys >"$work/said" 2>&1 && return
+    echo "note  $2 refuses keys of the other version:"
+    cat "$work/said"
+    dpkg-deb --fsys-tarfile "$tree/tmp/$1.deb" | tar -xO ./etc/nodelb/nodelb.toml >"$tree/etc/nodelb/nodelb.toml"
+}
+
+# From the package of an earlier version and back, each time with the daemon of the other one.
+from_previous() {
+    local before each version address=10.96.7.8
+    before=$(files)
+    start "" previous
+    for each in this previous; do
+        dpkg_does --force-confold -i "/tmp/$each.deb"
+        version=$(inside nodelb --version)
+        same "connections are translated while $version is installed" "Connection refused" "$(connect)"
+        end
+        take_configuration "$each" "$version"
+        start "" "$each"
+        serves "$version" "$address" || { cat "$work/said" "$work/log" >&2; fail "$version serves no change"; }
+        echo "ok    it takes over the maps of the other version, and serves a change"
+        address=10.96.7.9
+    done
+    end
+    dpkg_does --purge nodelb
+    same "no pin is left of either version" "" "$(pins)"
+    same "no file is left of either version" "" "$(diff <(echo "$before") <(files) || true)"
+}
+
 next_version
 without_systemd
 pretend_systemd
@@ -263,3 +320,6 @@ with_kernel ""
 with_kernel /sys/fs/bpf/elsewhere
 among_others
 purged_while_it_runs
+if [ -n "$previous" ]; then
+    from_previous
+fi

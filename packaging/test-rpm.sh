@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs, upgrades and erases an rpm in a clean tree, with only the packages that it requires. Needs root. A script
 # replaces systemctl and records its calls.
-# Usage: packaging/test-rpm.sh PACKAGE STAGE, the directory it was made from.
+# Usage: packaging/test-rpm.sh PACKAGE STAGE [PREVIOUS]: the directory that it was made from, and a package of an earlier
+# version to upgrade from.
 set -euo pipefail
 package=$(realpath "$1")
 stage=$2
+previous=${3:-}
 
 work=$(mktemp -d)
 tree=$work/tree
@@ -156,9 +158,27 @@ with_systemd() {
     same "erasing stops it" "--no-reload disable $units (old)"$'\n'"stop $units (old)"$'\n'"daemon-reload (old)" "$(asked)"
 }
 
+# From the package of an earlier version and back.
+from_previous() {
+    local each
+    rm -r "$tree/etc/nodelb"
+    rpm_does -i "$previous"
+    echo '# Mine.' >>"$tree/etc/nodelb/nodelb.toml"
+    for each in "$package" "$previous"; do
+        rpm_does -U --oldpackage "$each"
+        inside /usr/sbin/nodelb check-config --keys >/dev/null 2>&1 ||
+            echo "note  ${each##*/} refuses keys of the other version's configuration"
+        same "a changed configuration is kept by ${each##*/}" '# Mine.' "$(tail -n 1 "$tree/etc/nodelb/nodelb.toml")"
+    done
+    rpm_does -e nodelb
+}
+
 same "every library of the program is required" "$(libraries "$stage/tree/usr/sbin/nodelb" | sed 's|.*/||' | sort -u)" "$(required)"
 make_base
 make_next
 without_systemd
 pretend_systemd
 with_systemd
+if [ -n "$previous" ]; then
+    from_previous
+fi

@@ -34,7 +34,18 @@ bench  conntrack        conntrack
 bench  ethtool          ethtool
 bench  nftables         nft
 regressions  valgrind   valgrind
+cluster  conntrack      conntrack
+cluster  containernetworking-plugins  /usr/lib/cni/bridge
+cluster  ethtool        ethtool
+cluster  iptables       iptables
+cluster  jq             jq
+cluster  mmdebstrap     mmdebstrap
+cluster  nftables       nft
+cluster  openssl        openssl
+cluster  runc           runc
+cluster  socat          socat
 lint   clang-format     clang-format
+lint   prometheus       promtool
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze
 fuzz   g++              c++
@@ -54,6 +65,8 @@ tools="
 deb    cargo-deb            3.8.0
 rpm    cargo-generate-rpm   0.21.1
 deny   cargo-deny           0.20.2
+dist   cargo-auditable      0.7.7
+dist   cargo-cyclonedx      0.5.9
 "
 
 present() {

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Installs the files of contrib/installed-files under DESTDIR. Prints each destination.
-# Paths in the units and the man pages follow PREFIX and SYSCONFDIR. ZSHDIR: where zsh looks for completions.
+# Paths in the units and the man pages follow PREFIX and SYSCONFDIR. Man pages have the version and the date of the first
+# heading of CHANGELOG.md. ZSHDIR: where zsh looks for completions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 prefix=${PREFIX:-/usr}
 sysconfdir=${SYSCONFDIR:-/etc}
 sbindir=$prefix/sbin
+# No date before the release.
+read -r version date < <(sed -n 's/^## \[\([0-9.]*\)\]/\1/p' CHANGELOG.md)
+date=${date#- }
 
 place() {
     sed -e "s|@GENERATED@|${TARGET:-target}/generated|" -e "s|@SBINDIR@|$sbindir|" -e "s|@SYSCONFDIR@|$sysconfdir|" \
@@ -26,7 +30,8 @@ put() {
     install -D -m "$mode" "$source" "$DESTDIR$destination"
     case $source in
     */systemd/nodelb*.* | *.[58])
-        sed -i -e "s|/usr/sbin/nodelb|$sbindir/nodelb|g" -e "s|/etc/nodelb|$sysconfdir/nodelb|g" "$DESTDIR$destination"
+        sed -i -e "s|/usr/sbin/nodelb|$sbindir/nodelb|g" -e "s|/etc/nodelb|$sysconfdir/nodelb|g" \
+            -e "s|^\(\.TH .*\) \"\" \"nodelb\"|\1 \"$date\" \"nodelb $version\"|" "$DESTDIR$destination"
         ;;
     esac
     if [ "$note" = gzip ]; then

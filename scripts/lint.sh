@@ -137,9 +137,13 @@ rejected_words() {
     } | scripts/words.pl scripts/words/rejected scripts/words/quotations | none
 }
 
-# Optional, because the package of promtool also starts a server; a test parses the rules in any case.
+# Each alert has a test: when it fires, when it does not, and that it ends.
 promtool_rules() {
-    ! command -v promtool >/dev/null || promtool check rules contrib/prometheus/*.yaml >/dev/null
+    local alert
+    promtool check rules contrib/prometheus/*.yaml >/dev/null && promtool test rules tests/alerts/*.yaml >/dev/null &&
+        sed -n 's/^ *- alert: //p' contrib/prometheus/nodelb.rules.yaml | while read -r alert; do
+            grep -q "^  - name: $alert\$" tests/alerts/nodelb.test.yaml || echo "no test of the alert $alert"
+        done | none
 }
 
 # systemd verifies that the program of a unit exists, so replace it.
@@ -173,7 +177,7 @@ check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all
 check "units: systemd-analyze verify" units_are_read
 check "units: systemd-analyze security, 2.0 at most" units_are_closed
-check "alerts: promtool, if installed" promtool_rules
+check "alerts: promtool" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "packages depend downwards" packages

@@ -29,6 +29,8 @@ mod recipes;
 mod shipped;
 #[path = "documented/statuses.rs"]
 mod statuses;
+#[path = "documented/version.rs"]
+mod version;
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //! these labels and values. This is not a full parser: `make lint` runs promtool where it is
 //! installed.
 
-use nodelb::admin::metrics::{Described, Kind, METRICS};
+use nodelb::admin::metrics::{Described, METRICS, MetricKind};
 
 use crate::prose;
 
@@ -99,7 +99,9 @@ fn find(name: &str) -> Result<Named, String> {
     }
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
     let metric = METRICS.iter().find(|metric| metric.name == name || metric.name == base);
-    match metric.filter(|metric| prose::is_sample(name) && (metric.kind != Kind::Histogram || metric.name != name)) {
+    match metric
+        .filter(|metric| prose::is_sample(name) && (metric.kind != MetricKind::Histogram || metric.name != name))
+    {
         Some(metric) => Ok(Some(metric)),
         None => Err(format!("there is no metric {name}")),
     }
@@ -107,7 +109,7 @@ fn find(name: &str) -> Result<Named, String> {
 
 pub(crate) fn has_label(metric: Named, label: &str) -> bool {
     let own = metric.map_or(&[][..], |metric| metric.labels);
-    let is_bound = label == "le" && metric.is_some_and(|metric| metric.kind == Kind::Histogram);
+    let is_bound = label == "le" && metric.is_some_and(|metric| metric.kind == MetricKind::Histogram);
     TARGET_LABELS.contains(&label) || is_bound || own.iter().any(|own| own.name == label)
 }
 

@@ -2,8 +2,10 @@
 //! messages.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-use nodelb::admin::metrics::{Kind, METRICS};
+use nodelb::admin::metrics::{METRICS, MetricKind};
+use nodelb_report::problems::Reason;
 
 use crate::{coverage, pages};
 
@@ -34,6 +36,45 @@ fn commands_that_are_mentioned_exist() {
             check_command(&document, text[start + 1..].split(['`', '\n']).next().unwrap());
         }
     }
+}
+
+/// The commands in the texts that nodelb prints: those of problems, and those in every string of its sources.
+#[test]
+fn commands_that_are_printed_exist() {
+    let mut printed = 0;
+    for entry in Reason::CATALOGUE.iter().filter(|entry| entry.command.starts_with("nodelb ")) {
+        check_command(entry.name, entry.command);
+        printed += 1;
+    }
+    for source in sources(Path::new(crate::ROOT).join("daemon")) {
+        let text = std::fs::read_to_string(&source).expect("a source");
+        for lead in ["`nodelb ", "run nodelb ", "see nodelb ", "with nodelb "] {
+            for (start, _) in text.match_indices(lead) {
+                let code = &text[start + lead.len() - "nodelb ".len()..];
+                let code = code.split(['`', '"', '\n', '\\', ':', ',', ';', ')', '.']).next().unwrap_or_default();
+                let command = code.split_whitespace().nth(1).unwrap_or_default();
+                if command.starts_with(|c: char| c.is_ascii_lowercase()) {
+                    check_command(&source.display().to_string(), code);
+                    printed += 1;
+                }
+            }
+        }
+    }
+    assert!(printed > 100, "{printed}");
+}
+
+/// The sources that may contain printed text.
+fn sources(directory: PathBuf) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("a directory of the repository") {
+        let path = entry.expect("an entry").path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("rs" | "toml") => found.push(path),
+            _ if path.is_dir() && !path.ends_with("tests") => found.extend(sources(path)),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Checks that the command and its long flags exist.
@@ -82,7 +123,7 @@ fn is_something_else(word: &str) -> bool {
 pub(crate) fn is_sample(name: &str) -> bool {
     METRICS.iter().any(|metric| match metric.kind {
         // The family name stands for the whole histogram.
-        Kind::Histogram => {
+        MetricKind::Histogram => {
             ["", "_bucket", "_sum", "_count"].iter().any(|end| name.strip_suffix(end) == Some(metric.name))
         }
         _ => name == metric.name,

@@ -1,4 +1,4 @@
-//! The Kubernetes manifest: its rules are exactly the requests that nodelb makes, and a daemon with
+//! The Kubernetes manifests: their rules are exactly the requests that nodelb makes, and a daemon with
 //! these permissions works.
 
 use std::collections::BTreeSet;
@@ -19,13 +19,20 @@ use crate::daemon::Daemon;
 
 const MANIFEST: &str = "contrib/kubernetes/rbac.yaml";
 
+/// The manifest for `kubernetes.namespaces` and `kubernetes.services`.
+const SMALLER: &str = "contrib/kubernetes/rbac-namespaces.yaml";
+
 /// Group, resource and verb.
 type Rule = (String, String, String);
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn objects() -> Vec<Value> {
-    let objects = serde_saphyr::from_multiple(&crate::read(MANIFEST));
+    objects_in(MANIFEST)
+}
+
+fn objects_in(manifest: &str) -> Vec<Value> {
+    let objects = serde_saphyr::from_multiple(&crate::read(manifest));
     objects.expect("YAML that kubectl reads")
 }
 
@@ -144,9 +151,11 @@ fn the_account_has_the_roles_and_nothing_else() {
     assert_eq!(secret["metadata"]["annotations"]["kubernetes.io/service-account.name"], "nodelb");
 }
 
-/// A cluster with one service and the applied manifest; and the content of its Secret in files.
+/// A cluster with a service in two namespaces and the applied manifest; and the content of its Secret in files.
 struct World {
     replica: Replica,
+    /// Keys in the section `[kubernetes]`.
+    keys: &'static str,
     directory: TempDir,
 }
 
@@ -156,11 +165,13 @@ impl World {
         for object in manifest {
             cluster.apply_value(object.clone()).expect("an object that apiservers take");
         }
-        let web = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"ports": [{"port": 80, "protocol": "TCP"}]},
-        });
-        cluster.apply_value(web).expect("a service");
+        for (namespace, name) in [("default", "kubernetes"), ("shop", "web")] {
+            let service = json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
+                "spec": {"ports": [{"port": 80, "protocol": "TCP"}]},
+            });
+            cluster.apply_value(service).expect("a service");
+        }
         let secret = cluster.get("secrets", "kube-system", "nodelb").expect("the Secret of the manifest");
         let directory = TempDir::new().expect("a directory");
         for (key, file) in [("token", "token"), ("ca.crt", "ca.crt")] {
@@ -170,14 +181,19 @@ impl World {
         let replica = cluster.serve_on_free_port().expect("an apiserver");
         // A streaming list is a watch request: a server without them requires both verbs.
         replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::Off);
-        Self { replica, directory }
+        Self { replica, keys: "", directory }
+    }
+
+    fn with_keys(self, keys: &'static str) -> Self {
+        Self { keys, ..self }
     }
 
     /// The configuration of docs/kubernetes.md.
     fn config(&self) -> String {
         format!(
-            "[kubernetes]\ntoken-file = {:?}\nca-file = {:?}\nhealthz-addresses = []\n[[kubernetes.apiserver]]\naddress = \
-             \"{}\"\n",
+            "[kubernetes]\n{}token-file = {:?}\nca-file = {:?}\nhealthz-addresses = []\n[[kubernetes.apiserver]]\n\
+             address = \"{}\"\n",
+            self.keys,
             self.directory.path().join("token"),
             self.directory.path().join("ca.crt"),
             self.replica.address()
@@ -186,6 +202,11 @@ impl World {
 
     /// Waits until all kinds are synced; returns the problems if they are not.
     fn reads_everything(&self) -> Result<(), String> {
+        self.reads(&["endpointslices", "nodes", "services"])
+    }
+
+    /// Waits until exactly these watches work; returns the problems if they do not.
+    fn reads(&self, paths: &[&str]) -> Result<(), String> {
         let (daemon, _) = Daemon::start_with(&self.config(), "the datapath is memory");
         let start = Instant::now();
         loop {
@@ -194,7 +215,9 @@ impl World {
             let of_kubernetes: Vec<_> = rows.iter().filter(|row| row["source"] == "kubernetes").collect();
             let problems = Value::from_iter(of_kubernetes.iter().map(|row| row["problems"].clone())).to_string();
             let problems = problems + &daemon.get("/apiservers?output=json");
-            if of_kubernetes.len() == 3 && of_kubernetes.iter().all(|row| row["state"] == "Ok") {
+            let read = of_kubernetes.iter().filter(|row| row["state"] == "Ok").filter_map(|row| row["path"].as_str());
+            let read: BTreeSet<&str> = read.collect();
+            if of_kubernetes.len() == paths.len() && read == BTreeSet::from_iter(paths.iter().copied()) {
                 return Ok(());
             }
             if problems.contains("orbidden") || start.elapsed() > TIMEOUT {
@@ -219,16 +242,48 @@ fn a_daemon_needs_exactly_these_rules() {
     }
 }
 
+/// With the smaller manifest, namespaces and services are synced; without any one of its rules, one watch is not.
+#[test]
+fn namespaces_and_services_need_exactly_the_rules_of_the_smaller_manifest() {
+    let objects = objects_in(SMALLER);
+    let of_apiservers: Vec<Value> =
+        objects.iter().filter(|object| object["metadata"]["namespace"] != "shop").cloned().collect();
+    let services = "services = [\"default/kubernetes\"]\n";
+    let watches = ["endpointslices/default", "nodes", "services/default/kubernetes"];
+    World::of(&of_apiservers).with_keys(services).reads(&watches).expect("the rules are enough for services");
+    let namespaces = "namespaces = [\"shop\"]\n";
+    let watches = ["endpointslices/default", "endpointslices/shop", "nodes", "services/shop"];
+    let reads = |objects: &[Value]| World::of(objects).with_keys(namespaces).reads(&watches);
+    reads(&objects).expect("the rules are enough for namespaces");
+    assert!(World::of(&objects).reads_everything().is_err(), "it permits to read the whole cluster");
+    for role in objects.iter().filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role") {
+        for rule in rules(role).into_iter().filter(|rule| rule.1 != "servicecidrs") {
+            // The watch of default/kubernetes is for `kubernetes.services`.
+            let is_of_services = role["metadata"]["namespace"] == "default" && rule.1 == "services";
+            if !is_of_services || rule.2 == "list" {
+                let fewer: Vec<Value> =
+                    objects.iter().map(|it| if it == role { without_rule(it, &rule) } else { it.clone() }).collect();
+                assert!(reads(&fewer).is_err(), "{rule:?} of {} is not needed", role["metadata"]);
+            }
+        }
+    }
+}
+
 /// The manifest without one rule.
-fn without(objects: &[Value], (group, resource, verb): &Rule) -> Vec<Value> {
-    let mut objects = objects.to_vec();
-    let roles = objects.iter_mut().filter(|object| object["kind"] == "ClusterRole");
-    for rule in roles.filter_map(|role| role["rules"].as_array_mut()).flatten() {
+fn without(objects: &[Value], rule: &Rule) -> Vec<Value> {
+    let is_role = |object: &Value| object["kind"] == "ClusterRole";
+    objects.iter().map(|object| if is_role(object) { without_rule(object, rule) } else { object.clone() }).collect()
+}
+
+/// A role without one rule.
+fn without_rule(role: &Value, (group, resource, verb): &Rule) -> Value {
+    let mut role = role.clone();
+    for rule in role["rules"].as_array_mut().expect("rules") {
         if words(&rule["apiGroups"]).contains(group) && words(&rule["resources"]).contains(resource) {
             rule["verbs"].as_array_mut().expect("verbs").retain(|it| it != verb);
         }
     }
-    objects
+    role
 }
 
 /// A client that queries the daemon right after READY does not see that it still waits for an
