@@ -12,6 +12,8 @@ mod continuity;
 mod convergence;
 #[path = "properties/deferred.rs"]
 mod deferred;
+#[path = "properties/drained.rs"]
+mod drained;
 #[path = "properties/drift.rs"]
 mod drift;
 #[path = "properties/exactness.rs"]

@@ -186,6 +186,7 @@ fn compile_services() -> Box<dyn FnMut()> {
             guard: &Guard::default(),
             apiservers: &Apiservers::default(),
             checks: Checks::default(),
+            drains: None,
             packets: PacketsConfig::default(),
         };
         for (service, slice) in &described {

@@ -48,7 +48,7 @@ impl Node {
         let config = format!(
             "[state]\ndirectory = {:?}\n[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n\
              [node]\nname = {NODE:?}\nnodeport-addresses = [\"{}/32\"]\n\
-             [packets]\nmode = \"on\"\nudp-timeout = {UDP_TIMEOUT}\n[dns]\nservers = {:?}\n\
+             [packets]\nmode = \"on\"\nudp-timeout = \"{UDP_TIMEOUT}s\"\n[dns]\nservers = {:?}\n\
              [kubernetes]\nkubeconfig = {:?}\n{servers}",
             directory.path().join("state"),
             path("services.d"),

@@ -134,9 +134,8 @@ fn all_done() -> bool {
 }
 
 fn assert_said(host: &Host, parts: &[String; 3]) {
-    let log = host.log();
     let is_said = |line: &str| line.contains("held") && parts.iter().all(|part| line.contains(part.as_str()));
-    assert!(log.lines().any(is_said), "{parts:?} is not said in\n{log}");
+    eventually(&format!("{parts:?} in the journal"), || host.log().lines().any(is_said));
 }
 
 /// The flight recorder names the object that emptied the service, its version, its writer, and the

@@ -204,11 +204,7 @@ fn a_source_that_was_there_before_and_is_not_configured() {
         fixture.host.configure(&format!("[state]\ndirectory = {:?}\n", fixture.host.path("state")));
         fixture.daemon = fixture.host.start();
         eventually("the service as last known", || is_served_by(WEB, &["192.0.2.80:8080/TCP"]));
-        assert!(
-            fixture.host.log().contains("kubernetes is no longer configured as a source"),
-            "{}",
-            fixture.host.log()
-        );
+        fixture.host.assert_logged("kubernetes is no longer configured as a source");
         fixture.blames(
             "default/web",
             1,
@@ -371,11 +367,7 @@ fn a_refused_event_is_one_line() {
         let said =
             || fixture.host.log().lines().filter(|line| line.contains("Kubernetes Events are not written")).count();
         eventually_slowly("the refusal", || said() == 1);
-        assert!(
-            fixture.host.log().contains("kubectl auth can-i create events --namespace default"),
-            "{}",
-            fixture.host.log()
-        );
+        fixture.host.assert_logged("kubectl auth can-i create events --namespace default");
         std::thread::sleep(Duration::from_secs(12));
         assert_eq!(said(), 1);
         assert!(events(&fixture.cluster, "web").is_empty());

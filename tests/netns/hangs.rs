@@ -532,7 +532,7 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
             "STATUS=reload is waiting for the file system; the previous configuration stays \
              active"
         ));
-        assert!(fixture.host.log().contains("timed out after 10 s"), "{}", fixture.host.log());
+        fixture.host.assert_logged("timed out after 10 s");
         fs::remove_file(&config).unwrap();
         fixture.host.write("nodelb.toml", &format!("[log]\nlevel = \"debug\"\n{good}"));
         daemon.signal(Signal::SIGHUP);
@@ -545,7 +545,7 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
         }
         daemon.signal(Signal::SIGHUP);
         assert!(daemon.wait_for("STATUS=reload failed, see the journal; the previous configuration stays active"));
-        assert!(fixture.host.log().contains("8 earlier attempts are still blocked"), "{}", fixture.host.log());
+        fixture.host.assert_logged("8 earlier attempts are still blocked");
         fixture.still_works(daemon);
     });
 }

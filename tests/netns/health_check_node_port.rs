@@ -225,7 +225,8 @@ fn a_node_that_leaves_says_so_and_nothing_else_makes_it() {
         eventually("cordoned, which is no reason", || health("/healthz") == good());
         cluster.delete("nodes", "", "n1").unwrap();
         eventually("deleted", || health("/healthz") == leaving());
-        assert!(is_live() && host.log().contains("Kubernetes has no Node of this name"));
+        assert!(is_live());
+        host.assert_logged("Kubernetes has no Node of this name");
         says("200 OK", 1);
         apply(&cluster, node(&json!({})));
         eventually("created again", || health("/healthz") == good());
@@ -272,7 +273,7 @@ fn a_reload_with_another_node_name_is_a_whole_one() {
         daemon.signal(Signal::SIGHUP);
         eventually("the Node n2 is there", || health("/healthz") == good());
         says("200 OK", 1);
-        assert!(host.log().contains("the Node n2 is watched"), "{}", host.log());
+        host.assert_logged("the Node n2 is watched");
         cluster.delete("nodes", "", "n2").unwrap();
         eventually("the Node n2 is followed", || health("/healthz") == leaving());
         let mut other = node(&json!({}));

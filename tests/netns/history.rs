@@ -91,7 +91,7 @@ fn serve_and_break(host: &Host) {
     let daemon = host.start();
     serve(host, &["192.0.2.1:80", "192.0.2.9:80"]);
     eventually("a record", || whats() == ["Changed"]);
-    assert!(host.log().contains("history.jsonl cannot be read: it is not a file"), "{}", host.log());
+    host.assert_logged("history.jsonl cannot be read: it is not a file");
     daemon.kill();
     host.cleanup();
     fs::remove_dir(host.path("state/history.jsonl")).unwrap();

@@ -49,9 +49,8 @@ fn the_default_configuration_starts_on_a_host_without_ipv6() {
         );
         let daemon = host.start();
         assert_eq!(answering(WEB), ["a"]);
-        let log = host.log();
-        assert!(log.contains("cannot open [::1]:9890 of admin.listen: Cannot assign requested address"), "{log}");
-        assert!(log.contains("remove it from admin.listen"), "{log}");
+        host.assert_logged("cannot open [::1]:9890 of admin.listen: Cannot assign requested address");
+        host.assert_logged("remove it from admin.listen");
         let ready = readyz();
         assert!(ready.contains("[::1]:9890 of admin.listen is not open"), "{ready}");
         assert_eq!(closed().as_deref(), Some("1"));
@@ -60,7 +59,7 @@ fn the_default_configuration_starts_on_a_host_without_ipv6() {
             TcpListener::bind("[::1]:9890").is_err() && closed().as_deref() == Some("0")
         });
         assert!(!readyz().contains("[::1]:9890"), "{}", readyz());
-        assert_eq!(host.log().matches("cannot open [::1]:9890 of admin.listen").count(), 1, "{}", host.log());
+        host.assert_logged_times("cannot open [::1]:9890 of admin.listen", 1);
         daemon.stop();
     });
 }
@@ -72,12 +71,15 @@ fn a_process_that_has_the_port_keeps_no_daemon_from_serving() {
         let holders = ["127.0.0.1:9890", "[::1]:9890"].map(|address| TcpListener::bind(address).unwrap());
         let daemon = host.start();
         assert_eq!(answering(WEB), ["a"]);
-        let log = host.log();
-        assert!(log.contains("cannot open 127.0.0.1:9890 of admin.listen: Address already in use"), "{log}");
-        assert!(log.contains("no address of the admin API is open"), "{log}");
+        for line in [
+            "cannot open 127.0.0.1:9890 of admin.listen: Address already in use",
+            "no address of the admin API is open",
+        ] {
+            eventually(line, || host.log().contains(line));
+        }
         drop(holders);
         eventually("the admin API answers", || closed().as_deref() == Some("0"));
-        assert!(host.log().contains("the admin API listens on 127.0.0.1:9890"), "{}", host.log());
+        host.assert_logged("the admin API listens on 127.0.0.1:9890");
         daemon.stop();
     });
 }

@@ -62,10 +62,6 @@ fn complaint() -> Option<String> {
     frontend(NODEPORT)?["error"].as_str().map(ToOwned::to_owned)
 }
 
-fn count(text: &str, what: &str) -> usize {
-    text.matches(what).count()
-}
-
 #[test]
 fn a_served_nodeport_cannot_be_bound() {
     sandbox::run("nodeports::a_served_nodeport_cannot_be_bound", |sandbox| {
@@ -93,6 +89,8 @@ fn a_served_nodeport_cannot_be_bound() {
         expect_protected("after a restart");
         host.withdraw("a.yaml");
         eventually("it is free with its service gone", || !is_refused("0.0.0.0:30080"));
+        // The row follows the maps.
+        eventually("its row is gone", || frontend(NODEPORT).is_none());
         host.serve("a.yaml", &nodeport("web", 30_080));
         eventually("it is served again", || is_served_by(NODEPORT, &["192.0.2.11:8080/TCP"]));
         daemon.stop();
@@ -116,7 +114,7 @@ fn one_that_a_process_has_is_reported() {
         assert!(said.starts_with("a process of uid 0 has bound 0.0.0.0:30080/TCP: "), "{said}");
         assert!(is_served_by(NODEPORT, &["192.0.2.11:8080/TCP"]), "it is served all the same");
         assert_eq!(answering("192.0.2.1:30080"), ["1"], "clients on the node reach the service");
-        assert_eq!(count(&host.log(), "has bound 0.0.0.0:30080/TCP"), 1, "{}", host.log());
+        host.assert_logged_times("has bound 0.0.0.0:30080/TCP", 1);
         assert!(frontend("0.0.0.0:30080/UDP").is_some_and(|row| row["error"].is_null()), "TCP, not UDP");
 
         // Connections from outside the node reach the process.
@@ -127,7 +125,7 @@ fn one_that_a_process_has_is_reported() {
         drop(thief);
         host.serve("b.yaml", &nodeport("other", 30_090));
         eventually("it is found to be over", || complaint().is_none());
-        assert!(host.log().contains("the process has released it"), "{}", host.log());
+        host.assert_logged("the process has released it");
         assert!(is_refused("0.0.0.0:30080"), "and cannot come back");
         daemon.stop();
     });
@@ -164,10 +162,10 @@ fn says_that_the_kernel_hands_out_nodeports() {
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "15000 60999").unwrap();
         host.start().stop();
         let warning = "includes NodePorts 30000 to 32767";
-        assert_eq!(count(&host.log(), warning), 1, "{}", host.log());
+        host.assert_logged_times(warning, 1);
         fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "30000-32767").unwrap();
         host.start().stop();
-        assert_eq!(count(&host.log(), warning), 1, "what it advises helps: {}", host.log());
+        host.assert_logged_times(warning, 1);
     });
 }
 

@@ -141,6 +141,6 @@ fn check_counts() {
     let frontends = get("/frontends?service=lab/s1").unwrap();
     let access = |row: &serde_json::Value| (row["type"].clone(), row["outside"].clone());
     let rows: Vec<_> = frontends["frontends"].as_array().unwrap().iter().map(access).collect();
-    assert!(rows.contains(&("ClusterIP".into(), "Inside".into())), "{frontends}");
+    assert!(rows.contains(&("ClusterIP".into(), "NodeOnly".into())), "{frontends}");
     assert!(rows.contains(&("LoadBalancer".into(), "Served".into())), "{frontends}");
 }

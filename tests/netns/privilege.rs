@@ -77,7 +77,7 @@ fn says_what_is_missing_where_bpf_may_not_be_loaded() {
         let status = host.launch(command, &[]).wait();
         assert_eq!(status.code(), Some(77), "{}", host.log());
         for missing in ["CAP_BPF", "CAP_NET_ADMIN"] {
-            assert!(host.log().contains(missing), "{}", host.log());
+            host.assert_logged(missing);
         }
         assert!(host.nothing_pinned());
     });
@@ -114,12 +114,12 @@ fn programs_of_another_pin_directory_are_reported_at_start() {
         host.configure("");
         host.start().stop();
         let warning = format!("programs pinned in {} are also attached to", before.display());
-        assert_eq!(host.log().matches(&warning).count(), 1, "{}", host.log());
+        host.assert_logged_times(&warning, 1);
         host.cleanup();
         host.pins = before;
         host.configure("");
         host.start().stop();
-        assert_eq!(host.log().matches("are also attached to").count(), 1, "{}", host.log());
+        host.assert_logged_times("are also attached to", 1);
     });
 }
 

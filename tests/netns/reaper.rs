@@ -116,7 +116,7 @@ fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
         assert!(!is_up());
         let unit = SocketUnit::start(&host, &path, 0o600);
         eventually("it is found", is_up);
-        assert!(host.log().contains("closing stale sockets resumed"), "{}", host.log());
+        host.assert_logged("closing stale sockets resumed");
         let first = unit.latest().unwrap();
         assert_eq!(reaper_of(&daemon), None, "the daemon starts none by itself");
         eventually("it has its name", || status(&process(first), "Name") == "nodelb-reaper");
@@ -135,7 +135,7 @@ fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
 
         kill(first, Signal::SIGKILL).unwrap();
         eventually("another one", || unit.latest() != Some(first) && is_up());
-        assert!(host.log().contains("no reaper responds"), "{}", host.log());
+        host.assert_logged("no reaper responds");
         end_one(&host, &pod, &[TWO], &[ONE]);
 
         // Changes during the absence of the reaper are processed later.

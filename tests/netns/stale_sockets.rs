@@ -598,7 +598,7 @@ fn the_reaper_has_three_capabilities_and_ends_with_the_daemon() {
         let pid = reaper.file_name().unwrap().to_str().unwrap().parse().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
         eventually("it is missed", || metric("nodelb_socket_reaper_up") == Some(0.0));
-        assert!(host.log().contains("the reaper has ended"), "{}", host.log());
+        host.assert_logged("the reaper has ended");
         assert!(answer("/readyz", "text/plain").is_some(), "all else works");
         daemon.stop();
     });
@@ -614,7 +614,7 @@ fn says_what_it_cannot_end() {
         command.args(["--bounding-set=-sys_admin,-sys_ptrace", "--inh-caps=-all", env!("CARGO_BIN_EXE_nodelb")]);
         let mut daemon = host.launch(command, &[]);
         assert!(daemon.wait_ready(), "{}", host.log());
-        eventually("it says so", || host.log().contains("CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing"));
+        eventually("it says so", || host.log().contains("CAP_SYS_ADMIN or CAP_SYS_PTRACE is missing"));
         let pod = PodWithProcess::new(1);
         let (here, there) = (connected(DNS), pod.pod.run(|| connected(DNS)));
         let start = Instant::now();

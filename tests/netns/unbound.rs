@@ -2,6 +2,9 @@
 
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::host::{Host, eventually};
 
 /// A running DNS server, which ends with the test.
@@ -38,6 +41,10 @@ impl Unbound {
 
     pub(crate) fn control(&self, arguments: &[&str]) {
         assert!(self.try_control(arguments), "unbound-control {arguments:?}");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
     /// Replaces the records of a name. The name has none for a moment.

@@ -24,7 +24,7 @@ fn assert_refused(host: &Host) {
     assert!(!refused.wait_ready(), "it started all the same");
     // systemd does not restart it after this exit code.
     assert_eq!(refused.wait().code(), Some(78), "{}", host.log());
-    assert!(host.log().contains("contains maps of layout 2 from a newer nodelb"), "{}", host.log());
+    host.assert_logged("contains maps of layout 2 from a newer nodelb");
     assert_eq!(host.pinned(), pinned);
     assert_eq!(answering(SERVICE), ["1", "2"]);
 }
@@ -43,12 +43,12 @@ fn the_next_layout_takes_over_and_the_way_back_is_refused() {
         let mut early = host.spawn(None);
         assert!(!early.wait_ready(), "the old one still runs");
         assert_eq!(early.wait().code(), Some(69), "{}", host.log());
-        assert!(host.log().contains("another nodelb is running and uses"), "{}", host.log());
+        host.assert_logged("another nodelb is running and uses");
         host.configure("");
         old.kill();
         let new = host.start();
         traffic.assert_unharmed("after the upgrade");
-        assert!(host.log().contains("new maps with the content of the previous maps of layout 1"), "{}", host.log());
+        host.assert_logged("new maps with the content of the previous maps of layout 1");
         assert_replaced_in_place(&before, &attached(&host.pins.join("v2/links")));
         assert!(!host.pins.join("v1").exists());
         new.kill();

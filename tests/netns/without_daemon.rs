@@ -11,7 +11,7 @@ use crate::sandbox;
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
 /// Runs a command with the host's configuration at the default path.
-fn nodelb(host: &Host, arguments: &[&str]) -> Output {
+pub(crate) fn nodelb(host: &Host, arguments: &[&str]) -> Output {
     let script = "mount -t tmpfs tmpfs /etc && mkdir /etc/nodelb && cp \"$0\" /etc/nodelb/nodelb.toml && exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(host.path("nodelb.toml")).arg(NODELB).args(arguments);

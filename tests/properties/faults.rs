@@ -165,9 +165,8 @@ proptest! {
         for row in reports::frontends(&snapshot, &Default::default()) {
             let text = row.error.unwrap_or_default();
             let is_done = row.status.is_in_maps();
-            // A frontend can be in the desired state although all its backends are refused or
-            // unhealthy,
-            let is_about_backends = text.contains("refused") || text.contains("health checks");
+            // A frontend can be in the desired state although all its backends are refused, unhealthy or drained,
+            let is_about_backends = ["refused", "health checks", "drained"].iter().any(|why| text.contains(why));
             let mentions_backends = is_done && row.backends.is_empty() && is_about_backends;
             // or although the node has no address that accepts it.
             let mentions_addresses = is_done && (text.starts_with("not answered: ") || text.starts_with("not answered on"));

@@ -10,6 +10,7 @@ use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::PacketsConfig;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::node::{NodeFacts, NodeObject};
 use nodelb_core::model::service::{
@@ -129,10 +130,12 @@ pub(crate) enum Object {
     Kubernetes,
     HealthCheckPortError(Option<ServiceName>),
     Quarantine(ServiceName),
+    Drains(ServiceName),
     Bound,
     Uplinks,
     Apiservers,
     Remember,
+    Unread,
     Synced(Source),
 }
 
@@ -146,10 +149,12 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::NodeObject(_) | Change::NodeObjectUnknown => Object::Kubernetes,
         Change::HealthCheckPortError(of, _) => Object::HealthCheckPortError(of.clone()),
         Change::Quarantine(name, _) => Object::Quarantine(name.clone()),
+        Change::Drains(name, ..) => Object::Drains(name.clone()),
         Change::Bound(_) => Object::Bound,
         Change::Uplinks(_) => Object::Uplinks,
         Change::Apiservers(_) => Object::Apiservers,
         Change::Remember(_) => Object::Remember,
+        Change::Unread(_) => Object::Unread,
         Change::Synced { source, .. } => Object::Synced(*source),
     }
 }
@@ -217,6 +222,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
         Change::UpsertSlice(slice) => Some(Change::RemoveSlice(slice.name.clone(), slice.source)),
         Change::Node(_) => Some(Change::Node(NodeFacts::default())),
         Change::Quarantine(name, _) => Some(Change::Quarantine(name.clone(), Quarantine::new())),
+        Change::Drains(name, ..) => Some(Change::Drains(name.clone(), Drains::new(), None)),
         Change::NodeObject(_) => Some(Change::NodeObject(None)),
         Change::Uplinks(_) => Some(Change::Uplinks(Vec::new())),
         _ => None,
@@ -254,6 +260,9 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
         1 => node().prop_map(Change::Node),
         1 => uplinks().prop_map(Change::Uplinks),
         2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Quarantine(name, backends)),
+        2 => (name(), drains(), any::<bool>()).prop_map(|(name, drains, is_news)| {
+            Change::Drains(name, drains, is_news.then(|| DrainCause::Begun("drain by root".into())))
+        }),
         2 => prop_oneof![
             3 => node_object().prop_map(|object| Change::NodeObject(Some(object))),
             1 => Just(Change::NodeObjectUnknown),
@@ -284,6 +293,16 @@ fn quarantine() -> impl Strategy<Value = Quarantine> {
     let backend = select(&BACKENDS[..8]).prop_map(|text| (l4(text).addr, l4(text).port));
     let error = prop_oneof![Just("connection refused".into()), Just("no answer within 2 s".into())];
     prop::collection::btree_map(backend, error, 0..6)
+}
+
+/// Like [`quarantine`], with some drains of all ports of an address.
+fn drains() -> impl Strategy<Value = Drains> {
+    let backend = (select(&BACKENDS[..8]), prop::bool::weighted(0.8)).prop_map(|(text, has_port)| {
+        let L4Addr { addr, port, .. } = l4(text);
+        Drained { addr, port: has_port.then_some(port) }
+    });
+    let drain = prop::option::of(1..9_u64).prop_map(|until| Drain { by: "root".into(), since: 0, until });
+    prop::collection::btree_map(backend, drain, 0..4)
 }
 
 fn health_check() -> impl Strategy<Value = Arc<HealthCheck>> {
