@@ -55,6 +55,8 @@ END
     check "TCP to $web: $tcp" spread "$tcp"
     check "UDP to $dns: $udp" spread "$udp"
     show nodelb frontends
+    # The file and its effects fill a screen.
+    pause
     show nodelb trace "$web"
 }
 

@@ -68,7 +68,7 @@ field() { sed -n "s/^  $1: //p" "$2" | head -n 1; }
 # Applies and shows a patch, which must succeed.
 patched() {
     local shown
-    if shown=$(patch "$@" 2>&1); then head -n 1 <<<"$shown"; else check "$shown" false; fi
+    if shown=$(patch "$@" 2>&1); then fit 8 "$(head -n 1 <<<"$shown")"; else check "$shown" false; fi
 }
 
 empty() { patched default endpointslice "$1" kube-apiserver '{"endpoints":null,"ports":null}'; }
@@ -82,9 +82,6 @@ send() {
     local command
     for command in "$@"; do nodelb-apiserver --control "$dir/control" --send "$command" || return; done
 }
-
-# show_piped PIPELINE: runs a pipeline that cuts or folds wide output.
-show_piped() { printf '    $ %s\n' "$1"; eval "$1" 2>&1 | indent; }
 
 # request ADDRESS: sends an HTTPS request to an API server and verifies its certificate.
 request() {
@@ -204,10 +201,10 @@ empty_slices() {
     say "The slice of kubernetes-intranet is emptied, too:"
     empty kubernetes-intranet
     check "default/kubernetes-intranet is held at all its addresses" soon status Held default/kubernetes-intranet
-    show_piped "nodelb frontends --address ${balancer%:*} | tail -n 1 | fold -sw 110"
+    show nodelb frontends --address "${balancer%:*}"
     check "/frontends shows the object, its resourceVersion and its writer" explained kubernetes-intranet
     check "the journal shows the same, once for each service" journalled_once
-    show_piped "grep 'default/kubernetes:.* is held' $dir/log | fold -sw 110"
+    show "grep 'default/kubernetes:.* is held' $dir/log"
     check "the API server responds at all four addresses" all_answer
     end_requests
     say "Why, since when, and who changed it:"
@@ -237,7 +234,7 @@ lose_apiserver() {
     send '{"stop": 0}' '{"stop": 1}'
     check "/apiservers shows that no API server is reachable" soon disconnected
     check "/sources shows that nodelb serves the last known state" soon last_good
-    show_piped "nodelb apiservers | head -n 4 | cut -c 1-115"
+    show nodelb apiservers
     check "nodelb is healthy, because a restart would not help" get /healthz
     check "both services are still held" status Held default/kubernetes default/kubernetes-intranet
     kill -9 "$nodelb"

@@ -109,7 +109,7 @@ with_packets() {
         check "the client connects to $address: $result" both_backends "$result"
     done
     say "The pod on the node sees the client's address. node-b sees the address of the node (Source-Address):"
-    show_piped "nodelb connections --limit 6 | head -n 8 | cut -c 1-115"
+    show nodelb connections --limit 6
 }
 
 kill_with_clients() {
