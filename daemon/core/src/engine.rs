@@ -139,6 +139,8 @@ pub struct Engine {
     degraded: DegradedPorts,
     conflicts: Conflicts,
     touched: Touched,
+    /// The addresses that have left the maps in this round.
+    removed: Vec<L4Addr>,
     /// Touched entries that must not change before their source has synced.
     deferred: Deferred,
     /// Owned frontends that the maps do not contain exactly as desired.
@@ -180,6 +182,7 @@ impl Engine {
             degraded: DegradedPorts::default(),
             conflicts: Conflicts::default(),
             touched: Touched::default(),
+            removed: Vec::new(),
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failures: Failures::default(),

@@ -198,13 +198,9 @@ impl Engine {
     }
 
     /// A refused address that stayed in the maps until now has been refused for its clients since this round.
-    pub(super) fn date_refusals(&mut self, touched: &[L4Addr], now: Moment) {
-        // Almost always, every address has an owner.
-        if self.rows.len() == self.desired.frontends.len() {
-            return;
-        }
-        for address in touched.iter().filter(|address| !self.realised.frontends.contains_key(*address)) {
-            if let Some(row) = self.rows.get_mut(address).filter(|row| row.owner().is_none()) {
+    pub(super) fn date_refusals(&mut self, now: Moment) {
+        for address in std::mem::take(&mut self.removed) {
+            if let Some(row) = self.rows.get_mut(&address).filter(|row| row.owner().is_none()) {
                 Arc::make_mut(row).date_refusal(now);
             }
         }

@@ -329,11 +329,10 @@ impl Engine {
         }
         if let MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) = op {
             self.at_start.note_lead(*address, before, now_at);
+            self.removed.extend(now_at.is_none().then_some(*address));
         }
         if let Some(id) = before {
             self.deferred.note_change(id);
-        }
-        if let Some(id) = before {
             self.references.remove(id);
         }
         if let Some(id) = before.filter(|id| !self.references.contains(*id) && !self.desired.services.contains_key(id))
@@ -348,7 +347,7 @@ impl Engine {
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
-        self.date_refusals(&touched.frontends, now);
+        self.date_refusals(now);
         if self.is_settled() {
             for address in std::mem::take(&mut self.unsettled) {
                 self.refresh_status(address, now);
