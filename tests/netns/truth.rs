@@ -21,7 +21,7 @@ use crate::lab::Lab;
 use crate::sandbox;
 use crate::without_daemon::nodelb;
 
-use compare::{Observed, Shown, Traced, lies};
+use compare::{Observed, Shown, Traced, lies, stalls};
 use node::{Node, Random, address};
 use observer::{From, Observer, now};
 
@@ -98,11 +98,13 @@ fn play(host: &Host, lab: &Lab, cgroup: &std::path::Path, seed: u64) -> Vec<Stri
     });
     let end = now();
     let connections = observers.map(|(from, observer)| (from, observer.finish())).into_iter().collect();
+    let stalls = stalls(&connections);
     // The recorder collects events for a moment.
     thread::sleep(Duration::from_millis(350));
     let history = get("/history").unwrap_or_default()["history"].as_array().cloned().unwrap_or_default();
     let (shown, traced) = (shown.into_inner().unwrap(), traced.into_inner().unwrap());
-    let observed = Observed { connections, shown, traced, history, during: (begin, end) };
+    let observed = Observed { connections, shown, traced, history, during: (begin, end), stalls };
+    say(&format!("the machine stood still {} times", observed.stalls.len()));
     let found = lies(&node, &observed);
     node.finish();
     found

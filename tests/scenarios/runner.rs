@@ -463,7 +463,7 @@ impl<W: Environment> Runner<W> {
             for Release { port, reason, .. } in &round.released {
                 _ = writeln!(text, "{} released: {reason}", port.key);
             }
-            for Emptied { key, cause } in &round.emptied {
+            for Emptied { key, cause, .. } in round.emptied.iter().filter(|lost| !lost.is_kept) {
                 _ = writeln!(text, "{key} emptied: {cause} left it without backends");
             }
             for AddressConflict { claimant, text: why, .. } in &round.conflicts {

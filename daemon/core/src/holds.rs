@@ -97,9 +97,12 @@ impl fmt::Display for ReleaseReason {
 /// A service port that lost its last usable backend and is not held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emptied {
+    pub id: ServiceId,
     pub key: Arc<PortKey>,
     /// The object that emptied the port.
     pub cause: Cause,
+    /// Whether the maps still have its backends, because it has to wait.
+    pub is_kept: bool,
 }
 
 /// The ports of protected services. Cloning is cheap.

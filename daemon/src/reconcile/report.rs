@@ -251,12 +251,17 @@ impl Losses {
 /// Reports lost backends with the source that removed them: administrators look for these lines first.
 pub(super) fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
     losses.report(now);
-    for Emptied { key, cause } in &round.emptied[..losses.admit(round.emptied.len())] {
+    for Emptied { key, cause, is_kept, .. } in &round.emptied[..losses.admit(round.emptied.len())] {
         let Origin { object, resource_version, writer, .. } = &cause.origin;
+        let effect = if *is_kept {
+            "the earlier ones stay in use until every source has reported everything"
+        } else {
+            "connections are refused"
+        };
         warn!(
             message_id = %messages::BACKENDS_LOST,
             service = %key.service, port = %key.port, %object, %resource_version, %writer,
-            "{key} has no usable backend: {cause} removed the last one; connections are refused"
+            "{key} has no usable backend: {cause} removed the last one; {effect}"
         );
     }
     for port in &round.held {

@@ -7,7 +7,7 @@ use nodelb_core::model::time::Time;
 use serde_json::Value;
 
 use super::node::{Fault, Kind, Node, address, name};
-use super::observer::{From, Sample};
+use super::observer::{EVERY_MILLIS, From, LONGEST_MILLIS, Sample};
 
 /// An outage this long, in milliseconds, must be in the history, with its times correct to within [`EXACT`].
 const LONG: u64 = 1_000;
@@ -16,8 +16,10 @@ const EXACT: u64 = 1_000;
 const LAG: u64 = 1_000;
 /// What happens this long before `kill -9`, the history may lack: it is stored four times a second.
 const UNSTORED: u64 = 400;
-/// Two connections further apart than this are a sign that the machine stood still.
-const GAP: u64 = 700;
+/// A client that sleeps or waits this much longer than it meant to is a sign that the machine stood still.
+const LATE: u64 = 250;
+/// Around such a time, nothing is compared.
+const UNCLEAR: u64 = 1_400;
 
 /// What the tools showed at one time.
 pub(super) struct Shown {
@@ -72,6 +74,29 @@ pub(super) struct Observed {
     pub(super) history: Vec<Value>,
     /// When the comparison begins and ends.
     pub(super) during: (u64, u64),
+    /// The times in which the machine stood still, by their beginnings.
+    pub(super) stalls: Vec<(u64, u64)>,
+}
+
+impl Observed {
+    /// Whether the machine stood still near this time.
+    fn is_stalled(&self, (from, to): (u64, u64)) -> bool {
+        let (from, to) = (from.saturating_sub(UNCLEAR), to.saturating_add(UNCLEAR));
+        self.stalls.iter().any(|(begin, end)| *end >= from && *begin <= to)
+    }
+}
+
+/// The times in which the machine stood still, as all clients saw it.
+pub(super) fn stalls(connections: &BTreeMap<From, BTreeMap<String, Vec<Sample>>>) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    for samples in connections.values().flat_map(BTreeMap::values) {
+        let slow = samples.iter().filter(|sample| sample.end - sample.begin > LONGEST_MILLIS + LATE);
+        found.extend(slow.map(|sample| (sample.begin, sample.end)));
+        let late = samples.windows(2).map(|pair| (pair[0].end, pair[1].begin));
+        found.extend(late.filter(|(end, begin)| begin.saturating_sub(*end) > EVERY_MILLIS + LATE));
+    }
+    found.sort_unstable();
+    found
 }
 
 /// A time in which all connections failed: it began and ended between two times each.
@@ -107,14 +132,6 @@ fn outages(samples: &[Sample], end: u64) -> Vec<Outage> {
     }
     found.extend(failing.map(|began| Outage { began, ended: (end, u64::MAX) }));
     found
-}
-
-/// Whether the machine stood still near this time.
-fn is_stalled(samples: &[Sample], (from, to): (u64, u64)) -> bool {
-    let near =
-        samples.iter().filter(|sample| sample.end + 2 * GAP >= from && sample.begin <= to.saturating_add(2 * GAP));
-    let near: Vec<&Sample> = near.collect();
-    near.windows(2).any(|pair| pair[1].begin.saturating_sub(pair[0].begin) > GAP)
 }
 
 fn time(row: &Value, field: &str) -> Option<u64> {
@@ -181,7 +198,7 @@ impl Compared<'_> {
     /// The time that the daemon may be late at this time, because there was none.
     fn late(&self, at: u64) -> u64 {
         let dead = self.node.dead.iter().find(|(begin, end)| (begin.saturating_sub(200)..end + LAG).contains(&at));
-        dead.map_or(at, |(_, end)| *end)
+        dead.map_or(at, |(_, end)| at.max(*end))
     }
 
     fn run(mut self) {
@@ -227,8 +244,8 @@ impl Compared<'_> {
         let is_lost = |(from, to): (u64, u64)| {
             self.node.dead.iter().any(|(begin, _)| to.saturating_add(UNSTORED) > *begin && from < *begin)
         };
-        let is_stalled = |during| is_lost(during) || is_stalled(self.samples(from), during);
-        let (is_begin_unclear, is_end_unclear) = (is_stalled(outage.began), is_stalled(outage.ended));
+        let is_unclear = |during| is_lost(during) || self.observed.is_stalled(during);
+        let (is_begin_unclear, is_end_unclear) = (is_unclear(outage.began), is_unclear(outage.ended));
         let last: Vec<String> = rows.iter().rev().take(4).map(ToString::to_string).collect();
         if began.is_empty() && !is_begin_unclear {
             self.lie(outage.began.1, "history lacks the beginning of an outage", &(from, outage, &last));
@@ -250,7 +267,7 @@ impl Compared<'_> {
             |outage: &Outage| outage.began.0 < shown.end + 200 && shown.begin < outage.ended.1.saturating_add(LAG);
         let is_fine = !outages.iter().flatten().any(is_near);
         let is_unseen = self.node.is_unseen(self.number, (shown.begin, shown.end));
-        if is_unseen || From::ALL.into_iter().any(|from| is_stalled(self.samples(from), (shown.begin, shown.end))) {
+        if is_unseen || self.observed.is_stalled((shown.begin, shown.end)) {
             return;
         }
         let has_changed = |(when, number, _): &(u64, usize, Fault)| {
@@ -333,7 +350,7 @@ fn trace(node: &Node<'_>, observed: &Observed, traced: &Traced, found: &mut Vec<
         "Forwarded" => ok == 0 && failed > 1 && !is_last_resort,
         _ => failed == 0 && ok > 1,
     };
-    if is_wrong && !is_stalled(samples, (from, to)) {
+    if is_wrong && !observed.is_stalled((from, to)) {
         let name = name(traced.number);
         let results: Vec<_> = near.iter().map(|sample| &sample.result).collect();
         let of_service = |(_, number, _): &&(u64, usize, Fault)| *number == traced.number;

@@ -15,9 +15,12 @@ use nodelb_prober::{Transport, exchange};
 /// The addresses to connect to, separated by commas; set in the processes that [`Observer::start`] starts.
 const ADDRESSES: &str = "NODELB_TEST_OBSERVED";
 /// A process connects to each address once in this time.
-const EVERY: Duration = Duration::from_millis(150);
+pub(super) const EVERY_MILLIS: u64 = 150;
+const EVERY: Duration = Duration::from_millis(EVERY_MILLIS);
 /// A connection without an answer within this time has failed.
-const TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(LONGEST_MILLIS / 2);
+/// The longest time of an exchange: to connect, and to be answered.
+pub(super) const LONGEST_MILLIS: u64 = 600;
 
 /// From where clients connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::event_recorder::{Context, Draft};
+use super::event_recorder::Context;
 use super::{Engine, Round};
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr, Protocol};
-use crate::model::cause::{Checked, Trigger};
 use crate::model::moment::Moment;
 use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
@@ -97,7 +96,9 @@ impl Engine {
         } else {
             self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
             let is_complete = |id: &ServiceId| self.owners.get(id).is_none_or(|owner| self.is_complete_for(owner));
-            let waits = |id: &ServiceId| self.ids.orphan(*id).is_some() || !is_complete(id);
+            let (desired, realised) = (&self.desired.services, &self.realised.services);
+            let is_given = |id: &ServiceId| desired.contains_key(id) && desired.get(id) == realised.get(id);
+            let waits = |id: &ServiceId| self.ids.orphan(*id).is_some() || !is_complete(id) && !is_given(id);
             self.at_start.inherited = self.at_start.inherited.iter().copied().filter(waits).collect();
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
@@ -117,8 +118,8 @@ impl Engine {
     }
 
     /// Whether the operation is too early: it would remove something that was in the maps at the start, based on a
-    /// source that has not reported everything, and not because a health check has failed; or it would refuse connections to an address only because its backends
-    /// have not been reported yet.
+    /// source that has not reported everything, and not because a health check has failed; or it would refuse
+    /// connections to an address only because its backends have not been reported yet.
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
@@ -203,7 +204,7 @@ impl Engine {
                 Ok(()) => {
                     self.note_move(op);
                     if let MapOp::PutService(id, entry) = op {
-                        self.note_inherited(*id, entry);
+                        self.note_replaced(*id, entry);
                     }
                     self.count_references(op);
                     if self.unapplied.is_none() {
@@ -230,47 +231,6 @@ impl Engine {
         if let Some(unapplied) = &mut self.unapplied {
             unapplied.extend(ops);
         }
-    }
-
-    /// Takes note of a list that replaces one that was found at the start. Unless only the results of checks differ, its
-    /// source has taken it over.
-    fn note_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
-        let is_checked = !self.is_source_synced(id) && self.is_result_of_checks(id, entry);
-        self.record_inherited(id, entry, is_checked);
-        if !is_checked {
-            self.at_start.inherited.remove(&id);
-        }
-    }
-
-    /// Records a change to a list that was found at the start and that a source, or a health check, changes before the
-    /// source has reported everything. The daemon did not run when the backends changed.
-    fn record_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>, is_checked: bool) {
-        if !self.event_recorder.is_news_of_found(id) {
-            return;
-        }
-        let Some(before) = self.realised.services.get(&id).filter(|before| *before != entry) else { return };
-        let Some(owner) = self.owners.get(&id) else { return };
-        let Some((service, slices)) = self.table.owner(&owner.key.service) else { return };
-        let latest = slices.iter().max_by_key(|slice| slice.origin.written);
-        let failed = self.table.quarantine(&owner.key.service).filter(|_| is_checked);
-        let failed = failed.and_then(|failed| failed.first_key_value());
-        let trigger = match (failed, latest) {
-            (Some((backend, error)), _) => Trigger::Checks(Checked::Failed(*backend, Arc::clone(error))),
-            (None, Some(slice)) => Trigger::Slice(Arc::clone(slice)),
-            (None, None) => Trigger::Service(Arc::clone(service)),
-        };
-        let draft = Draft {
-            id,
-            key: Arc::clone(&owner.key),
-            source: owner.source,
-            before: Some(Arc::clone(before)),
-            after: Some(Arc::clone(entry)),
-            may_have_refused: true,
-            trigger,
-            turned: None,
-            addresses: None,
-        };
-        self.event_recorder.note(|| draft, entry.cluster.is_empty());
     }
 
     /// Reports the result for an address that should answer NodePorts, if it differs from the previous result.
@@ -362,6 +322,9 @@ impl Engine {
             }
         }
         (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
+        for lost in &mut self.round.emptied {
+            lost.is_kept = self.realised.services.get(&lost.id).is_some_and(|entry| entry.has_backends);
+        }
         self.round.repaired = self.drift.take_repaired(&self.desired, &self.realised, &self.references);
         let context = Context {
             config: &self.config,
@@ -371,6 +334,7 @@ impl Engine {
             realised: &self.realised,
             failures: &self.failures,
             round: &self.round,
+            is_pruned: self.sync.is_pruned,
         };
         self.round.events = self.event_recorder.finish_round(&context);
         self.round.triggers = self.event_recorder.take_triggers();

@@ -2,11 +2,16 @@
 //! safe; `absent.rs` contains the rule.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use imbl::OrdSet;
 
+use super::Engine;
+use super::event_recorder::Draft;
+use crate::holds::Emptied;
 use crate::model::addr::{Addr, L4Addr};
-use crate::state::entries::{Desired, Realised, ServiceId};
+use crate::model::cause::{Checked, Trigger};
+use crate::state::entries::{Desired, Realised, ServiceEntry, ServiceId};
 use crate::state::ids::ServiceIds;
 
 /// The relevant content of the maps at the start. It shrinks as sources describe it, and is empty after the first prune
@@ -73,5 +78,57 @@ impl AtStart {
         self.inherited.clear();
         self.realised = Realised::default();
         self.leading.clear();
+    }
+}
+
+impl Engine {
+    /// Takes note of a list that replaces one in the maps. If that was found at the start, its source has taken it over
+    /// unless only the results of checks differ.
+    pub(super) fn note_replaced(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
+        let is_checked = !self.is_source_synced(id) && self.is_result_of_checks(id, entry);
+        let had_backends = self.realised.services.get(&id).is_some_and(|before| before.has_backends);
+        let is_emptied = had_backends && !entry.has_backends;
+        let is_loss = is_emptied && self.round.emptied.iter().all(|lost| lost.id != id);
+        let is_news = self.event_recorder.is_news_of_found(id);
+        if let Some(draft) = (is_loss || is_news).then(|| self.waited_change(id, entry, is_checked)).flatten() {
+            if is_loss {
+                let (key, cause) = (Arc::clone(&draft.key), draft.trigger.cause());
+                self.round.emptied.push(Emptied { id, key, cause, is_kept: false });
+            }
+            if is_news {
+                self.event_recorder.note(|| draft, is_emptied);
+            }
+        }
+        if !is_checked {
+            self.at_start.inherited.remove(&id);
+            self.event_recorder.forget_found(id);
+        }
+    }
+
+    /// A change to a list that nodelb did not see, or that had to wait: the latest object that describes the list, or the
+    /// failed check of a backend, is its cause.
+    fn waited_change(&self, id: ServiceId, entry: &Arc<ServiceEntry>, is_checked: bool) -> Option<Draft> {
+        let before = self.realised.services.get(&id).filter(|before| *before != entry)?;
+        let owner = self.owners.get(&id)?;
+        let (service, slices) = self.table.owner(&owner.key.service)?;
+        let latest = slices.iter().max_by_key(|slice| slice.origin.written);
+        let failed = self.table.quarantine(&owner.key.service).filter(|_| is_checked);
+        let failed = failed.and_then(|failed| failed.first_key_value());
+        let trigger = match (failed, latest) {
+            (Some((backend, error)), _) => Trigger::Checks(Checked::Failed(*backend, Arc::clone(error))),
+            (None, Some(slice)) => Trigger::Slice(Arc::clone(slice)),
+            (None, None) => Trigger::Service(Arc::clone(service)),
+        };
+        Some(Draft {
+            id,
+            key: Arc::clone(&owner.key),
+            source: owner.source,
+            before: Some(Arc::clone(before)),
+            after: Some(Arc::clone(entry)),
+            may_have_refused: true,
+            trigger,
+            turned: None,
+            addresses: None,
+        })
     }
 }

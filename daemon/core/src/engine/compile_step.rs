@@ -212,7 +212,7 @@ impl Engine {
         }
         if before.as_ref().is_some_and(|before| before.has_backends) && !entry.has_backends {
             let cause = subject.reason.trigger_of(key).cause();
-            self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
+            self.round.emptied.push(Emptied { id, key: Arc::clone(key), cause, is_kept: false });
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;

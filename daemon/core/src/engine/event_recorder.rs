@@ -42,7 +42,7 @@ const MAX_TRIGGERS: usize = 4_096;
 pub(super) struct EventRecorder {
     /// The sources that have reported everything once. Their later reports are news.
     recorded: BTreeSet<Source>,
-    /// The lists found in the maps at the start, until every source has reported everything.
+    /// The lists found in the maps at the start, until their source has replaced them, or has reported everything.
     found: IdMap<Arc<ServiceEntry>>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
@@ -90,9 +90,15 @@ impl EventRecorder {
         }
     }
 
-    /// Whether the list was found at the start and has no recorded change in this round.
+    /// Whether the list was found at the start, and no event of this run reports its change.
     pub(super) fn is_news_of_found(&self, id: ServiceId) -> bool {
-        self.found.contains_key(&id) && self.drafts.iter().all(|draft| draft.id != id)
+        let is_recorded = || self.pending.contains_key(&id) || self.drafts.iter().any(|draft| draft.id == id);
+        self.found.contains_key(&id) && !is_recorded()
+    }
+
+    /// Records that the source of the list has replaced it.
+    pub(super) fn forget_found(&mut self, id: ServiceId) {
+        self.found.remove(&id);
     }
 
     /// Records the difference between the service's refused claims to the address before and now.
@@ -303,7 +309,7 @@ impl EventRecorder {
             let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }
-        if !self.found.is_empty() && context.config.sources.iter().all(|source| context.table.is_synced(*source)) {
+        if context.is_pruned && !self.found.is_empty() {
             self.found = IdMap::new();
         }
         if !context.round.pruned.is_empty() {

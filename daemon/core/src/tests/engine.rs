@@ -267,6 +267,21 @@ fn an_adopted_list_is_not_emptied_while_a_file_is_unread() {
     assert!(text(&engine, &datapath).contains("cluster=[]  empty"), "what a source once gave, it can take");
 }
 
+/// The order of the reports does not matter: its own file has given the list since the start. Seed 7016 of the truth test.
+#[test]
+fn a_list_given_before_the_source_is_synced_can_be_taken_while_another_file_is_unread() {
+    let (_, mut datapath) = serving("a/s", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
+    let mut engine = engine_with(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::Synced { source: Source::Files, incomplete: Some("b.toml: line 3".into()) });
+    engine.reconcile(&mut datapath, Moment(2));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert!(text(&engine, &datapath).contains("cluster=[]  empty"));
+}
+
 /// The apiserver is unreachable, and a file claims one of two addresses of a service that only the apiserver knows.
 #[test]
 fn a_synced_source_does_not_write_into_an_entry_of_a_service_that_is_not_reported_yet() {

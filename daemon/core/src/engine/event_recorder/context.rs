@@ -26,6 +26,8 @@ pub(in crate::engine) struct Context<'a> {
     pub(in crate::engine) realised: &'a Realised,
     pub(in crate::engine) failures: &'a Failures,
     pub(in crate::engine) round: &'a Round,
+    /// Whether nothing of the maps at the start is in doubt.
+    pub(in crate::engine) is_pruned: bool,
 }
 
 impl Context<'_> {

@@ -283,6 +283,25 @@ fn a_list_that_changed_while_the_daemon_was_down_is_reported_after_the_restart()
     assert_eq!(whats(&round.events), [What::Synced]);
 }
 
+/// A file cannot be read, so that a service that another one has emptied waits. Seed 7016 of the truth test.
+#[test]
+fn a_service_that_waits_to_be_emptied_is_reported_when_its_clients_are_refused() {
+    let before = Host::with_web(&["192.0.2.1:80"]);
+    let incomplete = || Change::Synced { source: Source::Files, incomplete: Some("b.toml cannot be used".into()) };
+    let mut killed = Host::new(before.datapath);
+    let round = killed.send([upsert(web()), slice(&[]), incomplete()]);
+    assert_eq!((whats(&round.events), round.emptied), (vec![What::Synced], vec![]));
+
+    let mut host = Host::new(killed.datapath);
+    let round = host.send([upsert(web()), slice(&[]), incomplete()]);
+    assert_eq!((whats(&round.events), round.emptied), (vec![What::Synced], vec![]));
+    let round = host.send([synced()]);
+    let losses: Vec<_> = round.emptied.iter().map(|lost| (&*lost.cause.origin.object, lost.is_kept)).collect();
+    assert_eq!(losses, [("a.toml", false)]);
+    let event = only(round);
+    assert_eq!((event.what, event.kernel, &*event.cause.origin.object), (What::Emptied, Kernel::Done, "a.toml"));
+}
+
 /// A thousand new endpoints result in one event with a bounded list, and many services in a bounded number of events.
 #[test]
 fn large_changes_are_bounded() {
