@@ -81,6 +81,8 @@ struct CheckTimeouts {
     gather: Duration,
     /// Due checks begin together in steps of this length.
     grain: Duration,
+    /// Interval between updates of the journal, the metrics and the state directory.
+    tick: Duration,
     /// Minimum time between two writes to the state directory.
     save_every: Duration,
     /// Time limit for the state directory: at start, while services wait for it, and at the end.
@@ -92,14 +94,12 @@ impl Default for CheckTimeouts {
         Self {
             gather: Duration::from_millis(50),
             grain: Duration::from_millis(5),
+            tick: Duration::from_secs(1),
             save_every: Duration::from_secs(1),
             timeout: Duration::from_secs(2),
         }
     }
 }
-
-/// Interval between updates of the journal and the metrics.
-const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum number of open checks in each lane: far more than ten thousand healthy targets need.
 const MAX_OPEN: usize = 1_024;
@@ -203,7 +203,9 @@ impl RunningChecker {
     async fn run_until_closed(&mut self, stored: &mut SavedState<Unhealthy>) {
         // Whether the unhealthy backends may differ from those in the state file.
         let mut is_outdated = false;
-        let mut tick = ticking(TICK_EVERY);
+        // Whether a turn was the reason for a write since the last tick: the first one does not wait for it.
+        let mut has_saved = false;
+        let mut tick = ticking(self.checker.timeouts.tick);
         let clock = self.checker.owner.clock;
         let instant_of = |moment: Option<Moment>| moment.map(|moment| clock.instant_of(moment));
         loop {
@@ -225,8 +227,13 @@ impl RunningChecker {
                     if self.publish().await.is_err() {
                         return;
                     }
+                    if !std::mem::replace(&mut has_saved, true) {
+                        is_outdated = false;
+                        stored.save(self.board.unhealthy());
+                    }
                 }
                 _ = tick.tick() => {
+                    has_saved = false;
                     self.tick();
                     if self.publish().await.is_err() {
                         return;

@@ -254,7 +254,7 @@ pub(super) fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
     for Emptied { key, cause, is_kept, .. } in &round.emptied[..losses.admit(round.emptied.len())] {
         let Origin { object, resource_version, writer, .. } = &cause.origin;
         let effect = if *is_kept {
-            "the earlier ones stay in use until every source has reported everything"
+            "the earlier ones stay in use for now: see `nodelb frontends`"
         } else {
             "connections are refused"
         };

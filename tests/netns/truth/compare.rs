@@ -156,13 +156,14 @@ pub(super) fn lies(node: &Node<'_>, observed: &Observed) -> Vec<String> {
 
 impl Node<'_> {
     /// Whether something happened to the service that the daemon could not see by this time, because there was none. What
-    /// health checks found is not stored, so that a daemon that has started has to check again.
+    /// health checks find takes a moment, and is stored once a second.
     fn is_unseen(&self, number: usize, (begin, end): (u64, u64)) -> bool {
+        let unstored = if Kind::of(number) == Kind::Checked { 1_500 } else { 200 };
         self.dead.iter().any(|(died, ready)| {
             let absent = died.saturating_sub(200)..ready + LAG;
-            let has_happened = |(when, of, _): &(u64, usize, Fault)| *of == number && absent.contains(when);
-            let is_new = || Kind::of(number) == Kind::Checked || self.done.iter().any(has_happened);
-            (absent.contains(&begin) || absent.contains(&end)) && is_new()
+            let unseen = died.saturating_sub(unstored)..ready + LAG;
+            let has_happened = |(when, of, _): &(u64, usize, Fault)| *of == number && unseen.contains(when);
+            (absent.contains(&begin) || absent.contains(&end)) && self.done.iter().any(has_happened)
         })
     }
 }

@@ -22,6 +22,11 @@ struct Rig {
 
 impl Rig {
     fn start(directory: PathBuf, sockets: usize) -> Self {
+        let timeouts = CheckTimeouts { gather: Duration::from_millis(10), ..CheckTimeouts::default() };
+        Self::start_with(directory, sockets, timeouts)
+    }
+
+    fn start_with(directory: PathBuf, sockets: usize, timeouts: CheckTimeouts) -> Self {
         let (files, incoming) = mpsc::channel(8);
         let (changes, owner) = mpsc::channel(8);
         let (reports_in, reports) = watch::channel(Arc::default());
@@ -34,7 +39,7 @@ impl Rig {
             directory,
             seed: 1,
             sockets,
-            timeouts: CheckTimeouts { gather: Duration::from_millis(10), ..CheckTimeouts::default() },
+            timeouts,
         };
         let task = tokio::spawn(async move {
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
@@ -166,6 +171,22 @@ async fn a_restart_does_not_put_back_what_is_dead() {
 }
 
 /// The first backends occupy 64 sockets and do not answer; the last one is checked nevertheless.
+/// As at `kill -9`: without an orderly end, and before the next tick.
+#[tokio::test]
+async fn what_a_check_has_found_is_stored_when_it_takes_effect() {
+    let directory = tempfile::tempdir().unwrap();
+    let timeouts = CheckTimeouts { tick: Duration::from_hours(1), ..CheckTimeouts::default() };
+    let mut rig = Rig::start_with(directory.path().into(), 64, timeouts);
+    let (_, dead) = listen();
+    rig.files.send(vec![service(Some(fast())), slice(&[dead]), synced()]).await.unwrap();
+    assert_eq!(rig.quarantined().await, [dead.port()]);
+    let stored = directory.path().join("health.json");
+    while !std::fs::read_to_string(&stored).is_ok_and(|text| text.contains(&dead.to_string())) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    rig.end().await;
+}
+
 #[tokio::test]
 async fn backends_that_do_not_answer_delay_no_other_backend() {
     let directory = tempfile::tempdir().unwrap();
