@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From kube-proxy to nodelb and back on real nodes, with an upgrade, kill -9, an outage of the API server and a reboot, under
-# traffic of every kind. Starts a cluster for each of LAYOUTS (default: routes vxlan) and ends it. Writes
+# traffic of every kind; the last two with kube-proxy, too, for comparison. Starts a cluster for each of LAYOUTS (default: routes vxlan) and ends it. Writes
 # docs/development/handover.md; exits with 1 if more exchanges failed than expected.tsv documents. Usage: handover.sh
 # shellcheck disable=SC2154,SC2317 # settings.sh sets the variables; events are called by name
 set -euo pipefail
@@ -78,7 +78,7 @@ reboot_of_a_drained_node() {
     cgroups_up node3
     node_boot node3
     [ "$layout" != flannel ] || flannel_up node3
-    nodelb_start node3
+    if [ "$current" = nodelb ]; then nodelb_start node3; else kube_proxy_start node3; fi
     runtime_up node3
     kubelet_up node3
     # The Node still says Ready, from before: until the new kubelet has reported.
@@ -88,6 +88,9 @@ reboot_of_a_drained_node() {
     quietly kubectl label node node3 node.kubernetes.io/exclude-from-external-load-balancers- maintenance-
     quietly kubectl rollout status daemonset/client daemonset/host daemonset/near --timeout=60s
 }
+
+outage_of_the_API_server_with_kube-proxy() { outage_of_the_API_server; }
+reboot_of_a_drained_node_with_kube-proxy() { reboot_of_a_drained_node; }
 
 # docs/kubernetes.md, the way back.
 nodelb_to_kube-proxy() {
@@ -118,6 +121,12 @@ rolled_out() {
 hand_over() {
     directory=$results/$layout number=0
     workload_up
+    current=kube-proxy
+    during outage_of_the_API_server_with_kube-proxy "${nodes[@]}"
+    rolled_out
+    during reboot_of_a_drained_node_with_kube-proxy node1 node2
+    rolled_out
+    current=nodelb
     during kube-proxy_to_nodelb "${nodes[@]}"
     during upgrade_of_nodelb "${nodes[@]}"
     during kill_of_nodelb "${nodes[@]}"

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, ExitCode};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -148,7 +148,7 @@ pub(crate) fn run(api: &str) -> Result<ExitCode, String> {
     }
     loop {
         if let Err(problem) = balancer.round() {
-            writeln!(io::stderr(), "{problem}").map_err(|error| format!("cannot write: {error}"))?;
+            log(&problem)?;
         }
         thread::sleep(Duration::from_millis(500));
     }
@@ -231,18 +231,25 @@ impl Balancer {
             return Ok(());
         }
         let target = address.to_string();
+        let texts: Vec<_> = hops.iter().map(ToString::to_string).collect();
+        log(&format!("{target}: to {}", if hops.is_empty() { "no node".to_owned() } else { texts.join(", ") }))?;
         if hops.is_empty() {
             ip(address.is_ipv6(), &["route", "delete", &target])?;
             self.routes.remove(&address);
             return Ok(());
         }
-        let texts: Vec<_> = hops.iter().map(ToString::to_string).collect();
         let mut words = vec!["route", "replace", &target];
         words.extend(texts.iter().flat_map(|hop| ["nexthop", "via", hop]));
         ip(address.is_ipv6(), &words)?;
         self.routes.insert(address, hops);
         Ok(())
     }
+}
+
+/// With the seconds since 1970, as the daemons' logs can be compared with.
+fn log(text: &str) -> Result<(), String> {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    writeln!(io::stderr(), "{time:.1} {text}").map_err(|error| format!("cannot write: {error}"))
 }
 
 fn ip(six: bool, words: &[&str]) -> Result<(), String> {

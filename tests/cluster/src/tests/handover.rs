@@ -15,6 +15,20 @@ fn what_failed_needs_a_documented_number() {
     assert_eq!(judge("web new-tcp", 0), 0);
 }
 
+/// The same events with kube-proxy are for comparison.
+#[test]
+fn what_fails_with_kube_proxy_needs_no_documented_number() {
+    let judged = table(&[phase("reboot with kube-proxy", "web", 5, 2)], &[]);
+    assert_eq!(judged.problems, [] as [&str; 0]);
+    assert!(judged.text.contains("\n| reboot with kube-proxy | 1 | 7 | 2 | - |\n"), "{}", judged.text);
+    assert!(
+        judged.text.ends_with("- reboot with kube-proxy: pod-node1: web: 2 of 7 failed (2 RESET)"),
+        "{}",
+        judged.text
+    );
+    assert_eq!(table(&[phase("reboot with kube-proxy", "web", 0, 2)], &[]).problems.len(), 1);
+}
+
 #[test]
 fn a_phase_without_answers_fails() {
     assert_eq!(table(&[phase("a", "web", 0, 0)], &[]).problems.len(), 1);
