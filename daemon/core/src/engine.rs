@@ -216,6 +216,7 @@ impl Engine {
 
     /// Accepts one change. The maps do not change before the next round.
     pub fn change(&mut self, change: Change) {
+        self.at_start.note_kept_out(&change);
         match self.table.apply(change) {
             Effect::None => {}
             Effect::Services(names, trigger) => {

@@ -110,32 +110,40 @@ impl Engine {
         self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source))
     }
 
-    /// Whether the entry differs from the one at the start only because nodelb's own checks have found backends unhealthy,
-    /// or healthy again, or because backends are drained. These are facts of this run, whatever a source has reported.
-    pub(super) fn is_result_of_checks(&self, id: ServiceId, entry: &ServiceEntry) -> bool {
-        let found = self.at_start.realised.services.get(&id).zip(self.owners.get(&id));
-        let Some((at_start, owner)) = found else { return false };
-        let quarantine = self.table.quarantine(&owner.key.service);
-        let drains = self.table.drains(&owner.key.service);
-        let has_failed = |addr: &L4Addr| {
-            let backend = (addr.addr, addr.port);
+    /// The list in the maps as nodelb's own checks and drains change it before its source has reported everything: these are
+    /// facts of this run. `None` if they change nothing. A backend that has failed or is drained goes, and one returns that
+    /// nothing else keeps out of the latest report. If that leaves none, the report decides, unless it has none either.
+    pub(super) fn changed_by_checks(&self, id: ServiceId, wanted: &ServiceEntry) -> Option<Arc<ServiceEntry>> {
+        let actual = self.realised.services.get(&id)?;
+        let name = &self.owners.get(&id)?.key.service;
+        let (quarantine, drains) = (self.table.quarantine(name), self.table.drains(name));
+        let is_out = |slot: &Slot| {
+            let backend = (slot.addr.addr, slot.addr.port);
             quarantine.is_some_and(|failed| failed.contains_key(&backend))
                 || drains.is_some_and(|drains| drain::find(drains, backend).is_some())
         };
-        let sorted = |view: &[Slot]| {
-            let mut slots: Vec<L4Addr> = view.iter().map(|slot| slot.addr).collect();
-            slots.sort_unstable();
-            slots
+        let returns = |slot: &Slot| self.at_start.was_kept_out(name, (slot.addr.addr, slot.addr.port)) && !is_out(slot);
+        let merged = |actual: &Arc<[Slot]>, wanted: &Arc<[Slot]>| {
+            let is_new = |slot: &&Slot| actual.binary_search_by_key(&slot.addr, |slot| slot.addr).is_err();
+            let stay = actual.iter().filter(|slot| !is_out(slot));
+            let mut slots: Vec<Slot> =
+                stay.chain(wanted.iter().filter(is_new).filter(|slot| returns(slot))).copied().collect();
+            slots.sort_by_key(|slot| slot.addr);
+            match (slots.is_empty(), wanted.is_empty()) {
+                (true, true) => Arc::clone(actual),
+                (true, false) => Arc::clone(wanted),
+                (false, _) => slots.into(),
+            }
         };
-        let is_explained = |before: &[Slot], after: &[Slot]| {
-            let (mut before, after) = (sorted(before), sorted(after));
-            before.retain(|addr| after.binary_search(addr).is_ok() || !has_failed(addr));
-            before == after
-        };
-        let (cluster, local) = (Arc::clone(&at_start.cluster), Arc::clone(&at_start.local));
-        ServiceEntry { cluster, local, ..entry.clone() } == **at_start
-            && is_explained(&at_start.cluster, &entry.cluster)
-            && is_explained(&at_start.local, &entry.local)
+        let (cluster, local) = (merged(&actual.cluster, &wanted.cluster), merged(&actual.local, &wanted.local));
+        let is_changed = cluster != actual.cluster || local != actual.local;
+        let has_backends = actual.has_backends || wanted.has_backends;
+        is_changed.then(|| Arc::new(ServiceEntry { cluster, local, has_backends, ..ServiceEntry::clone(actual) }))
+    }
+
+    /// Whether the list is one of the start that its source has not reported, so that only checks and drains change it.
+    pub(super) fn is_unreported(&self, id: ServiceId) -> bool {
+        !self.is_source_synced(id) && self.at_start.inherited.contains(&id)
     }
 
     /// Whether an entry may be removed that was in the maps at the start and has not been desired since all sources are
@@ -235,8 +243,13 @@ impl Engine {
             let was_served = frontends.contains_key(&address) || services.contains_key(&entry.service);
             return self.sync.why_waiting.get(&source).filter(|_| was_served).cloned();
         }
-        let what = self.table.incomplete(source)?;
-        Some(format!("the earlier backends stay in use: {source} cannot be read completely: {what}").into())
+        match self.table.incomplete(source) {
+            Some(what) => {
+                Some(format!("the earlier backends stay in use: {source} cannot be read completely: {what}").into())
+            }
+            // Another source may describe what is missing.
+            None => self.unsynced().first().and_then(|source| self.sync.why_waiting.get(source)).cloned(),
+        }
     }
 
     fn why_kept(&self, source: Source) -> String {

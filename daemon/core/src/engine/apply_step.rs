@@ -114,7 +114,15 @@ impl Engine {
         }
         let (premature, now): (Vec<MapOp>, Vec<MapOp>) = ops.drain(..).partition(|op| self.is_premature(op));
         *ops = now;
-        premature.iter().for_each(|op| self.deferred.insert(op, &self.realised));
+        for op in &premature {
+            self.deferred.insert(op, &self.realised);
+            if let MapOp::PutService(id, wanted) = op
+                && self.is_unreported(*id)
+                && let Some(entry) = self.changed_by_checks(*id, wanted)
+            {
+                ops.push(MapOp::PutService(*id, entry));
+            }
+        }
     }
 
     /// Whether the operation is too early: it would remove something that was in the maps at the start, based on a
@@ -123,13 +131,13 @@ impl Engine {
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
-                let (is_source_synced, is_inherited) =
-                    (self.is_source_synced(*id), self.at_start.inherited.contains(id));
+                let is_changed_otherwise =
+                    || self.changed_by_checks(*id, entry).is_none_or(|changed| changed != *entry);
                 let is_emptied = || self.realised.services.get(id).is_some_and(|actual| empties(actual, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
-                let is_doubtful = || !is_source_synced || is_inherited || is_kept();
-                (!is_source_synced && is_inherited && !self.is_result_of_checks(*id, entry))
-                    || (is_emptied() && is_doubtful())
+                let is_inherited = || self.at_start.inherited.contains(id);
+                let is_doubtful = || !self.is_source_synced(*id) || is_inherited() || is_kept();
+                (self.is_unreported(*id) && is_changed_otherwise()) || (is_emptied() && is_doubtful())
             }
             MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {

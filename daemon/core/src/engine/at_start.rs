@@ -1,17 +1,21 @@
 //! The still relevant content of the maps at the start. Nothing of it is deleted or emptied until that is known to be
 //! safe; `absent.rs` contains the rule.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use imbl::OrdSet;
 
 use super::Engine;
 use super::event_recorder::Draft;
+use crate::change::Change;
 use crate::holds::Emptied;
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::cause::{Checked, Trigger};
-use crate::state::entries::{Desired, Realised, ServiceEntry, ServiceId};
+use crate::model::drain::{self, Drain, DrainCause, Drained};
+use crate::model::service::ServiceName;
+use crate::state::entries::{Desired, Realised, ServiceEntry, ServiceId, backends_of};
 use crate::state::ids::ServiceIds;
 
 /// The relevant content of the maps at the start. It shrinks as sources describe it, and is empty after the first prune
@@ -27,6 +31,8 @@ pub(super) struct AtStart {
     /// Entries of that content that belonged to another source and that no synced source has taken over yet. They are
     /// not emptied either.
     pub(super) inherited: BTreeSet<ServiceId>,
+    /// The backends that checks and drains of this run have kept out of a list.
+    kept_out: BTreeMap<ServiceName, BTreeSet<Drained>>,
 }
 
 impl AtStart {
@@ -38,7 +44,27 @@ impl AtStart {
             leading: realised.frontends.iter().map(|(a, entry)| (entry.service, *a)).collect(),
             node_addrs: if is_kubernetes_asked { realised.node_addrs.clone() } else { OrdSet::new() },
             inherited: realised.services.keys().filter(|id| *id != ServiceId::CANARY).collect(),
+            kept_out: BTreeMap::new(),
         }
+    }
+
+    /// Records the backends that a report of the checks or a drain keeps out of a list of the start.
+    pub(super) fn note_kept_out(&mut self, change: &Change) {
+        let of_check = |(addr, port): &(Addr, u16)| Drained { addr: *addr, port: Some(*port) };
+        match change {
+            _ if self.inherited.is_empty() => {}
+            Change::Quarantine(name, failed) if !failed.is_empty() => {
+                self.kept_out.entry(name.clone()).or_default().extend(failed.keys().map(of_check));
+            }
+            Change::Drains(name, drains, _) if !drains.is_empty() => {
+                self.kept_out.entry(name.clone()).or_default().extend(drains.keys());
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn was_kept_out(&self, name: &ServiceName, backend: (Addr, u16)) -> bool {
+        self.kept_out.get(name).is_some_and(|all| all.iter().any(|out| out.includes(backend)))
     }
 
     /// Records that the address points at a different entry than before, or to none.
@@ -76,6 +102,7 @@ impl AtStart {
     /// Drops everything: nothing is in doubt any more.
     pub(super) fn clear(&mut self) {
         self.inherited.clear();
+        self.kept_out.clear();
         self.realised = Realised::default();
         self.leading.clear();
     }
@@ -85,12 +112,13 @@ impl Engine {
     /// Takes note of a list that replaces one in the maps. If that was found at the start, its source has taken it over
     /// unless only the results of checks differ.
     pub(super) fn note_replaced(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
-        let is_checked = !self.is_source_synced(id) && self.is_result_of_checks(id, entry);
+        let is_checked = self.is_unreported(id);
         let had_backends = self.realised.services.get(&id).is_some_and(|before| before.has_backends);
         let is_emptied = had_backends && !entry.has_backends;
         let is_loss = is_emptied && self.round.emptied.iter().all(|lost| lost.id != id);
         let is_news = self.event_recorder.is_news_of_found(id);
-        if let Some(draft) = (is_loss || is_news).then(|| self.waited_change(id, entry, is_checked)).flatten() {
+        let waiting = self.event_recorder.take_waiting(id);
+        if let Some(draft) = (is_loss || is_news).then(|| self.waited_change(id, entry, waiting)).flatten() {
             if is_loss {
                 let (key, cause) = (Arc::clone(&draft.key), draft.trigger.cause());
                 self.round.emptied.push(Emptied { id, key, cause, is_kept: false });
@@ -105,20 +133,15 @@ impl Engine {
         }
     }
 
-    /// A change to a list that nodelb did not see, or that had to wait: the latest object that describes the list, or the
-    /// failed check of a backend, is its cause.
-    fn waited_change(&self, id: ServiceId, entry: &Arc<ServiceEntry>, is_checked: bool) -> Option<Draft> {
+    /// A change to a list that nodelb did not see, or that had to wait. Unless this run knows its cause, that is the latest
+    /// object that describes the list.
+    fn waited_change(&self, id: ServiceId, entry: &Arc<ServiceEntry>, cause: Option<Trigger>) -> Option<Draft> {
         let before = self.realised.services.get(&id).filter(|before| *before != entry)?;
         let owner = self.owners.get(&id)?;
         let (service, slices) = self.table.owner(&owner.key.service)?;
-        let latest = slices.iter().max_by_key(|slice| slice.origin.written);
-        let failed = self.table.quarantine(&owner.key.service).filter(|_| is_checked);
-        let failed = failed.and_then(|failed| failed.first_key_value());
-        let trigger = match (failed, latest) {
-            (Some((backend, error)), _) => Trigger::Checks(Checked::Failed(*backend, Arc::clone(error))),
-            (None, Some(slice)) => Trigger::Slice(Arc::clone(slice)),
-            (None, None) => Trigger::Service(Arc::clone(service)),
-        };
+        let cause = cause.or_else(|| self.cause_of_loss(&owner.key.service, (before, entry)));
+        let latest = || slices.iter().max_by_key(|slice| slice.origin.written).cloned().map(Trigger::Slice);
+        let trigger = cause.or_else(latest).unwrap_or_else(|| Trigger::Service(Arc::clone(service)));
         Some(Draft {
             id,
             key: Arc::clone(&owner.key),
@@ -130,5 +153,22 @@ impl Engine {
             turned: None,
             addresses: None,
         })
+    }
+    /// The check or drain of the backends that a list has lost, if these explain the difference.
+    fn cause_of_loss(&self, name: &ServiceName, (before, after): (&ServiceEntry, &ServiceEntry)) -> Option<Trigger> {
+        let (quarantine, drains) = (self.table.quarantine(name), self.table.drains(name));
+        let cause = |at: L4Addr| {
+            let backend = (at.addr, at.port);
+            let failed = quarantine.and_then(|failed| failed.get(&backend));
+            let failed = failed.map(|error| Trigger::Checks(Checked::Failed(backend, Arc::clone(error))));
+            let drain = || drains.and_then(|drains| drain::find(drains, backend));
+            let socket = SocketAddr::new(at.addr.ip(), at.port);
+            let begun = |drain: &Drain| DrainCause::Begun(format!("drain of {socket} by {}", drain.by).into());
+            failed.or_else(|| drain().map(|drain| Trigger::Drain(begun(drain))))
+        };
+        let lists = |entry: &ServiceEntry| backends_of(&entry.cluster).map(|(at, _)| at).collect::<BTreeSet<L4Addr>>();
+        let (before, after) = (lists(before), lists(after));
+        let causes: Option<Vec<Trigger>> = before.difference(&after).map(|at| cause(*at)).collect();
+        causes.filter(|_| after.is_subset(&before)).and_then(|causes| causes.into_iter().next())
     }
 }

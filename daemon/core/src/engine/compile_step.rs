@@ -224,6 +224,8 @@ impl Engine {
             let (key, may_have_refused) = (Arc::clone(key), plan.has_refused);
             let new = || Draft { id, key, source, before, after, may_have_refused, trigger, turned, addresses: None };
             self.event_recorder.note(new, empties);
+        } else if !is_new {
+            self.event_recorder.note_waiting(id, subject.reason.trigger_of(key));
         }
         if !is_same {
             self.desired.services.insert(id, entry);

@@ -44,6 +44,8 @@ pub(super) struct EventRecorder {
     recorded: BTreeSet<Source>,
     /// The lists found in the maps at the start, until their source has replaced them, or has reported everything.
     found: IdMap<Arc<ServiceEntry>>,
+    /// What last changed such a list, if that had to wait.
+    waiting_causes: BTreeMap<ServiceId, Trigger>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     omitted: usize,
@@ -99,6 +101,18 @@ impl EventRecorder {
     /// Records that the source of the list has replaced it.
     pub(super) fn forget_found(&mut self, id: ServiceId) {
         self.found.remove(&id);
+        self.waiting_causes.remove(&id);
+    }
+
+    /// Records what changed a list before its source has reported everything.
+    pub(super) fn note_waiting(&mut self, id: ServiceId, trigger: &Trigger) {
+        if self.found.contains_key(&id) {
+            self.waiting_causes.insert(id, trigger.clone());
+        }
+    }
+
+    pub(super) fn take_waiting(&mut self, id: ServiceId) -> Option<Trigger> {
+        self.waiting_causes.remove(&id)
     }
 
     /// Records the difference between the service's refused claims to the address before and now.
@@ -172,11 +186,12 @@ impl EventRecorder {
         // The sort is stable. Emptied ports come first, because not all events may fit.
         drafts.sort_by_key(|draft| draft.what() != What::Emptied);
         for draft in &drafts {
-            let kernel = context.kernel_of(draft.id);
+            let kernel = context.kernel_of(draft);
             let (id, key) = (draft.id, &draft.key);
             let is_pending = matches!(kernel, Kernel::Failed(_) | Kernel::Deferred);
             let refused = if draft.may_have_refused { context.refused_backends(key) } else { Addresses::default() };
-            let is_inherited = !self.is_recorded(draft.source);
+            let is_inherited =
+                !self.is_recorded(draft.source) && matches!(draft.trigger, Trigger::Slice(_) | Trigger::Service(_));
             if let Some(event) = events.entry(key, || draft.event()) {
                 event.kernel = kernel;
                 event.refused = refused;
@@ -311,6 +326,7 @@ impl EventRecorder {
         }
         if context.is_pruned && !self.found.is_empty() {
             self.found = IdMap::new();
+            self.waiting_causes.clear();
         }
         if !context.round.pruned.is_empty() {
             let frontends = context.round.pruned.clone();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::Draft;
 use crate::claims::Row;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
@@ -31,12 +32,13 @@ pub(in crate::engine) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether the maps contain the desired content of the entry.
-    pub(super) fn kernel_of(&self, id: ServiceId) -> Kernel {
-        match self.failures.services.get(&id) {
+    /// Whether the maps contain the changed list.
+    pub(super) fn kernel_of(&self, draft: &Draft) -> Kernel {
+        let is_written = || draft.after.is_some() && self.realised.services.get(&draft.id) == draft.after.as_ref();
+        match self.failures.services.get(&draft.id) {
             Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
-            None if self.is_realised(id) => Kernel::Done,
+            None if self.is_realised(draft.id) || is_written() => Kernel::Done,
             None => Kernel::Deferred,
         }
     }
