@@ -129,10 +129,12 @@ impl Engine {
             let mut slots: Vec<Slot> =
                 stay.chain(wanted.iter().filter(is_new).filter(|slot| returns(slot))).copied().collect();
             slots.sort_by_key(|slot| slot.addr);
-            match (slots.is_empty(), wanted.is_empty()) {
-                (true, true) => Arc::clone(actual),
-                (true, false) => Arc::clone(wanted),
-                (false, _) => slots.into(),
+            if !slots.is_empty() {
+                slots.into()
+            } else if actual.is_empty() || wanted.is_empty() {
+                Arc::clone(actual)
+            } else {
+                Arc::clone(wanted)
             }
         };
         let (cluster, local) = (merged(&actual.cluster, &wanted.cluster), merged(&actual.local, &wanted.local));

@@ -332,6 +332,9 @@ impl Engine {
         (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
         for lost in &mut self.round.emptied {
             lost.is_kept = self.realised.services.get(&lost.id).is_some_and(|entry| entry.has_backends);
+            if lost.is_kept {
+                self.event_recorder.note_kept_loss(lost.id, &lost.cause);
+            }
         }
         self.round.repaired = self.drift.take_repaired(&self.desired, &self.realised, &self.references);
         let context = Context {
@@ -409,6 +412,7 @@ impl Engine {
             return;
         }
         self.references.0.remove(&id);
+        self.event_recorder.forget_found(id);
         self.ringless.remove(&id);
         self.owners.remove(&id);
         self.ids.release(id, now);

@@ -120,7 +120,8 @@ impl Engine {
         let waiting = self.event_recorder.take_waiting(id);
         if let Some(draft) = (is_loss || is_news).then(|| self.waited_change(id, entry, waiting)).flatten() {
             if is_loss {
-                let (key, cause) = (Arc::clone(&draft.key), draft.trigger.cause());
+                let cause = self.event_recorder.take_kept_loss(id).unwrap_or_else(|| draft.trigger.cause());
+                let key = Arc::clone(&draft.key);
                 self.round.emptied.push(Emptied { id, key, cause, is_kept: false });
             }
             if is_news {

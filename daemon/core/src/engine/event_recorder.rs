@@ -46,6 +46,8 @@ pub(super) struct EventRecorder {
     found: IdMap<Arc<ServiceEntry>>,
     /// What last changed such a list, if that had to wait.
     waiting_causes: BTreeMap<ServiceId, Trigger>,
+    /// What left a list without backends, while the maps still have them.
+    kept_losses: BTreeMap<ServiceId, Cause>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     omitted: usize,
@@ -102,6 +104,15 @@ impl EventRecorder {
     pub(super) fn forget_found(&mut self, id: ServiceId) {
         self.found.remove(&id);
         self.waiting_causes.remove(&id);
+        self.kept_losses.remove(&id);
+    }
+
+    pub(super) fn note_kept_loss(&mut self, id: ServiceId, cause: &Cause) {
+        self.kept_losses.insert(id, cause.clone());
+    }
+
+    pub(super) fn take_kept_loss(&mut self, id: ServiceId) -> Option<Cause> {
+        self.kept_losses.remove(&id)
     }
 
     /// Records what changed a list before its source has reported everything.
