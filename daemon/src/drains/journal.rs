@@ -25,6 +25,11 @@ pub(super) fn log(service: &ServiceName, cause: &DrainCause) {
 pub(super) fn warn_unwritten(path: &Path, error: &io::Error) {
     warn!(
         message_id = %messages::STATE_UNWRITTEN,
-        "{} cannot be written: {error}; after a restart, drains that have ended would be in effect again", path.display()
+        "{} cannot be written: {error}; after a restart, drains that were refused or have ended may be in effect",
+        path.display()
     );
+}
+
+pub(super) fn log_written(path: &Path) {
+    info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", path.display());
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
 use nodelb_host::state_file;
-use nodelb_host::threads::run_within;
 use serde::{Deserialize, Serialize};
 
 /// The drains of all services.
@@ -24,7 +24,7 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_AUTHOR: usize = 256;
 
 /// The time limit of the state directory.
-const TIMEOUT: Duration = Duration::from_secs(4);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Serialize, Deserialize)]
 struct Form {
@@ -56,7 +56,8 @@ fn read(path: &Path) -> io::Result<All> {
     Ok(all)
 }
 
-fn write(path: &Path, all: &All) -> io::Result<()> {
+/// Replaces the file, unless the flag is set before that takes effect. May block.
+pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Result<()> {
     let entry = |service: &ServiceName, (backend, drain): (&Drained, &Drain)| Entry {
         service: service.clone(),
         backend: backend.to_string(),
@@ -67,19 +68,13 @@ fn write(path: &Path, all: &All) -> io::Result<()> {
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
     let form = Form { version: VERSION, drains: entries.collect() };
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    state_file::write_json(path, &form)
+    state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
 }
 
 /// Reads the file: nothing, with a warning, if this fails or takes too long.
 pub(super) async fn load(path: &Path) -> All {
     let consequence = "backends that were drained receive new connections";
     state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default()
-}
-
-/// Replaces the file.
-pub(super) async fn save(path: &Path, all: &All) -> io::Result<()> {
-    let (path, all) = (path.to_owned(), all.clone());
-    run_within(TIMEOUT, move || write(&path, &all)).await
 }
 
 #[cfg(test)]

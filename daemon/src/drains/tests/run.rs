@@ -1,15 +1,24 @@
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nodelb_core::model::service::BackendState;
 use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{oneshot, watch};
 
 use super::super::request::tests::Owner;
+use super::super::writer::tests::Disk;
 use super::*;
 
 const TWO: [(&str, BackendState); 2] =
     [("192.0.2.11:8080", BackendState::Active), ("192.0.2.12:8080", BackendState::Active)];
 const ONE: &str = "192.0.2.11:8080";
+
+/// These backends of shop/web, drained.
+pub(in crate::drains) fn drained(backends: &[&str]) -> All {
+    let drain = Drain { by: "root".into(), since: 1, until: None };
+    let drains = backends.iter().map(|backend| (backend.parse().unwrap(), drain.clone()));
+    All::from([(ServiceName::new("shop", "web"), drains.collect())])
+}
 
 /// A drainer with an owner task.
 struct Rig {
@@ -19,6 +28,12 @@ struct Rig {
 
 impl Rig {
     async fn start(directory: &Path) -> Self {
+        let path = state_file::path(directory);
+        let all = state_file::load(&path).await;
+        Self::with(Writer::new(path, all.clone()), all).await
+    }
+
+    async fn with(writer: Writer, all: All) -> Self {
         let (changes, mut received) = mpsc::channel::<Vec<Change>>(8);
         let mut owner = Owner::with(&TWO);
         let (publish, snapshot) = watch::channel(Arc::new(owner.send([])));
@@ -28,7 +43,7 @@ impl Rig {
             }
         });
         let handle = OwnerHandle::of_test(changes, snapshot.clone());
-        let requests = start(directory, &handle, std::future::pending()).await;
+        let requests = start_with(writer, all, &handle, std::future::pending()).await;
         Self { requests, snapshot }
     }
 
@@ -92,7 +107,7 @@ async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
     let over = Drain { by: "root".into(), since: 1_000, until: Some(4_600) };
     let all = All::from([(ServiceName::new("shop", "web"), [(ONE.parse().unwrap(), over)].into())]);
     let path = state_file::path(directory.path());
-    state_file::save(&path, &all).await.unwrap();
+    state_file::write(&path, &all, &AtomicBool::new(false)).unwrap();
     let mut read = state_file::load(&path).await;
     assert!(end_over(&mut read, 4_599, |_| true).is_empty() && end_over(&mut read, 4_600, |_| false).is_empty());
     let changes = end_over(&mut read, 4_600, |_| true);
@@ -118,4 +133,27 @@ async fn a_drain_that_cannot_be_stored_is_refused_and_an_undrain_is_not() {
     let answer = rig.ask(Action::Undrain).await.unwrap();
     assert!(answer.ends_with("; this cannot be stored yet, see journalctl -u nodelb"), "{answer}");
     assert_eq!(rig.used(), 2);
+}
+
+/// A restart would have put it into effect.
+#[tokio::test]
+async fn a_drain_that_is_refused_while_the_disk_hangs_is_not_in_the_file_afterwards() {
+    for is_late in [false, true] {
+        let before = drained(&["192.0.2.12:8080"]);
+        let (disk, writer) = Disk::frozen(before.clone(), is_late);
+        let rig = Rig::with(writer, before.clone()).await;
+        let refusal = rig.ask(Action::Drain { length: None, is_forced: true }).await.unwrap_err();
+        assert!(matches!(&refusal, Refusal::Failed(text) if text.contains("timed out")), "{refusal:?}");
+        tokio::time::sleep(2 * TICK_EVERY).await;
+        assert_eq!((disk.begun(), rig.used()), (1, 1), "nothing is written while a write hangs");
+        disk.thaw();
+        let rolled_back = async {
+            while disk.begun() < 2 || disk.contents().await != before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), rolled_back).await.unwrap();
+        assert!(rig.ask(Action::Drain { length: None, is_forced: true }).await.is_ok());
+        assert_eq!(disk.contents().await[&ServiceName::new("shop", "web")].len(), 2);
+    }
 }

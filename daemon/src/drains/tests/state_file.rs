@@ -2,6 +2,10 @@ use tempfile::TempDir;
 
 use super::*;
 
+fn save(path: &Path, all: &All) -> io::Result<()> {
+    write(path, all, &AtomicBool::new(false))
+}
+
 fn drain(until: Option<u64>) -> Drain {
     Drain { by: "root (login alice)".into(), since: 1_763_640_184, until }
 }
@@ -17,9 +21,9 @@ async fn the_file_has_what_was_saved() {
     let directory = TempDir::new().expect("a directory");
     let path = path(&directory.path().join("state"));
     assert_eq!(load(&path).await, All::new());
-    save(&path, &all()).await.expect("saved");
+    save(&path, &all()).expect("saved");
     assert_eq!(load(&path).await, all());
-    save(&path, &All::new()).await.expect("saved");
+    save(&path, &All::new()).expect("saved");
     assert_eq!(load(&path).await, All::new());
 }
 
@@ -31,7 +35,7 @@ async fn a_damaged_file_is_put_aside() {
         std::fs::write(&path, damaged).expect("written");
         assert_eq!(load(&path).await, All::new(), "{damaged}");
         assert!(!path.exists() && state_file::corrupt_path(&path).exists(), "{damaged}");
-        save(&path, &all()).await.expect("saved");
+        save(&path, &all()).expect("saved");
         assert_eq!(load(&path).await, all());
     }
 }
