@@ -5,21 +5,37 @@ use std::path::Path;
 
 use nodelb_core::model::drain::DrainCause;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::text::is_control;
 use nodelb_host::messages;
 use tracing::{info, warn};
 
-/// Logs that a drain begins or ends.
-pub(super) fn log(service: &ServiceName, cause: &DrainCause) {
+/// The maximum length in characters of a problem that names what a file contains.
+const MAX_PROBLEM: usize = 256;
+
+/// Logs that a drain begins or ends. If others of the backend remain, the cause names them.
+pub(super) fn log(service: &ServiceName, cause: &DrainCause, others_remain: bool) {
     match cause {
         DrainCause::Begun(text) => info!(
             message_id = %messages::BACKEND_DRAINED,
             %service, "{service}: {text}; new connections avoid the backend, existing ones continue"
+        ),
+        DrainCause::Ended(text) if others_remain => info!(
+            message_id = %messages::BACKEND_DRAINED,
+            %service, "{service}: {text}"
         ),
         DrainCause::Ended(text) => info!(
             message_id = %messages::BACKEND_DRAINED,
             %service, "{service}: {text}; the backend receives new connections again if it is usable"
         ),
     }
+}
+
+pub(super) fn warn_unreadable(path: &Path, service: &ServiceName, problem: &str) {
+    let problem: String = problem.chars().filter(|c| !is_control(*c)).take(MAX_PROBLEM).collect();
+    warn!(
+        message_id = %messages::STATE_UNREADABLE,
+        %service, "a drain of {service} in {} cannot be read: {problem}; it is not in effect", path.display()
+    );
 }
 
 pub(super) fn warn_unwritten(path: &Path, error: &io::Error) {

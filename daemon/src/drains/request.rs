@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::filter::Filter;
-use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
+use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS, overlapping};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::listed;
-use nodelb_report::explain::{self, reports};
 use nodelb_report::explain::rows::BackendReport;
+use nodelb_report::explain::{self, reports};
 use tokio::sync::oneshot;
 
 use super::state_file::All;
@@ -110,6 +110,14 @@ pub(super) fn with_drain(
         return Err(Refusal::Refused(text));
     }
     Ok(drains)
+}
+
+/// What else drains the backend, or some of its ports: nothing, or such as `; 192.0.2.11 is still drained by root until
+/// nodelb undrain`.
+pub(super) fn others(drains: &Drains, backend: Drained, still: &str) -> String {
+    let others: Vec<String> =
+        overlapping(drains, backend).map(|(other, drain)| format!("{other} is {still}{drain}")).collect();
+    if others.is_empty() { String::new() } else { format!("; {}", listed(&others, SHOWN)) }
 }
 
 /// The backends of the service that the operator may have meant.

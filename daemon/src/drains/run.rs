@@ -2,18 +2,20 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
 use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceEntry;
 use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::journal;
-use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, with_drain, without_drain};
+use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, with_drain, without_drain};
 use super::state_file::{self, All};
 use super::writer::Writer;
 use crate::reconcile::OwnerHandle;
@@ -71,9 +73,10 @@ fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> 
         for backend in over {
             let Some(drain) = drains.remove(&backend) else { continue };
             let length = drain.length().unwrap_or_default();
-            let text = format!("end of the drain of {backend} by {} after {length}", drain.by);
+            let others = others(drains, backend, "still ");
+            let text = format!("end of the drain of {backend} by {} after {length}{others}", drain.by);
             let cause = DrainCause::Ended(text.into());
-            journal::log(service, &cause);
+            journal::log(service, &cause, !others.is_empty());
             changes.push(Change::Drains(service.clone(), drains.clone(), Some(cause)));
         }
     }
@@ -135,10 +138,12 @@ impl Drainer {
             return Err(Refusal::Failed(format!("{backend} is not drained: {path} cannot be written: {error}")));
         }
         self.all = all;
+        let others = others(&drains, *backend, "");
         let length = drain.length().map(|length| format!(" for {length}")).unwrap_or_default();
         let cause = DrainCause::Begun(format!("drain of {backend} by {}{length}", drain.by).into());
+        journal::log(service, &cause, false);
         self.apply(service, drains, cause, |snapshot| !is_offered(snapshot, service, *backend)).await?;
-        Ok(format!("{backend} of {service} is {drain}"))
+        Ok(format!("{backend} of {service} is {drain}{others}"))
     }
 
     async fn undrain(&mut self, wish: &Wish, by: &str) -> Result<String, Refusal> {
@@ -151,10 +156,15 @@ impl Drainer {
         }
         // An undrain takes effect even if it cannot be stored.
         let is_stored = self.save(&self.all.clone()).await.is_ok();
-        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}").into());
-        self.apply(service, drains, cause, |_| true).await?;
+        let others = others(&drains, *backend, "still ");
+        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}{others}").into());
+        journal::log(service, &cause, !others.is_empty());
+        self.apply(service, drains, cause, |snapshot| has_desired(snapshot, service, *backend)).await?;
         let stored = if is_stored { "" } else { "; this cannot be stored yet, see journalctl -u nodelb" };
-        Ok(format!("{backend} of {service} is no longer drained{stored}"))
+        if others.is_empty() {
+            return Ok(format!("{backend} of {service} is no longer drained{stored}"));
+        }
+        Ok(format!("the drain of {backend} of {service} has ended{others}{stored}"))
     }
 
     /// Sends the drains of a service to the owner task, and waits until the maps have what follows.
@@ -165,7 +175,6 @@ impl Drainer {
         cause: DrainCause,
         is_done: impl Fn(&Snapshot) -> bool,
     ) -> Result<(), Refusal> {
-        journal::log(service, &cause);
         let mut snapshot = self.owner.snapshot.clone();
         let wanted = Some(drains.clone()).filter(|drains| !drains.is_empty());
         let applied = async {
@@ -240,11 +249,21 @@ impl Drainer {
 fn is_offered(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
     let own = snapshot.ports().filter(|(_, key)| key.service == *service);
     let mut own = own.filter(|(_, key)| snapshot.held().all(|port| port.key != **key));
-    own.any(|(id, _)| {
-        let entry = snapshot.realised.services.get(&id);
-        let mut slots = entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
-        slots.any(|slot| backend.includes((slot.addr.addr, slot.addr.port)))
+    own.any(|(id, _)| includes(snapshot.realised.services.get(&id), backend))
+}
+
+/// Whether the maps offer the backend wherever they should.
+fn has_desired(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
+    let mut own = snapshot.ports().filter(|(_, key)| key.service == *service);
+    own.all(|(id, _)| {
+        let [desired, realised] = [&snapshot.desired, &snapshot.realised].map(|state| state.services.get(&id));
+        !includes(desired, backend) || includes(realised, backend)
     })
+}
+
+fn includes(entry: Option<&Arc<ServiceEntry>>, backend: Drained) -> bool {
+    let mut slots = entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
+    slots.any(|slot| backend.includes((slot.addr.addr, slot.addr.port)))
 }
 
 #[cfg(test)]

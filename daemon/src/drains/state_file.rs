@@ -12,6 +12,8 @@ use nodelb_core::text::is_control;
 use nodelb_host::state_file;
 use serde::{Deserialize, Serialize};
 
+use super::journal;
+
 /// The drains of all services.
 pub(super) type All = BTreeMap<ServiceName, Drains>;
 
@@ -45,15 +47,22 @@ pub(super) fn path(directory: &Path) -> PathBuf {
     directory.join("drains.json")
 }
 
-fn read(path: &Path) -> io::Result<All> {
+/// The drains in the file, and the entries that cannot be used, each with the problem.
+fn read(path: &Path) -> io::Result<(All, Vec<(ServiceName, String)>)> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
-    let mut all = All::new();
+    let (mut all, mut unusable) = (All::new(), Vec::new());
     for Entry { service, backend, by, since, until } in form.into_iter().flat_map(|form| form.drains).take(MAX_DRAINS) {
-        let Ok(backend) = backend.parse::<Drained>() else { continue };
+        let backend = match backend.parse::<Drained>() {
+            Ok(backend) => backend,
+            Err(problem) => {
+                unusable.push((service, problem));
+                continue;
+            }
+        };
         let by: String = by.chars().filter(|c| !is_control(*c)).take(MAX_AUTHOR).collect();
         all.entry(service).or_default().insert(backend, Drain { by: by.into(), since, until });
     }
-    Ok(all)
+    Ok((all, unusable))
 }
 
 /// Replaces the file, unless the flag is set before that takes effect. May block.
@@ -71,10 +80,12 @@ pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Re
     state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
+/// Reads the file: nothing, with a warning, if this fails or takes too long. Also logs each entry that cannot be used.
 pub(super) async fn load(path: &Path) -> All {
     let consequence = "backends that were drained receive new connections";
-    state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default()
+    let (all, unusable) = state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default();
+    unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
+    all
 }
 
 #[cfg(test)]

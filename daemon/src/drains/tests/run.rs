@@ -48,8 +48,12 @@ impl Rig {
     }
 
     async fn ask(&self, action: Action) -> Result<String, Refusal> {
+        self.ask_for(ONE, action).await
+    }
+
+    async fn ask_for(&self, backend: &str, action: Action) -> Result<String, Refusal> {
         let (reply, answer) = oneshot::channel();
-        let wish = Wish { service: ServiceName::new("shop", "web"), backend: ONE.parse().unwrap(), action };
+        let wish = Wish { service: ServiceName::new("shop", "web"), backend: backend.parse().unwrap(), action };
         self.requests.send(Request { wish, by: "root (login alice)".into(), reply }).await.unwrap();
         answer.await.unwrap()
     }
@@ -156,4 +160,40 @@ async fn a_drain_that_is_refused_while_the_disk_hangs_is_not_in_the_file_afterwa
         assert!(rig.ask(Action::Drain { length: None, is_forced: true }).await.is_ok());
         assert_eq!(disk.contents().await[&ServiceName::new("shop", "web")].len(), 2);
     }
+}
+
+#[tokio::test]
+async fn the_end_of_one_of_two_drains_says_that_the_backend_is_still_drained() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(directory.path()).await;
+    let drain = |length| Action::Drain { length, is_forced: false };
+    rig.ask_for("192.0.2.11", drain(None)).await.unwrap();
+    let by = "by root (login alice) until nodelb undrain";
+    let answer = rig.ask(drain(None)).await.unwrap();
+    assert_eq!(answer, format!("192.0.2.11:8080 of shop/web is drained {by}; 192.0.2.11 is drained {by}"));
+    let answer = rig.ask(Action::Undrain).await.unwrap();
+    let still = format!("192.0.2.11 is still drained {by}");
+    assert_eq!(answer, format!("the drain of 192.0.2.11:8080 of shop/web has ended; {still}"));
+    assert_eq!(rig.used(), 1);
+
+    let mut all = drained(&["192.0.2.11"]);
+    let over = Drain { by: "root".into(), since: 1, until: Some(4) };
+    all.values_mut().for_each(|drains| drop(drains.insert(ONE.parse().unwrap(), over.clone())));
+    let changes = end_over(&mut all, 4, |_| true);
+    let [Change::Drains(_, _, Some(DrainCause::Ended(text)))] = &changes[..] else { panic!("{changes:?}") };
+    let still = "192.0.2.11 is still drained by root until nodelb undrain";
+    assert_eq!(**text, *format!("end of the drain of 192.0.2.11:8080 by root after 3s; {still}"));
+}
+
+/// A snapshot with the new drains may come before the maps have what follows.
+#[test]
+fn an_undrain_waits_until_the_maps_offer_the_backend() {
+    let mut owner = Owner::with(&TWO);
+    let (web, one) = (ServiceName::new("shop", "web"), ONE.parse().unwrap());
+    let drains = drained(&[ONE])[&web].clone();
+    let drained = owner.send([Change::Drains(web.clone(), drains, None)]);
+    let mut then = owner.send([Change::Drains(web.clone(), Drains::new(), None)]);
+    assert!(has_desired(&drained, &web, one) && has_desired(&then, &web, one));
+    then.realised = drained.realised;
+    assert!(!has_desired(&then, &web, one));
 }

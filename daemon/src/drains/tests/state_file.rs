@@ -58,3 +58,17 @@ async fn hostile_entries_do_no_harm() {
     let by = &drains[&"192.0.2.11:1".parse().expect("a backend")].by;
     assert!(by.len() <= MAX_AUTHOR && by.starts_with("[2J"), "{by}");
 }
+
+#[test]
+fn an_entry_with_an_unreadable_backend_is_reported_and_the_others_are_in_effect() {
+    let directory = TempDir::new().expect("a directory");
+    let path = path(directory.path());
+    save(&path, &all()).expect("saved");
+    let text = std::fs::read_to_string(&path).expect("read").replace("2001:db8::11", "2001:db8:11");
+    std::fs::write(&path, text).expect("written");
+    let (read, unusable) = read(&path).expect("read");
+    assert_eq!(read[&ServiceName::new("shop", "web")].len(), 1);
+    let [(service, problem)] = &unusable[..] else { panic!("{unusable:?}") };
+    assert_eq!(service, &ServiceName::new("shop", "web"));
+    assert!(problem.starts_with("`2001:db8:11` is not an address"), "{problem}");
+}
