@@ -13,11 +13,12 @@
 //!              which, when: schedule  answers: ask (TCP connect, HTTP GET; sockets of nodelb's own)
 //! ```
 //!
-//! [`board`] (what is checked, and its state), [`state`] (rise and fall), [`routes`] (which targets this host has a
+//! [`board`] (what is checked, and its state), [`before`] (what the previous run knew), [`state`] (rise and fall), [`routes`] (which targets this host has a
 //! route to) and [`schedule`] (which target is checked when) are pure; [`ask`] communicates with backends,
 //! [`state_file`] with the state directory, and [`run`] is the task.
 
 mod ask;
+mod before;
 mod board;
 mod journal;
 mod routes;

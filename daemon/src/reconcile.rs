@@ -123,7 +123,6 @@ impl<D: Datapath> Owner<D> {
         clock: Clock,
     ) -> (Self, OwnerHandle, OwnerOutputs) {
         let first = engine.snapshot(clock.now());
-        let ports_at_start = service_ports(&first.realised);
         let (changes_in, changes) = mpsc::channel(QUEUE);
         let (snapshot, snapshots) = watch::channel(Arc::new(first));
         let marker = Marker::default();
@@ -138,8 +137,7 @@ impl<D: Datapath> Owner<D> {
         // Nothing is suspect until the checker is started.
         let suspects = mpsc::channel(1).1;
         let probe: Probe<D> = Box::new(|_| ProbeResult::default());
-        let handle =
-            OwnerHandle { changes: changes_in, snapshot: snapshots, marks: marker.marks(), clock, ports_at_start };
+        let handle = OwnerHandle { changes: changes_in, snapshot: snapshots, marks: marker.marks(), clock };
         let owner = Self {
             engine,
             datapath,

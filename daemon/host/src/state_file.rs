@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use crate::messages;
-use crate::threads::{run, run_within, timed_out};
+use crate::threads::{Threads, run_within, timed_out};
 
 /// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
 /// writer. The file system may block.
@@ -71,9 +71,22 @@ pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<
 /// # Errors
 /// Those of [`replace`].
 pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
+    write_json_unless(path, contents, || false)
+}
+
+/// [`write_json`], unless the contents are no longer wanted when everything before the rename is done.
+///
+/// # Errors
+/// Those of [`replace`], or the contents are no longer wanted.
+pub fn write_json_unless(path: &Path, contents: &impl Serialize, is_unwanted: impl FnOnce() -> bool) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(contents)?;
     bytes.push(b'\n');
-    replace(path, &path.with_extension("json.new"), |mut file| file.write_all(&bytes))
+    replace(path, &path.with_extension("json.new"), |mut file| {
+        file.write_all(&bytes)?;
+        // What may block for long comes before the question.
+        file.sync_all()?;
+        if is_unwanted() { Err(io::Error::other("it is no longer wanted")) } else { Ok(()) }
+    })
 }
 
 /// Reads a JSON file of at most `max_bytes` bytes, with this value in its field `version`. `None` if the file does not
@@ -174,7 +187,8 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
         let (contents, latest) = watch::channel(None);
         let (interval, every) = watch::channel(limits.every);
         let file = Arc::new(Described { path, consequence, limits, write: Box::new(write) });
-        let writer = Writer { file: Arc::clone(&file), latest, every, has_failed: false };
+        let threads = Threads::new("state", 1);
+        let writer = Writer { file: Arc::clone(&file), latest, every, threads, has_failed: false };
         Self { contents, interval, task: tokio::spawn(writer.run()), file }
     }
 
@@ -240,6 +254,7 @@ struct Writer<T> {
     file: Arc<Described<T>>,
     latest: watch::Receiver<Option<T>>,
     every: watch::Receiver<Duration>,
+    threads: Threads,
     has_failed: bool,
 }
 
@@ -274,7 +289,7 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
     async fn write(&mut self) -> bool {
         let Some(contents) = self.latest.borrow_and_update().clone() else { return true };
         let (file, limit) = (Arc::clone(&self.file), self.file.limits.timeout);
-        let mut writing = pin!(run(move || (file.write)(&file.path, contents)));
+        let mut writing = pin!(self.threads.run(move || (file.write)(&file.path, contents)));
         if let Ok(result) = timeout(limit, &mut writing).await {
             return self.note(result);
         }

@@ -3,20 +3,23 @@
 //! number is limited.
 
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+/// The maximum number of threads for the work of the start. Each file is read once.
+const AT_START: usize = 64;
+
 /// The threads for one kind of work. Clones share one limit.
 #[derive(Clone, Debug)]
 pub struct Threads {
     name: &'static str,
     most: usize,
-    /// A reference count: one more than the number of running threads.
-    running: Arc<()>,
+    /// The inner reference count is one more than the number of running threads, whatever the number of clones.
+    running: Arc<Arc<()>>,
 }
 
 impl Threads {
@@ -33,8 +36,8 @@ impl Threads {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<oneshot::Receiver<T>> {
-        let count = Arc::strong_count(&self.running);
-        let running = Arc::clone(&self.running);
+        let count = Arc::strong_count(&*self.running);
+        let running = Arc::clone(&*self.running);
         if count > self.most {
             return Err(io::Error::other(format!("{} earlier attempts are still blocked", self.most)));
         }
@@ -48,25 +51,45 @@ impl Threads {
         thread::Builder::new().name(self.name.into()).spawn(run)?;
         Ok(result)
     }
+
+    /// Runs the work in a new thread, and waits for it within the time limit.
+    ///
+    /// # Errors
+    /// The error of `work`, those of [`Threads::begin`], or the time limit has passed.
+    pub async fn run_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        timeout(limit, self.run(work)).await.unwrap_or_else(|_elapsed| Err(timed_out(limit)))
+    }
+
+    /// Begins the work at once.
+    pub(crate) fn run<T: Send + 'static, W: FnOnce() -> io::Result<T> + Send + 'static>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = io::Result<T>> + use<T, W> {
+        let begun = self.begin(work);
+        async move { begun?.await.map_err(io::Error::other)? }
+    }
 }
 
-/// Runs work on files in a thread, and waits for it within the time limit. Unlike a blocking task of the
-/// runtime, such a thread does not prevent the process from ending.
+/// Runs work of the start, on files, in a thread, and waits for it within the time limit. Unlike a blocking task of the
+/// runtime, such a thread does not prevent the process from ending. For work that is repeated, see
+/// [`Threads::run_within`].
 ///
 /// # Errors
-/// The error of `work`, no thread could be started, or the time limit has passed.
+/// The error of `work`, too many threads are blocked, or the time limit has passed.
 pub async fn run_within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    timeout(limit, run(work)).await.unwrap_or_else(|_elapsed| Err(timed_out(limit)))
+    static OF_START: LazyLock<Threads> = LazyLock::new(|| Threads::new("state", AT_START));
+    OF_START.run_within(limit, work).await
 }
 
-pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    Threads::new("state", 1).begin(work)?.await.map_err(io::Error::other)?
-}
-
-pub(crate) fn timed_out(limit: Duration) -> io::Error {
+/// The error of work that took longer than the limit.
+pub fn timed_out(limit: Duration) -> io::Error {
     io::Error::new(ErrorKind::TimedOut, format!("timed out after {limit:?}"))
 }
 

@@ -2,6 +2,7 @@
 //! source, memory and kernel.
 
 pub mod differences;
+pub mod drains;
 pub mod explanation;
 pub mod outside;
 pub mod reports;

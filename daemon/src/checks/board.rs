@@ -19,6 +19,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
 use nodelb_core::table::apiservers::Apiservers;
 
+use super::before::{Before, Known, Used};
 use super::state::{Condition, HealthState};
 
 /// Minimum time between two reports about a service if only the error text of an unhealthy backend has changed, in
@@ -38,12 +39,7 @@ pub(super) struct Board {
     slices: HashMap<SliceKey, Listed, RandomState>,
     targets: HashMap<TargetId, (ServiceName, Backend), RandomState>,
     last_id: u64,
-    /// Backends that were unhealthy when nodelb ended, of services that their source has not sent yet.
-    remembered: BTreeMap<ServiceName, Quarantine>,
-    /// Whether the previous daemon checked the sources' first services until a moment ago.
-    continues: bool,
-    /// The sources that have not sent everything yet.
-    awaited: BTreeSet<Source>,
+    before: Before,
     /// The addresses that no Kubernetes service may make this host connect to.
     guard: Guard,
     /// Services with a quarantine that may differ from the last report to the owner task.
@@ -117,30 +113,32 @@ pub(super) struct Transition {
 }
 
 impl Board {
-    /// Creates a board that remembers which backends were unhealthy. If it `continues`, all others were healthy.
-    pub(super) fn recalling(remembered: BTreeMap<ServiceName, Quarantine>, continues: bool) -> Self {
-        Self { remembered, continues, awaited: [Source::Files].into(), ..Self::default() }
+    /// Creates a board that remembers which backends were unhealthy, and takes those that were in the maps for healthy
+    /// otherwise.
+    pub(super) fn recalling(unhealthy: BTreeMap<ServiceName, Quarantine>, used: Used) -> Self {
+        let mut before = Before::new(unhealthy, used);
+        before.wait_for(Source::Files);
+        Self { before, ..Self::default() }
     }
 
     /// Also checks services of Kubernetes, except at addresses that the guard refuses.
     pub(super) fn with_kubernetes(mut self, guard: Guard) -> Self {
-        self.awaited.insert(Source::Kubernetes);
+        self.before.wait_for(Source::Kubernetes);
         Self { guard, ..self }
     }
 
     /// Takes a batch of a source. The caller gets the consequences for the owner task from [`Board::changes`] and
     /// must send them in the same batch.
     pub(super) fn follow(&mut self, changes: &[Change]) -> Followed {
-        let mut touched = BTreeSet::new();
+        let (mut touched, mut synced) = (BTreeSet::new(), Vec::new());
         for change in changes {
             match change {
                 Change::UpsertService(service) => self.describe(service, &mut touched),
                 Change::RemoveService(name, source) => self.forget(name, *source, &mut touched),
                 Change::UpsertSlice(slice) => self.list(slice, &mut touched),
                 Change::RemoveSlice(name, source) => self.unlist(&(*source, name.clone()), &mut touched),
-                Change::Synced { source, incomplete: None } => {
-                    self.awaited.remove(source);
-                }
+                Change::Unread(namespaces) => self.before.set_unread(namespaces),
+                Change::Synced { source, incomplete } => synced.push((*source, incomplete.is_none())),
                 _ => {}
             }
         }
@@ -148,10 +146,16 @@ impl Board {
         for name in touched {
             self.rebuild(&name, &mut followed);
         }
-        if self.awaited.is_empty() {
-            // The entries that are left belong to services or backends that no longer exist.
-            self.remembered.clear();
-            self.continues = false;
+        for (source, is_complete) in synced {
+            let is_sent = |(_, subject): &(&ServiceName, &Subject)| {
+                let is_described = subject.claims.iter().any(|claim| claim.source == source);
+                let own = subject.slices.iter().filter(|(of, _)| *of == source);
+                let mut listed = own.filter_map(|key| self.slices.get(key));
+                // What an incomplete source has described may still lack its backends.
+                is_described && (is_complete || listed.any(|listed| !listed.backends.is_empty()))
+            };
+            let sent: Vec<&ServiceName> = self.subjects.iter().filter(is_sent).map(|(name, _)| name).collect();
+            self.before.end(source, is_complete, &sent);
         }
         followed
     }
@@ -172,6 +176,9 @@ impl Board {
         if let Some(subject) = self.subjects.get_mut(name) {
             subject.claims.retain(|claim| claim.source != source);
             touched.insert(name.clone());
+            if subject.claims.is_empty() {
+                self.before.forget(name, source);
+            }
         }
     }
 
@@ -211,7 +218,7 @@ impl Board {
             let method_before = check_before.as_ref().map(|check| &check.method);
             let is_new_check = method_before.is_some_and(|method| *method != check.method);
             let is_moved = check_before.is_some_and(|before| before.interval != check.interval);
-            let remembered = self.remembered.get(name);
+            let earlier = self.before.known(name, source);
             let mut wanted = wanted(&check, source, &subject.slices, &self.slices);
             wanted.retain(|asked, _| source == Source::Files || is_permitted(&self.guard, *asked));
             for (asked, backends) in wanted {
@@ -219,8 +226,8 @@ impl Board {
                 let health = match known {
                     Some(known) if is_new_check => known.health.clone().undecided(),
                     Some(known) => known.health.clone(),
-                    None => newcomer(&backends, &before, remembered)
-                        .unwrap_or_else(|| HealthState::new(check.starts_healthy, self.continues)),
+                    None => newcomer(&backends, &before, earlier)
+                        .unwrap_or_else(|| HealthState::new(check.starts_healthy, earlier.were_used(&backends))),
                 };
                 // An answer to the previous check does not answer the new one, which therefore has an id of its own.
                 let id = match known {
@@ -304,7 +311,7 @@ impl Board {
     /// Returns what to remember over a restart: the backends with bad answers, also those of services that the source
     /// has not sent again yet.
     pub(super) fn unhealthy(&self) -> BTreeMap<ServiceName, Quarantine> {
-        let mut unhealthy = self.remembered.clone();
+        let mut unhealthy = self.before.unhealthy().clone();
         for (name, subject) in &self.subjects {
             let decided = subject.targets.values().filter(|target| target.health.condition() == Condition::Unhealthy);
             let quarantine: Quarantine = decided.flat_map(CheckedTarget::failures).collect();
@@ -374,13 +381,12 @@ fn wanted(
 fn newcomer(
     backends: &[Backend],
     before: &BTreeMap<Backend, CheckedTarget>,
-    remembered: Option<&Quarantine>,
+    earlier: Known<'_>,
 ) -> Option<HealthState> {
     if let Some(known) = before.values().find(|target| target.backends.iter().any(|b| backends.contains(b))) {
         return Some(known.health.clone().undecided());
     }
-    let error = remembered.and_then(|failed| backends.iter().find_map(|backend| failed.get(backend)))?;
-    Some(HealthState::unhealthy(Arc::clone(error)))
+    Some(HealthState::unhealthy(Arc::clone(earlier.error(backends)?)))
 }
 
 #[cfg(test)]

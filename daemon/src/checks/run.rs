@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{CheckFailure, ask};
+use super::before;
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
@@ -148,9 +149,9 @@ pub fn start(
 async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
     let mut stored = state_file::load(&checker.directory, Limits { every, retry: every, timeout }).await;
-    // With services in the maps, the daemon continues the work of one that has just ended.
-    let continues = checker.owner.ports_at_start > 0;
-    let mut board = Board::recalling(stored.saved().clone(), continues);
+    // With services in the maps, the daemon continues the work of one that has just ended. No source has changed them yet.
+    let used = before::used(&checker.owner.snapshot.borrow().realised);
+    let mut board = Board::recalling(stored.saved().clone(), used);
     if let Some(kubernetes) = &checker.sources.kubernetes {
         board = board.with_kubernetes(kubernetes.guard.clone());
     }

@@ -16,7 +16,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
-use nodelb_host::threads::run_within;
+use nodelb_host::threads::Threads;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -49,6 +49,8 @@ const TICK_EVERY: Duration = Duration::from_secs(1);
 const SYSTEM_EVERY: Duration = Duration::from_secs(5);
 /// Time limit for reading resolv.conf(5).
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum number of readings of resolv.conf(5) that hang.
+const MAX_READS: usize = 4;
 /// How long the report that the files are synced waits for the first answers, in milliseconds.
 const FIRST_ANSWERS: u64 = 3_000;
 /// Questions that are due begin together in steps of this length, in milliseconds.
@@ -148,6 +150,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         in_use: InUse::new(stored.saved().in_use.clone()),
         servers: Servers::default(),
         server_problems: Vec::new(),
+        reads: Threads::new("resolv-conf", MAX_READS),
         asking: JoinSet::new(),
         open: HashMap::new(),
         sent: BTreeMap::new(),
@@ -180,6 +183,8 @@ struct Running {
     servers: Servers,
     /// Servers that are configured and cannot be asked.
     server_problems: Vec<String>,
+    /// The threads that read the servers of the system.
+    reads: Threads,
     asking: JoinSet<Asked>,
     /// The questions that wait for an answer, and whether each had failed before.
     open: HashMap<task::Id, (Question, bool)>,
@@ -256,7 +261,7 @@ impl Running {
         }
         let (path, configured) = (self.resolver.resolv_conf.clone(), self.resolver.servers.clone());
         let read = move || system::read(&configured, &path);
-        if let Ok((servers, problems)) = run_within(SYSTEM_TIMEOUT, read).await {
+        if let Ok((servers, problems)) = self.reads.run_within(SYSTEM_TIMEOUT, read).await {
             self.servers.set(&servers);
             self.server_problems = problems;
         }

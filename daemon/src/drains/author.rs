@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 use nodelb_core::text::is_control;
-use nodelb_host::threads::run_within;
+use nodelb_host::threads::Threads;
 
 /// The process that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,8 @@ const MAX_NAME: usize = 64;
 
 /// Formats as `root (login alice)`, or as `root` if the process does not belong to the session of another user.
 pub async fn author(peer: Peer) -> Arc<str> {
-    let text = run_within(NAMES_TIME, move || Ok(text(peer.uid, login(peer)?, name))).await;
+    static NAMES: LazyLock<Threads> = LazyLock::new(|| Threads::new("names", 4));
+    let text = NAMES.run_within(NAMES_TIME, move || Ok(text(peer.uid, login(peer)?, name))).await;
     text.unwrap_or_else(|_unknown| text_of_uid(peer.uid)).into()
 }
 

@@ -5,15 +5,23 @@ use std::path::Path;
 
 use nodelb_core::model::drain::DrainCause;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::text::is_control;
 use nodelb_host::messages;
 use tracing::{info, warn};
 
-/// Logs that a drain begins or ends.
-pub(super) fn log(service: &ServiceName, cause: &DrainCause) {
+/// The maximum length in characters of a problem that names what a file contains.
+const MAX_PROBLEM: usize = 256;
+
+/// Logs that a drain begins or ends. If others of the backend remain, the cause names them.
+pub(super) fn log(service: &ServiceName, cause: &DrainCause, others_remain: bool) {
     match cause {
         DrainCause::Begun(text) => info!(
             message_id = %messages::BACKEND_DRAINED,
             %service, "{service}: {text}; new connections avoid the backend, existing ones continue"
+        ),
+        DrainCause::Ended(text) if others_remain => info!(
+            message_id = %messages::BACKEND_DRAINED,
+            %service, "{service}: {text}"
         ),
         DrainCause::Ended(text) => info!(
             message_id = %messages::BACKEND_DRAINED,
@@ -22,9 +30,22 @@ pub(super) fn log(service: &ServiceName, cause: &DrainCause) {
     }
 }
 
+pub(super) fn warn_unreadable(path: &Path, service: &ServiceName, problem: &str) {
+    let problem: String = problem.chars().filter(|c| !is_control(*c)).take(MAX_PROBLEM).collect();
+    warn!(
+        message_id = %messages::STATE_UNREADABLE,
+        %service, "a drain of {service} in {} cannot be read: {problem}; it is not in effect", path.display()
+    );
+}
+
 pub(super) fn warn_unwritten(path: &Path, error: &io::Error) {
     warn!(
         message_id = %messages::STATE_UNWRITTEN,
-        "{} cannot be written: {error}; after a restart, drains that have ended would be in effect again", path.display()
+        "{} cannot be written: {error}; after a restart, drains that were refused or have ended may be in effect",
+        path.display()
     );
+}
+
+pub(super) fn log_written(path: &Path) {
+    info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", path.display());
 }

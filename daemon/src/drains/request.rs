@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::filter::Filter;
-use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
+use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS, overlapping};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::listed;
-use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::BackendReport;
+use nodelb_report::explain::{self, reports};
 use tokio::sync::oneshot;
 
 use super::state_file::All;
@@ -87,20 +87,37 @@ pub(super) fn with_drain(
         let text = format!("{MAX_DRAINS} backends are drained already: end other drains with `nodelb undrain`");
         return Err(Refusal::Refused(text));
     }
-    if let Some((ports, left)) = reports::lost_by_drains(snapshot, service, drains.clone()).filter(|_| !is_forced) {
-        let left = left.iter().map(|row| {
+    if explain::drains::keeps_drained(snapshot, service, (backend, drains.clone())) {
+        let text = format!(
+            "{backend} cannot be drained, not even with --force: without it, {service} has no backend, and nodelb never \
+             empties this service, because an apiserver is reached through it, or because its last backends are held; \
+             drain {backend} when the service has another backend"
+        );
+        return Err(Refusal::Refused(text));
+    }
+    if let Some(loss) = explain::drains::lost_by_drains(snapshot, service, drains.clone()).filter(|_| !is_forced) {
+        let left = loss.left.iter().map(|row| {
             let why = row.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             format!("{} {}{why}", row.address, row.state)
         });
         let text = format!(
-            "without {backend}, {service} has no healthy backend on {} for new connections; there would be {}; drain it \
+            "without {backend}, {service} has no {}backend on {} for new connections; there would be {}; drain it \
              nevertheless with --force",
-            listed(ports, SHOWN),
+            if loss.is_of_healthy { "healthy " } else { "" },
+            listed(loss.ports, SHOWN),
             listed(left, SHOWN)
         );
         return Err(Refusal::Refused(text));
     }
     Ok(drains)
+}
+
+/// What else drains the backend, or some of its ports: nothing, or such as `; 192.0.2.11 is still drained by root until
+/// nodelb undrain`.
+pub(super) fn others(drains: &Drains, backend: Drained, still: &str) -> String {
+    let others: Vec<String> =
+        overlapping(drains, backend).map(|(other, drain)| format!("{other} is {still}{drain}")).collect();
+    if others.is_empty() { String::new() } else { format!("; {}", listed(&others, SHOWN)) }
 }
 
 /// The backends of the service that the operator may have meant.

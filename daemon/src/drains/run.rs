@@ -1,19 +1,23 @@
 //! The task that keeps the drains: carries out requests, and ends those that are over.
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
 use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceEntry;
 use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::journal;
-use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, with_drain, without_drain};
+use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, with_drain, without_drain};
 use super::state_file::{self, All};
+use super::writer::Writer;
 use crate::reconcile::OwnerHandle;
 
 /// The maximum number of requests that wait.
@@ -40,12 +44,22 @@ pub async fn start(
 ) -> mpsc::Sender<Request> {
     let path = state_file::path(directory);
     let all = state_file::load(&path).await;
+    let writer = Writer::new(path, all.clone());
+    start_with(writer, all, owner, shutdown).await
+}
+
+async fn start_with(
+    writer: Writer,
+    all: All,
+    owner: &OwnerHandle,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> mpsc::Sender<Request> {
     let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
     // Fails only if the owner task has ended.
     let _ = owner.changes.send(known.collect()).await;
     let (to, requests) = mpsc::channel(QUEUE);
     let started = Instant::now();
-    let mut drainer = Drainer { all, owner: owner.clone(), path, started, is_unwritten: false, written_at: None };
+    let mut drainer = Drainer { all, owner: owner.clone(), writer, started, has_failed: false, written_at: None };
     tokio::spawn(async move { until(shutdown, drainer.run(requests)).await });
     to
 }
@@ -59,9 +73,10 @@ fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> 
         for backend in over {
             let Some(drain) = drains.remove(&backend) else { continue };
             let length = drain.length().unwrap_or_default();
-            let text = format!("end of the drain of {backend} by {} after {length}", drain.by);
+            let others = others(drains, backend, "still ");
+            let text = format!("end of the drain of {backend} by {} after {length}{others}", drain.by);
             let cause = DrainCause::Ended(text.into());
-            journal::log(service, &cause);
+            journal::log(service, &cause, !others.is_empty());
             changes.push(Change::Drains(service.clone(), drains.clone(), Some(cause)));
         }
     }
@@ -72,10 +87,10 @@ fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> 
 struct Drainer {
     all: All,
     owner: OwnerHandle,
-    path: PathBuf,
+    writer: Writer,
     started: Instant,
-    /// Whether the file differs from the drains.
-    is_unwritten: bool,
+    /// Whether the latest write has failed.
+    has_failed: bool,
     written_at: Option<Instant>,
 }
 
@@ -98,7 +113,7 @@ impl Drainer {
                     // The client may have gone.
                     let _ = reply.send(answer);
                 }
-                _ = tick.tick(), if self.is_unwritten || !self.all.is_empty() => self.tick().await,
+                _ = tick.tick(), if !self.all.is_empty() || !self.writer.has_written(&self.all) => self.tick().await,
             }
         }
     }
@@ -116,17 +131,19 @@ impl Drainer {
         let drains = with_drain(&snapshot, &self.all, (service, *backend), (drain.clone(), is_forced))?;
         let mut all = self.all.clone();
         all.insert(service.clone(), drains.clone());
-        if let Err(error) = state_file::save(&self.path, &all).await {
-            // A write that takes too long may still succeed.
-            self.is_unwritten = true;
-            let text = format!("{backend} is not drained: {} cannot be written: {error}", self.path.display());
-            return Err(Refusal::Failed(text));
+        if let Err(error) = self.save(&all).await {
+            // A write that takes too long may still succeed: then the next one takes this back.
+            self.writer.withdraw();
+            let path = self.writer.path().display();
+            return Err(Refusal::Failed(format!("{backend} is not drained: {path} cannot be written: {error}")));
         }
         self.all = all;
+        let others = others(&drains, *backend, "");
         let length = drain.length().map(|length| format!(" for {length}")).unwrap_or_default();
         let cause = DrainCause::Begun(format!("drain of {backend} by {}{length}", drain.by).into());
+        journal::log(service, &cause, false);
         self.apply(service, drains, cause, |snapshot| !is_offered(snapshot, service, *backend)).await?;
-        Ok(format!("{backend} of {service} is {drain}"))
+        Ok(format!("{backend} of {service} is {drain}{others}"))
     }
 
     async fn undrain(&mut self, wish: &Wish, by: &str) -> Result<String, Refusal> {
@@ -138,11 +155,16 @@ impl Drainer {
             self.all.insert(service.clone(), drains.clone());
         }
         // An undrain takes effect even if it cannot be stored.
-        self.write().await;
-        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}").into());
-        self.apply(service, drains, cause, |_| true).await?;
-        let stored = if self.is_unwritten { "; this cannot be stored yet, see journalctl -u nodelb" } else { "" };
-        Ok(format!("{backend} of {service} is no longer drained{stored}"))
+        let is_stored = self.save(&self.all.clone()).await.is_ok();
+        let others = others(&drains, *backend, "still ");
+        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}{others}").into());
+        journal::log(service, &cause, !others.is_empty());
+        self.apply(service, drains, cause, |snapshot| has_desired(snapshot, service, *backend)).await?;
+        let stored = if is_stored { "" } else { "; this cannot be stored yet, see journalctl -u nodelb" };
+        if others.is_empty() {
+            return Ok(format!("{backend} of {service} is no longer drained{stored}"));
+        }
+        Ok(format!("the drain of {backend} of {service} has ended{others}{stored}"))
     }
 
     /// Sends the drains of a service to the owner task, and waits until the maps have what follows.
@@ -153,7 +175,6 @@ impl Drainer {
         cause: DrainCause,
         is_done: impl Fn(&Snapshot) -> bool,
     ) -> Result<(), Refusal> {
-        journal::log(service, &cause);
         let mut snapshot = self.owner.snapshot.clone();
         let wanted = Some(drains.clone()).filter(|drains| !drains.is_empty());
         let applied = async {
@@ -180,23 +201,46 @@ impl Drainer {
         };
         let now = unix_seconds(SystemTime::now());
         let ended = end_over(&mut self.all, now, |service| is_late || is_known(service));
-        if !ended.is_empty() {
+        let has_news = !ended.is_empty();
+        if has_news {
             // Fails only if the owner task has ended.
             let _ = self.owner.changes.send(ended).await;
-            self.write().await;
-        } else if self.is_unwritten && self.written_at.is_none_or(|at| at.elapsed() >= RETRY) {
-            self.write().await;
+        }
+        self.write_if_due(has_news).await;
+    }
+
+    /// Writes the file if it differs from the drains: at once if there is news, or if a write that took too long has
+    /// ended; again after a while if a write has failed. Never waits for a write that is under way.
+    async fn write_if_due(&mut self, has_news: bool) {
+        let ended = self.writer.ends_by(Instant::now()).await;
+        if self.writer.is_busy() {
+            return;
+        }
+        let has_ended = ended.is_some();
+        if let Some(result) = ended {
+            self.note(&result);
+        }
+        let is_due = has_news || has_ended || self.written_at.is_none_or(|at| at.elapsed() >= RETRY);
+        if is_due && !self.writer.has_written(&self.all) {
+            // A failure is logged.
+            let _ = self.save(&self.all.clone()).await;
         }
     }
 
-    async fn write(&mut self) {
+    async fn save(&mut self, all: &All) -> io::Result<()> {
         self.written_at = Some(Instant::now());
-        let written = state_file::save(&self.path, &self.all).await;
-        let had_failed = std::mem::replace(&mut self.is_unwritten, written.is_err());
-        if let Err(error) = written
-            && !had_failed
-        {
-            journal::warn_unwritten(&self.path, &error);
+        let result = self.writer.save(all).await;
+        self.note(&result);
+        result
+    }
+
+    /// Logs the first of several failures, and their end.
+    fn note(&mut self, result: &io::Result<()>) {
+        let had_failed = std::mem::replace(&mut self.has_failed, result.is_err());
+        match result {
+            Ok(()) if had_failed => journal::log_written(self.writer.path()),
+            Err(error) if !had_failed => journal::warn_unwritten(self.writer.path(), error),
+            _ => {}
         }
     }
 }
@@ -205,13 +249,23 @@ impl Drainer {
 fn is_offered(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
     let own = snapshot.ports().filter(|(_, key)| key.service == *service);
     let mut own = own.filter(|(_, key)| snapshot.held().all(|port| port.key != **key));
-    own.any(|(id, _)| {
-        let entry = snapshot.realised.services.get(&id);
-        let mut slots = entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
-        slots.any(|slot| backend.includes((slot.addr.addr, slot.addr.port)))
+    own.any(|(id, _)| includes(snapshot.realised.services.get(&id), backend))
+}
+
+/// Whether the maps offer the backend wherever they should.
+fn has_desired(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
+    let mut own = snapshot.ports().filter(|(_, key)| key.service == *service);
+    own.all(|(id, _)| {
+        let [desired, realised] = [&snapshot.desired, &snapshot.realised].map(|state| state.services.get(&id));
+        !includes(desired, backend) || includes(realised, backend)
     })
+}
+
+fn includes(entry: Option<&Arc<ServiceEntry>>, backend: Drained) -> bool {
+    let mut slots = entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
+    slots.any(|slot| backend.includes((slot.addr.addr, slot.addr.port)))
 }
 
 #[cfg(test)]
 #[path = "tests/run.rs"]
-mod tests;
+pub(in crate::drains) mod tests;

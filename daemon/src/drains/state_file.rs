@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
 use nodelb_host::state_file;
-use nodelb_host::threads::run_within;
 use serde::{Deserialize, Serialize};
+
+use super::journal;
 
 /// The drains of all services.
 pub(super) type All = BTreeMap<ServiceName, Drains>;
@@ -24,7 +26,7 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_AUTHOR: usize = 256;
 
 /// The time limit of the state directory.
-const TIMEOUT: Duration = Duration::from_secs(4);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Serialize, Deserialize)]
 struct Form {
@@ -45,18 +47,26 @@ pub(super) fn path(directory: &Path) -> PathBuf {
     directory.join("drains.json")
 }
 
-fn read(path: &Path) -> io::Result<All> {
+/// The drains in the file, and the entries that cannot be used, each with the problem.
+fn read(path: &Path) -> io::Result<(All, Vec<(ServiceName, String)>)> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
-    let mut all = All::new();
+    let (mut all, mut unusable) = (All::new(), Vec::new());
     for Entry { service, backend, by, since, until } in form.into_iter().flat_map(|form| form.drains).take(MAX_DRAINS) {
-        let Ok(backend) = backend.parse::<Drained>() else { continue };
+        let backend = match backend.parse::<Drained>() {
+            Ok(backend) => backend,
+            Err(problem) => {
+                unusable.push((service, problem));
+                continue;
+            }
+        };
         let by: String = by.chars().filter(|c| !is_control(*c)).take(MAX_AUTHOR).collect();
         all.entry(service).or_default().insert(backend, Drain { by: by.into(), since, until });
     }
-    Ok(all)
+    Ok((all, unusable))
 }
 
-fn write(path: &Path, all: &All) -> io::Result<()> {
+/// Replaces the file, unless the flag is set before that takes effect. May block.
+pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Result<()> {
     let entry = |service: &ServiceName, (backend, drain): (&Drained, &Drain)| Entry {
         service: service.clone(),
         backend: backend.to_string(),
@@ -67,19 +77,15 @@ fn write(path: &Path, all: &All) -> io::Result<()> {
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
     let form = Form { version: VERSION, drains: entries.collect() };
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    state_file::write_json(path, &form)
+    state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
+/// Reads the file: nothing, with a warning, if this fails or takes too long. Also logs each entry that cannot be used.
 pub(super) async fn load(path: &Path) -> All {
     let consequence = "backends that were drained receive new connections";
-    state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default()
-}
-
-/// Replaces the file.
-pub(super) async fn save(path: &Path, all: &All) -> io::Result<()> {
-    let (path, all) = (path.to_owned(), all.clone());
-    run_within(TIMEOUT, move || write(&path, &all)).await
+    let (all, unusable) = state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default();
+    unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
+    all
 }
 
 #[cfg(test)]

@@ -24,8 +24,6 @@ pub struct OwnerHandle {
     pub marks: Marks,
     /// The clock of all times in snapshots.
     pub clock: Clock,
-    /// The number of service ports in the maps before the first round.
-    pub ports_at_start: usize,
 }
 
 /// The parts of snapshots that tasks wait for. They rarely change, and a task that waits for every snapshot makes the
@@ -93,7 +91,7 @@ pub struct OwnerOutputs {
 impl OwnerHandle {
     /// The handle of an owner that a test plays.
     pub(crate) fn of_test(changes: mpsc::Sender<Vec<Change>>, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
-        Self { changes, snapshot, marks: Marker::default().marks(), clock: Clock::start(), ports_at_start: 0 }
+        Self { changes, snapshot, marks: Marker::default().marks(), clock: Clock::start() }
     }
 }
 

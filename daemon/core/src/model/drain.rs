@@ -67,6 +67,11 @@ impl Drain {
         self.until.is_some_and(|until| until <= now)
     }
 
+    /// For comparisons: a drain without an end ends last.
+    fn end(&self) -> u64 {
+        self.until.unwrap_or(u64::MAX)
+    }
+
     /// Formats as `1h`; `None` for a drain without an end.
     pub fn length(&self) -> Option<String> {
         self.until.map(|until| durations::exact(Duration::from_secs(until.saturating_sub(self.since))))
@@ -87,10 +92,21 @@ impl fmt::Display for Drain {
 /// The drains of one service.
 pub type Drains = BTreeMap<Drained, Drain>;
 
-/// The drain of this backend. One with its port takes precedence.
+/// The drain of this backend. If it is drained both with its port and with all ports of its address, the drain that ends
+/// later counts.
 pub fn find(drains: &Drains, (addr, port): (Addr, u16)) -> Option<&Drain> {
     let named = drains.get(&Drained { addr, port: Some(port) });
-    named.or_else(|| drains.get(&Drained { addr, port: None }))
+    let all = drains.get(&Drained { addr, port: None });
+    match (named, all) {
+        (Some(named), Some(all)) => Some(if all.end() > named.end() { all } else { named }),
+        (named, all) => named.or(all),
+    }
+}
+
+/// The other drains that include backends of this one.
+pub fn overlapping(drains: &Drains, backend: Drained) -> impl Iterator<Item = (&Drained, &Drain)> {
+    let of_addr = drains.iter().filter(move |(other, _)| other.addr == backend.addr && **other != backend);
+    of_addr.filter(move |(other, _)| other.port.is_none() || backend.port.is_none())
 }
 
 /// Why the drains of a service change, such as `drain of 192.0.2.11:8080 by root (login alice) for 1h`.

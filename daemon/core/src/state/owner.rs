@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::model::addr::Family;
-use crate::model::service::{PortKey, Source};
+use crate::model::service::{PortKey, ServiceName, Source};
 
 /// The owner of a `services` entry as stored in the maps over a restart. Two names may have equal hashes, so a tag
 /// alone never gives a service an entry that none of its addresses points at.
@@ -32,7 +32,7 @@ impl OwnerTag {
             Family::Ipv6 => 6,
         };
         let port = hash(&[key.port.as_bytes(), &[key.protocol.number(), family]]);
-        Self { source, service: hash(&[key.service.namespace.as_bytes(), key.service.name.as_bytes()]), port }
+        Self { source, service: hash_of(&key.service), port }
     }
 
     /// Whether both tags are of ports of the same service and the same source.
@@ -44,6 +44,11 @@ impl OwnerTag {
     pub fn is_of_port(self, other: Self) -> bool {
         (self.service, self.port) == (other.service, other.port)
     }
+}
+
+/// The hash of a service in its tags.
+pub fn hash_of(service: &ServiceName) -> u32 {
+    hash(&[service.namespace.as_bytes(), service.name.as_bytes()])
 }
 
 /// The FNV-1a hash of the words, each terminated by a byte that no name contains, folded to 32 bits.

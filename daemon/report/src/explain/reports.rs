@@ -10,11 +10,8 @@ use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
-use nodelb_core::model::drain::Drains;
 use nodelb_core::model::health_check::Quarantine;
-use nodelb_core::model::service::{
-    BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, TrafficPolicy,
-};
+use nodelb_core::model::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{Slot, backends_of};
 use nodelb_core::state::status::Status;
@@ -270,23 +267,21 @@ fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<
     reports
 }
 
-fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, reports: &mut Vec<BackendReport>) {
-    let (mut admitted, mut refused) = (Vec::new(), Vec::new());
-    for candidate in select::merge(slices.iter(), &key.port, key.protocol, key.family) {
-        match snapshot.check(candidate.address(key.protocol), candidate.slice.source) {
-            Ok(()) => admitted.push(candidate),
-            Err(refusal) => refused.push((candidate, Choice::Refused, Some(refusal.to_string()))),
-        }
-    }
-    let checks = checks(snapshot, &key.service).unwrap_or_default();
-    checks.mark(&mut admitted);
-    select::mark_drained(&mut admitted, snapshot.facts.drains(&key.service));
+pub(super) fn port_backends(
+    snapshot: &Snapshot,
+    slices: &[Arc<Slice>],
+    key: &PortKey,
+    reports: &mut Vec<BackendReport>,
+) {
+    let mut refused = Vec::new();
+    let (admitted, checks) = candidates(snapshot, slices, key, &mut refused);
     let choices = select::explain(&admitted, snapshot.facts.node(), checks.last_resort);
     let failure = |candidate: &Candidate<'_>| {
         let drain = candidate.drain.map(ToString::to_string);
         drain.or_else(|| candidate.failure.map(ToString::to_string))
     };
     let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
+    let refused = refused.into_iter().map(|(c, refusal)| (c, Choice::Refused, Some(refusal)));
     let start = reports.len();
     for (candidate, choice, reason) in admitted.chain(refused) {
         let backend = candidate.backend;
@@ -306,6 +301,27 @@ fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, repo
     }
     add_held(snapshot, key, start, reports);
     reports[start..].sort_by_key(|report| report.address);
+}
+
+/// The backends of the port that nodelb may use, with the results of their checks and with drains. Adds the others to
+/// `refused`, each with the reason.
+pub(super) fn candidates<'a>(
+    snapshot: &'a Snapshot,
+    slices: &'a [Arc<Slice>],
+    key: &PortKey,
+    refused: &mut Vec<(Candidate<'a>, String)>,
+) -> (Vec<Candidate<'a>>, Checks<'a>) {
+    let mut admitted = Vec::new();
+    for candidate in select::merge(slices.iter(), &key.port, key.protocol, key.family) {
+        match snapshot.check(candidate.address(key.protocol), candidate.slice.source) {
+            Ok(()) => admitted.push(candidate),
+            Err(refusal) => refused.push((candidate, refusal.to_string())),
+        }
+    }
+    let checks = checks(snapshot, &key.service).unwrap_or_default();
+    checks.mark(&mut admitted);
+    select::mark_drained(&mut admitted, snapshot.facts.drains(&key.service));
+    (admitted, checks)
 }
 
 /// Marks the held backends among the port's rows from `start` on, and adds rows for held backends that no slice
@@ -349,42 +365,6 @@ fn text_of_unused(rows: &[BackendReport]) -> Option<String> {
 /// The backends that an operator drains.
 pub(crate) fn drained(rows: &[BackendReport]) -> impl Iterator<Item = &BackendReport> + Clone {
     rows.iter().filter(|row| row.state == BackendState::Maintenance && row.is_drained)
-}
-
-/// What the drains would leave of the service: the ports that would lose their last healthy backend, each as
-/// `http/TCP/IPv4`, and all backends as they would be. Nothing if every port keeps one, or has none now.
-pub fn lost_by_drains(
-    snapshot: &Snapshot,
-    name: &ServiceName,
-    drains: Drains,
-) -> Option<(Vec<String>, Vec<BackendReport>)> {
-    let mut then = snapshot.clone();
-    then.facts = snapshot.facts.with_drains(name, drains);
-    let (used, slices) = snapshot.facts.owner(name)?;
-    let node = &snapshot.facts.node().name;
-    let (mut lost, mut left) = (Vec::new(), Vec::new());
-    for key in port_keys(used) {
-        let rows_in = |snapshot: &Snapshot| {
-            let mut rows = Vec::new();
-            port_backends(snapshot, slices, &key, &mut rows);
-            rows
-        };
-        let (before, after) = (rows_in(snapshot), rows_in(&then));
-        let has_any = |rows: &[BackendReport], is_meant: &dyn Fn(&BackendReport) -> bool| {
-            let is_healthy =
-                |row: &&BackendReport| matches!(row.state, BackendState::Active | BackendState::Terminating);
-            rows.iter().filter(is_healthy).any(|row| row.choice != Choice::Refused && is_meant(row))
-        };
-        let is_here = |row: &BackendReport| row.node == *node;
-        let loses =
-            |is_meant: &dyn Fn(&BackendReport) -> bool| has_any(&before, is_meant) && !has_any(&after, is_meant);
-        if loses(&|_| true) || used.internal_policy == TrafficPolicy::Local && loses(&is_here) {
-            let separator = if key.port.is_empty() { "" } else { "/" };
-            lost.push(format!("{}{separator}{}/{}", key.port, key.protocol, key.family));
-        }
-        left.extend(after);
-    }
-    (!lost.is_empty()).then_some((lost, left))
 }
 
 /// The number of rows and the first of them; `None` if there is none.

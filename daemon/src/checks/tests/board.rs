@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use nodelb_core::model::health_check::Method;
 use nodelb_core::model::service::{self, Origin, SlicePort};
+use nodelb_core::state::owner;
 use proptest::prelude::*;
 
 use super::*;
@@ -53,8 +54,9 @@ fn synced() -> Change {
 
 impl Board {
     fn holds_nothing(&self) -> bool {
-        let Self { subjects, slices, targets, remembered, unreported, .. } = self;
-        subjects.is_empty() && slices.is_empty() && targets.is_empty() && remembered.is_empty() && unreported.is_empty()
+        let Self { subjects, slices, targets, before, unreported, .. } = self;
+        let is_nothing_known = before.unhealthy().is_empty();
+        subjects.is_empty() && slices.is_empty() && targets.is_empty() && is_nothing_known && unreported.is_empty()
     }
 }
 
@@ -70,11 +72,20 @@ struct Stage {
 
 impl Stage {
     fn recalling(remembered: &[(&str, u8)]) -> Self {
+        Self::continuing(remembered, &[])
+    }
+
+    /// With these backends of file services in the maps.
+    fn continuing(remembered: &[(&str, u8)], in_maps: &[(&str, u8)]) -> Self {
         let mut unhealthy: BTreeMap<ServiceName, Quarantine> = BTreeMap::new();
         for (service, last) in remembered {
             unhealthy.entry(name(service)).or_default().insert((addr(*last), 80), "from before".into());
         }
-        Self { board: Board::recalling(unhealthy, false), ..Self::default() }
+        let mut used = Used::new();
+        for (service, last) in in_maps {
+            used.entry((Source::Files, owner::hash_of(&name(service)))).or_default().insert((addr(*last), 80));
+        }
+        Self { board: Board::recalling(unhealthy, used), ..Self::default() }
     }
 
     fn follow(&mut self, changes: &[Change]) -> Followed {
@@ -453,5 +464,73 @@ fn what_is_remembered_waits_for_every_source() {
     stage.follow(&[described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes));
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
     stage.follow(&[Change::Synced { source: Source::Kubernetes, incomplete: None }]);
-    assert!(stage.board.remembered.is_empty());
+    assert!(stage.board.before.unhealthy().is_empty());
+}
+
+fn incomplete() -> Change {
+    Change::Synced { source: Source::Files, incomplete: Some("broken.toml cannot be used".into()) }
+}
+
+/// The text of all backends after this number of bad answers of this one.
+fn after_bad_answers(stage: &mut Stage, service: &str, last: u8, count: u32) -> Vec<String> {
+    stage.answers(service, last, Err(REFUSED), count);
+    stage.text()
+}
+
+/// A broken file once kept every new service from being checked before its first connection.
+#[test]
+fn a_new_service_is_a_newcomer_although_a_file_is_broken() {
+    let in_maps = [("web", 1), ("broken", 2)];
+    let mut stage = Stage::continuing(&[("broken", 3)], &in_maps);
+    let unhealthy_at_first = || Some(check(None, false));
+    stage.follow(&[listed("web", &[1]), described("web", unhealthy_at_first()), incomplete()]);
+    assert_eq!(stage.text(), [""; 0], "it was in use a moment ago");
+    assert_eq!(after_bad_answers(&mut stage, "web", 1, 2), [""; 0], "it needs three, as without the restart");
+    stage.follow(&[listed("new", &[1, 2]), described("new", unhealthy_at_first())]);
+    assert_eq!(stage.text(), ["shop/new: 192.0.2.1:80 not checked yet", "shop/new: 192.0.2.2:80 not checked yet"]);
+    stage.follow(&[listed("web", &[1, 4])]);
+    assert_eq!(stage.text()[2..], ["shop/web: 192.0.2.4:80 not checked yet"], "another backend of the service");
+    stage.follow(&[listed("broken", &[2, 3]), described("broken", unhealthy_at_first()), synced()]);
+    assert_eq!(stage.text()[0], "shop/broken: 192.0.2.3:80 from before", "what could not be read continues");
+    assert_eq!(after_bad_answers(&mut stage, "broken", 2, 2).len(), 4);
+}
+
+#[test]
+fn a_service_that_is_removed_and_created_again_is_a_newcomer_although_a_file_is_broken() {
+    let mut stage = Stage::continuing(&[("web", 1), ("late", 1)], &[("web", 2)]);
+    let web = [listed("web", &[1, 2]), described("web", Some(check(None, true)))];
+    stage.follow(&[&web[..], &[incomplete()]].concat());
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
+    stage.follow(&[Change::RemoveService(name("web"), Source::Files), unlisted("web")]);
+    assert_eq!(stage.board.unhealthy().keys().collect::<Vec<_>>(), [&name("late")], "nothing is stored of it");
+    stage.follow(&web);
+    assert_eq!(stage.text(), [""; 0]);
+    assert_eq!(after_bad_answers(&mut stage, "web", 2, 1), ["shop/web: 192.0.2.2:80 connection refused"]);
+}
+
+/// An apiserver that is unreachable changes nothing for the services of files.
+#[test]
+fn what_is_remembered_ends_for_each_source() {
+    let mut stage = Stage::continuing(&[("web", 1)], &[("web", 2)]);
+    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    stage.follow(&[synced()]);
+    stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, false)))]);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 not checked yet", "shop/web: 192.0.2.2:80 not checked yet"]);
+}
+
+#[test]
+fn what_kubernetes_does_not_let_nodelb_read_is_remembered() {
+    let mut stage = Stage::recalling(&[("web", 1), ("api", 1)]);
+    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    stage.board.before.set_unread(&["other".into()].into());
+    let incomplete = Change::Synced { source: Source::Kubernetes, incomplete: Some("other may not be read".into()) };
+    stage.follow(&[synced(), incomplete.clone()]);
+    assert!(stage.board.unhealthy().is_empty());
+
+    let mut stage = Stage::recalling(&[("web", 1), ("api", 1)]);
+    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    stage.follow(&[described("api", Some(check(None, true))), listed("api", &[1])].map(of_kubernetes));
+    stage.follow(&[synced(), Change::Unread(["shop".into()].into()), incomplete]);
+    stage.follow(&[described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes));
+    assert_eq!(stage.text(), ["shop/api: 192.0.2.1:80 from before", "shop/web: 192.0.2.1:80 from before"]);
 }

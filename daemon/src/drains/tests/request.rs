@@ -4,10 +4,12 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
-    Source,
+    Source, TrafficPolicy,
 };
 
 use super::*;
@@ -23,27 +25,18 @@ pub(in crate::drains) struct Owner {
 impl Owner {
     /// With the service shop/web, which has these backends in these states.
     pub(in crate::drains) fn with(backends: &[(&str, BackendState)]) -> Self {
+        let backend = |(text, state): &(&str, BackendState)| Backend { state: *state, ..backend_at(text) };
+        Self::of(described(), backends.iter().map(backend).collect())
+    }
+
+    fn of(service: Service, backends: Vec<Backend>) -> Self {
         let config = EngineConfig { sources: [Source::Files].into(), max_services: 32, ..EngineConfig::default() };
         let mut owner = Self { engine: Engine::new(config, Default::default()), maps: MemoryDatapath::new(LIMITS) };
-        let name = ServiceName::new("shop", "web");
-        let at: L4Addr = "198.51.100.10:80".parse().unwrap();
-        let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
-        let ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends }];
-        let backend = |(text, state): &(&str, BackendState)| {
-            let at: L4Addr = text.parse().unwrap();
-            Backend { state: *state, ..Backend::new(at.addr, at.port) }
-        };
-        let backends = backends.iter().map(backend).collect();
+        let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         owner.send([
-            Change::UpsertService(Service { ports, ..Service::new(name.clone(), Source::Files) }),
-            Change::UpsertSlice(Slice {
-                name: SliceName::new("shop", "web"),
-                service: name,
-                source: Source::Files,
-                origin: Origin::default(),
-                ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
-                problem: None,
-            }),
+            Change::Node(node),
+            Change::UpsertService(service),
+            listed(backends),
             Change::Synced { source: Source::Files, incomplete: None },
         ]);
         owner
@@ -54,6 +47,29 @@ impl Owner {
         self.engine.reconcile(&mut self.maps, Moment(1));
         self.engine.snapshot(Moment(1))
     }
+}
+
+fn described() -> Service {
+    let at: L4Addr = "198.51.100.10:80".parse().unwrap();
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+    let ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends }];
+    Service { ports, ..Service::new(web(), Source::Files) }
+}
+
+fn listed(backends: Vec<Backend>) -> Change {
+    Change::UpsertSlice(Slice {
+        name: SliceName::new("shop", "web"),
+        service: web(),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
+    })
+}
+
+fn backend_at(text: &str) -> Backend {
+    let at: L4Addr = text.parse().unwrap();
+    Backend::new(at.addr, at.port)
 }
 
 fn web() -> ServiceName {
@@ -151,4 +167,68 @@ fn only_a_drain_ends() {
         "192.0.2.12 of shop/api is not drained",
     ];
     assert_eq!(texts, expected);
+}
+
+/// A service in last resort serves, and nothing of it counts as healthy.
+#[test]
+fn the_last_backend_in_last_resort_is_drained_only_by_force() {
+    let check = HealthCheck { last_resort: true, ..HealthCheck::default() };
+    let service = Service { health_check: Some(Arc::new(check)), ..described() };
+    let backends = ["192.0.2.31:8080", "192.0.2.32:8080"];
+    let mut owner = Owner::of(service, backends.map(backend_at).into());
+    let failed = backends.map(|text| ((backend_at(text).addr, 8080), "status 404, expected 200-399".into()));
+    let snapshot = owner.send([Change::Quarantine(web(), failed.into())]);
+    let drains = wanted(&snapshot, &All::new(), "shop/web", backends[0], false).unwrap();
+    let snapshot = owner.send([Change::Drains(web(), drains.clone(), None)]);
+    let all = All::from([(web(), drains)]);
+    let Refusal::Refused(text) = wanted(&snapshot, &all, "shop/web", backends[1], false).unwrap_err() else { panic!() };
+    assert!(text.starts_with("without 192.0.2.32:8080, shop/web has no backend on http/TCP/IPv4 for new"), "{text}");
+    assert!(wanted(&snapshot, &all, "shop/web", backends[1], true).is_ok());
+}
+
+#[test]
+fn the_last_backend_on_this_node_is_drained_only_by_force_if_a_policy_is_local() {
+    let (here, elsewhere) = ("192.0.2.41:8080", "203.0.113.42:8080");
+    let on = |node: &str, text| Backend { node: Some(node.into()), ..backend_at(text) };
+    let backends = || vec![on("here", here), on("other", elsewhere)];
+    for (internal_policy, external_policy) in [
+        (TrafficPolicy::Local, TrafficPolicy::Cluster),
+        (TrafficPolicy::Cluster, TrafficPolicy::Local),
+        (TrafficPolicy::Cluster, TrafficPolicy::Cluster),
+    ] {
+        let mut service = Service { internal_policy, external_policy, ..described() };
+        for (port, kind) in [(80, FrontendKind::ClusterIP), (80, FrontendKind::LoadBalancer)] {
+            let addr = format!("198.51.100.{}", if kind == FrontendKind::ClusterIP { 30 } else { 31 });
+            service.ports[0].frontends.push(FrontendSpec { addr: addr.parse().unwrap(), port, kind });
+        }
+        let snapshot = Owner::of(service, backends()).send([]);
+        let answer = wanted(&snapshot, &All::new(), "shop/web", here, false);
+        if internal_policy == external_policy {
+            assert!(answer.is_ok(), "clients may use any node: {answer:?}");
+        } else {
+            let text = "shop/web has no healthy backend on http/TCP/IPv4 on this node for new connections";
+            assert!(matches!(&answer, Err(Refusal::Refused(refusal)) if refusal.contains(text)), "{answer:?}");
+        }
+        assert!(wanted(&snapshot, &All::new(), "shop/web", here, true).is_ok());
+        assert!(wanted(&snapshot, &All::new(), "shop/web", elsewhere, false).is_ok());
+    }
+}
+
+/// The backend would get every connection, and be shown as drained.
+#[test]
+fn what_nodelb_would_use_nevertheless_is_not_drained() {
+    let backends = ["192.0.2.11:8080", "192.0.2.12:8080"];
+    let mut owner = Owner::of(described(), backends.map(backend_at).into());
+    let apiserver = [(backend_at(backends[0]).addr, 8080)].into();
+    let snapshot = owner.send([Change::Apiservers(apiserver)]);
+    let drains = wanted(&snapshot, &All::new(), "shop/web", backends[0], false).unwrap();
+    assert_eq!(drains.len(), 1, "the other one is used");
+
+    // The only backend of a service that reaches an apiserver: and when it is held.
+    for backends in [vec![backend_at(backends[0])], Vec::new()] {
+        let snapshot = owner.send([listed(backends)]);
+        let refusal = wanted(&snapshot, &All::new(), "shop/web", "192.0.2.11:8080", true).unwrap_err();
+        let text = "192.0.2.11:8080 cannot be drained, not even with --force: without it, shop/web has no backend, and";
+        assert!(matches!(&refusal, Refusal::Refused(refusal) if refusal.starts_with(text)), "{refusal:?}");
+    }
 }

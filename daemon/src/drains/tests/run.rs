@@ -1,15 +1,24 @@
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nodelb_core::model::service::BackendState;
 use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{oneshot, watch};
 
 use super::super::request::tests::Owner;
+use super::super::writer::tests::Disk;
 use super::*;
 
 const TWO: [(&str, BackendState); 2] =
     [("192.0.2.11:8080", BackendState::Active), ("192.0.2.12:8080", BackendState::Active)];
 const ONE: &str = "192.0.2.11:8080";
+
+/// These backends of shop/web, drained.
+pub(in crate::drains) fn drained(backends: &[&str]) -> All {
+    let drain = Drain { by: "root".into(), since: 1, until: None };
+    let drains = backends.iter().map(|backend| (backend.parse().unwrap(), drain.clone()));
+    All::from([(ServiceName::new("shop", "web"), drains.collect())])
+}
 
 /// A drainer with an owner task.
 struct Rig {
@@ -19,6 +28,12 @@ struct Rig {
 
 impl Rig {
     async fn start(directory: &Path) -> Self {
+        let path = state_file::path(directory);
+        let all = state_file::load(&path).await;
+        Self::with(Writer::new(path, all.clone()), all).await
+    }
+
+    async fn with(writer: Writer, all: All) -> Self {
         let (changes, mut received) = mpsc::channel::<Vec<Change>>(8);
         let mut owner = Owner::with(&TWO);
         let (publish, snapshot) = watch::channel(Arc::new(owner.send([])));
@@ -28,13 +43,17 @@ impl Rig {
             }
         });
         let handle = OwnerHandle::of_test(changes, snapshot.clone());
-        let requests = start(directory, &handle, std::future::pending()).await;
+        let requests = start_with(writer, all, &handle, std::future::pending()).await;
         Self { requests, snapshot }
     }
 
     async fn ask(&self, action: Action) -> Result<String, Refusal> {
+        self.ask_for(ONE, action).await
+    }
+
+    async fn ask_for(&self, backend: &str, action: Action) -> Result<String, Refusal> {
         let (reply, answer) = oneshot::channel();
-        let wish = Wish { service: ServiceName::new("shop", "web"), backend: ONE.parse().unwrap(), action };
+        let wish = Wish { service: ServiceName::new("shop", "web"), backend: backend.parse().unwrap(), action };
         self.requests.send(Request { wish, by: "root (login alice)".into(), reply }).await.unwrap();
         answer.await.unwrap()
     }
@@ -92,7 +111,7 @@ async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
     let over = Drain { by: "root".into(), since: 1_000, until: Some(4_600) };
     let all = All::from([(ServiceName::new("shop", "web"), [(ONE.parse().unwrap(), over)].into())]);
     let path = state_file::path(directory.path());
-    state_file::save(&path, &all).await.unwrap();
+    state_file::write(&path, &all, &AtomicBool::new(false)).unwrap();
     let mut read = state_file::load(&path).await;
     assert!(end_over(&mut read, 4_599, |_| true).is_empty() && end_over(&mut read, 4_600, |_| false).is_empty());
     let changes = end_over(&mut read, 4_600, |_| true);
@@ -118,4 +137,63 @@ async fn a_drain_that_cannot_be_stored_is_refused_and_an_undrain_is_not() {
     let answer = rig.ask(Action::Undrain).await.unwrap();
     assert!(answer.ends_with("; this cannot be stored yet, see journalctl -u nodelb"), "{answer}");
     assert_eq!(rig.used(), 2);
+}
+
+/// A restart would have put it into effect.
+#[tokio::test]
+async fn a_drain_that_is_refused_while_the_disk_hangs_is_not_in_the_file_afterwards() {
+    for is_late in [false, true] {
+        let before = drained(&["192.0.2.12:8080"]);
+        let (disk, writer) = Disk::frozen(before.clone(), is_late);
+        let rig = Rig::with(writer, before.clone()).await;
+        let refusal = rig.ask(Action::Drain { length: None, is_forced: true }).await.unwrap_err();
+        assert!(matches!(&refusal, Refusal::Failed(text) if text.contains("timed out")), "{refusal:?}");
+        tokio::time::sleep(2 * TICK_EVERY).await;
+        assert_eq!((disk.begun(), rig.used()), (1, 1), "nothing is written while a write hangs");
+        disk.thaw();
+        let rolled_back = async {
+            while disk.begun() < 2 || disk.contents().await != before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), rolled_back).await.unwrap();
+        assert!(rig.ask(Action::Drain { length: None, is_forced: true }).await.is_ok());
+        assert_eq!(disk.contents().await[&ServiceName::new("shop", "web")].len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_one_of_two_drains_says_that_the_backend_is_still_drained() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(directory.path()).await;
+    let drain = |length| Action::Drain { length, is_forced: false };
+    rig.ask_for("192.0.2.11", drain(None)).await.unwrap();
+    let by = "by root (login alice) until nodelb undrain";
+    let answer = rig.ask(drain(None)).await.unwrap();
+    assert_eq!(answer, format!("192.0.2.11:8080 of shop/web is drained {by}; 192.0.2.11 is drained {by}"));
+    let answer = rig.ask(Action::Undrain).await.unwrap();
+    let still = format!("192.0.2.11 is still drained {by}");
+    assert_eq!(answer, format!("the drain of 192.0.2.11:8080 of shop/web has ended; {still}"));
+    assert_eq!(rig.used(), 1);
+
+    let mut all = drained(&["192.0.2.11"]);
+    let over = Drain { by: "root".into(), since: 1, until: Some(4) };
+    all.values_mut().for_each(|drains| drop(drains.insert(ONE.parse().unwrap(), over.clone())));
+    let changes = end_over(&mut all, 4, |_| true);
+    let [Change::Drains(_, _, Some(DrainCause::Ended(text)))] = &changes[..] else { panic!("{changes:?}") };
+    let still = "192.0.2.11 is still drained by root until nodelb undrain";
+    assert_eq!(**text, *format!("end of the drain of 192.0.2.11:8080 by root after 3s; {still}"));
+}
+
+/// A snapshot with the new drains may come before the maps have what follows.
+#[test]
+fn an_undrain_waits_until_the_maps_offer_the_backend() {
+    let mut owner = Owner::with(&TWO);
+    let (web, one) = (ServiceName::new("shop", "web"), ONE.parse().unwrap());
+    let drains = drained(&[ONE])[&web].clone();
+    let drained = owner.send([Change::Drains(web.clone(), drains, None)]);
+    let mut then = owner.send([Change::Drains(web.clone(), Drains::new(), None)]);
+    assert!(has_desired(&drained, &web, one) && has_desired(&then, &web, one));
+    then.realised = drained.realised;
+    assert!(!has_desired(&then, &web, one));
 }

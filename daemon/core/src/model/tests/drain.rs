@@ -21,7 +21,7 @@ fn a_backend_has_a_port_or_all_ports_of_its_address() {
 }
 
 #[test]
-fn the_drain_of_a_port_takes_precedence_and_no_other_address_is_drained() {
+fn the_drain_of_a_port_is_found_and_no_other_address_is_drained() {
     let drain = |by: &str| Drain { by: by.into(), since: 0, until: None };
     let drains = Drains::from([
         (drained("192.0.2.11"), drain("all")),
@@ -44,4 +44,20 @@ fn a_drain_shows_its_author_and_its_end() {
     let endless = Drain { until: None, ..drain };
     assert_eq!(endless.to_string(), "drained by root (login alice) until nodelb undrain");
     assert!(endless.length().is_none() && !endless.is_over(u64::MAX));
+}
+
+#[test]
+fn of_two_drains_of_a_backend_the_later_end_counts() {
+    let drain = |by: &str, until| Drain { by: by.into(), since: 0, until };
+    let (all, one) = (drained("192.0.2.11"), drained("192.0.2.11:80"));
+    for (of_all, of_one, expected) in
+        [(Some(9), Some(3), "all"), (Some(3), Some(9), "one"), (None, Some(9), "all"), (Some(9), None, "one")]
+    {
+        let drains = Drains::from([(all, drain("all", of_all)), (one, drain("one", of_one))]);
+        assert_eq!(find(&drains, (one.addr, 80)).map(|drain| &*drain.by), Some(expected), "{of_all:?} {of_one:?}");
+    }
+    let other = drained("192.0.2.11:81");
+    let drains = Drains::from([all, one, other, drained("192.0.2.12")].map(|backend| (backend, drain("root", None))));
+    let overlapping = |backend| super::overlapping(&drains, backend).map(|(other, _)| *other).collect::<Vec<_>>();
+    assert_eq!((overlapping(all), overlapping(one)), (vec![one, other], vec![all]));
 }
