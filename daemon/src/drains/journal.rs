@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nodelb_core::model::drain::DrainCause;
 use nodelb_core::model::service::ServiceName;
-use nodelb_host::messages;
+use nodelb_host::{messages, unwritten};
 use tracing::{info, warn};
 
 /// Logs that a drain begins or ends.
@@ -23,8 +23,6 @@ pub(super) fn log(service: &ServiceName, cause: &DrainCause) {
 }
 
 pub(super) fn warn_unwritten(path: &Path, error: &io::Error) {
-    warn!(
-        message_id = %messages::STATE_UNWRITTEN,
-        "{} cannot be written: {error}; after a restart, drains that have ended would be in effect again", path.display()
-    );
+    let text = unwritten::failed(path, error, "after a restart, drains that have ended would be in effect again");
+    warn!(message_id = %messages::STATE_UNWRITTEN, "{text}");
 }

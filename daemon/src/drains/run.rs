@@ -8,6 +8,7 @@ use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
+use nodelb_host::unwritten;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -193,10 +194,10 @@ impl Drainer {
         self.written_at = Some(Instant::now());
         let written = state_file::save(&self.path, &self.all).await;
         let had_failed = std::mem::replace(&mut self.is_unwritten, written.is_err());
-        if let Err(error) = written
-            && !had_failed
-        {
-            journal::warn_unwritten(&self.path, &error);
+        match written {
+            Ok(()) => unwritten::succeeded(&self.path),
+            Err(error) if !had_failed => journal::warn_unwritten(&self.path, &error),
+            Err(_) => {}
         }
     }
 }
