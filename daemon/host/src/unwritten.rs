@@ -1,5 +1,5 @@
-//! The files of this process that cannot be written at present, by path: whoever writes a file reports here, and whoever
-//! reports problems reads it.
+//! The files of this process that cannot be written at present, by path: the tasks that write files report here, and the
+//! admin API reads it.
 
 use std::collections::BTreeMap;
 use std::io;
