@@ -4,6 +4,7 @@
 pub mod events;
 mod failed;
 mod foreign;
+pub(crate) mod forwarding;
 pub mod hooks;
 pub mod mode;
 mod privileged;
@@ -18,6 +19,7 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nodelb_datapath::HookMethod;
@@ -70,6 +72,8 @@ pub struct DeviceOutputs {
     pub connections: ReadConnections,
     pub counts: ReadCounts,
     pub drops: ReadDrops,
+    /// The directory with the network settings of the kernel; empty if they are not to be read.
+    pub sysctls: PathBuf,
     /// Those who watch packets; `None` if no program reports any.
     pub watchers: Option<PacketWatchers>,
     /// The connections of clients outside the node to each service; `None` if they are not counted.
@@ -86,6 +90,7 @@ impl Default for DeviceOutputs {
             connections,
             counts,
             drops: Arc::new(|| Ok(Drops::default())),
+            sysctls: PathBuf::new(),
             watchers: None,
             service_connections: None,
         }
@@ -171,6 +176,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
             let counter = Arc::clone(&counter);
             Arc::new(move || drops(&counter))
         },
+        sysctls: PathBuf::from("/proc/sys/net"),
         watchers: Some(PacketWatchers::new(events)),
         service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),

@@ -27,6 +27,7 @@ use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_host::clock::{Clock, Taken, at, ticking};
 use nodelb_host::messages;
+use nodelb_report::problems::HOOKS;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, Interval};
 use tracing::{info, warn};
@@ -45,7 +46,7 @@ pub mod rounds;
 
 pub(crate) use handle::Marker;
 pub use handle::{Marks, OwnerHandle, OwnerOutputs};
-use report::{Losses, reconciled, report, report_losses, warn_of_kept, warn_of_refused};
+use report::{Losses, reconciled, report, report_last_resorts, report_losses, warn_of_kept, warn_of_refused};
 
 /// How many batches of changes may wait for the owner before a source must wait.
 pub const QUEUE: usize = 64;
@@ -57,7 +58,7 @@ const ROUND_CHANGES: usize = 65_536;
 const ROUND_EVERY: Duration = Duration::from_millis(500);
 
 /// The interval of the canary check of the hooks.
-const CANARY_EVERY: Duration = Duration::from_secs(10);
+pub const CANARY_EVERY: Duration = Duration::from_secs(10);
 
 /// The interval of the loop without changes.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -76,6 +77,8 @@ pub type Probe<D> = Box<dyn FnMut(&mut D) -> ProbeResult + Send>;
 pub struct ProbeResult {
     /// The results as conditions of readiness; none for maps in memory.
     pub checks: Vec<Check>,
+    /// What was repaired, with the effect on connections.
+    pub repairs: Vec<String>,
     pub repaired_links: u64,
 }
 
@@ -283,6 +286,7 @@ impl<D: Datapath> Owner<D> {
         let elapsed = began.elapsed();
         // The flight recorder takes the events of the round.
         report(&round);
+        report_last_resorts(&round.events);
         self.reporter.report(&mut round, taken, elapsed);
         drift::log_repairs(&round.repaired);
         drift::count_round(&self.drift, &round.repaired);
@@ -338,7 +342,7 @@ impl<D: Datapath> Owner<D> {
     /// Checks the hooks. Logs only changes: a hook that stays broken causes one line, not one every ten seconds.
     fn try_canary(&mut self, state: &mut LoopState) {
         let taken = Taken::now();
-        let ProbeResult { checks, repaired_links: links } = (self.probe)(&mut self.datapath);
+        let ProbeResult { checks, repairs, repaired_links: links } = (self.probe)(&mut self.datapath);
         let mut events = Vec::new();
         for check in &checks {
             let before = state.probes.iter().find(|before| before.name == check.name);
@@ -353,10 +357,9 @@ impl<D: Datapath> Owner<D> {
         }
         if links > 0 {
             drift::count(&self.drift, drift::LINK, links);
-            let noun = if links == 1 { "link" } else { "links" };
-            let detail = format!("reattached {links} BPF {noun} that another process had changed");
-            events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
+        let of_hooks = |repair| Event::for_daemon(What::Repaired, format!("{HOOKS}{repair}"));
+        events.extend(repairs.into_iter().map(of_hooks).map(|event| Event { kernel: Kernel::Done, ..event }));
         self.reporter.record(events, taken);
         state.probes = checks;
     }

@@ -162,7 +162,7 @@ impl Recorder {
             written.store(history.last(), Ordering::Relaxed);
             Ok(())
         };
-        Some(StateFile::start(path, "/history is lost when nodelb ends", self.limits, append))
+        Some(StateFile::start(path, "`nodelb history` loses these changes when nodelb ends", self.limits, append))
     }
 
     /// Records the batch and all other waiting batches.

@@ -136,6 +136,7 @@ pub(crate) enum Object {
     Apiservers,
     Remember,
     Unread,
+    Translation,
     Synced(Source),
 }
 
@@ -155,6 +156,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::Apiservers(_) => Object::Apiservers,
         Change::Remember(_) => Object::Remember,
         Change::Unread(_) => Object::Unread,
+        Change::Translation(_) => Object::Translation,
         Change::Synced { source, .. } => Object::Synced(*source),
     }
 }

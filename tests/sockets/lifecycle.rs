@@ -169,7 +169,7 @@ fn links_follow_the_cgroup() {
         assert_eq!(faults.len(), 10, "{faults:?}");
         fs::create_dir(&one).unwrap();
         let reason = &kernel.datapath.verify_links()[0].reason;
-        assert_eq!(reason, "its link is attached to another cgroup, or to one that is gone");
+        assert_eq!(reason, "its link was detached, or its cgroup was removed");
         assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 10);
         assert_eq!(kernel.datapath.verify_links(), []);
         join(&one);

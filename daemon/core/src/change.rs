@@ -10,7 +10,7 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::model::drain::{DrainCause, Drains};
 use crate::model::node::{NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
-use crate::model::uplink::Uplink;
+use crate::model::uplink::{Translation, Uplink};
 use crate::state::remembered::Remembered;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,8 @@ pub enum Change {
     Bound(BTreeMap<L4Addr, Arc<str>>),
     /// The node's uplinks. This replaces any earlier list.
     Uplinks(Vec<Uplink>),
+    /// What nodelb does now with new connections from outside the node, if the configuration lets it translate them.
+    Translation(Translation),
     /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that reach one
     /// of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),

@@ -114,6 +114,10 @@ impl Table {
                 self.facts.uplinks = uplinks.into();
                 Effect::Uplinks
             }
+            Change::Translation(translation) => {
+                self.facts.translation = translation;
+                Effect::None
+            }
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);
                 self.newly_known.extend(new);

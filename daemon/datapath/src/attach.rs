@@ -276,8 +276,11 @@ pub(crate) fn pinned_link(
 fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Option<String> {
     pinned_fault(pin, program, &|link| match target(link) {
         Some((id, attach_type)) if (id, attach_type) == (cgroup.id, hook.attach_type) => None,
+        Some((0, attach_type)) if attach_type == hook.attach_type => {
+            Some("its link was detached, or its cgroup was removed".into())
+        }
         Some((_, attach_type)) if attach_type == hook.attach_type => {
-            Some("its link is attached to another cgroup, or to one that is gone".into())
+            Some("its link is attached to another cgroup".into())
         }
         _ => Some(not_its_link(pin)),
     })

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::messages;
 use crate::threads::{Threads, run_within, timed_out};
+use crate::unwritten;
 
 /// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
 /// writer. The file system may block.
@@ -244,8 +245,8 @@ impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
 
 impl<T> Described<T> {
     fn warn(&self, problem: &io::Error) {
-        let (path, consequence) = (self.path.display(), self.consequence);
-        warn!(message_id = %messages::STATE_UNWRITTEN, "{path} cannot be written: {problem}; {consequence}");
+        let text = unwritten::failed(&self.path, problem, self.consequence);
+        warn!(message_id = %messages::STATE_UNWRITTEN, "{text}");
     }
 }
 
@@ -304,6 +305,9 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
     /// Logs the first of several failures, and their end. Returns whether the write has succeeded.
     fn note(&mut self, result: io::Result<()>) -> bool {
         let had_failed = mem::replace(&mut self.has_failed, result.is_err());
+        if result.is_ok() {
+            unwritten::succeeded(&self.file.path);
+        }
         match result {
             Ok(()) if had_failed => {
                 info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", self.file.path.display());

@@ -9,7 +9,7 @@ mod problem;
 mod reason;
 mod services;
 
-pub use problem::{ApiserverState, Observed, Problem, Reloads, TableUsage};
+pub use problem::{ApiserverState, DroppedPackets, HOOKS, Observed, Problem, Reloads, TableUsage};
 pub use reason::{Reason, ReasonEntry, Severity};
 
 /// Every problem, the worst first: what blocks readiness, then by severity, kind, and time, the latest first.

@@ -1,13 +1,21 @@
 //! What the daemon's parts report, collected for the list of problems; and the list. Every route that reports whether
 //! something is wrong uses it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use nodelb_core::model::addr::Family;
 use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_host::clock::unix_seconds;
+use nodelb_host::unwritten;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
-use nodelb_report::problems::{self, ApiserverState, Observed, Problem, TableUsage};
+use nodelb_report::problems::{self, ApiserverState, DroppedPackets, Observed, Problem, TableUsage};
 
 use super::maps::{MapUsage, usage};
 use super::metrics::open_files;
 use super::state::{AdminState, Now, latest};
+use crate::devices::forwarding;
 
 impl Now {
     /// This time for the core.
@@ -30,11 +38,38 @@ impl AdminState {
         problems::is_ready(&self.readiness(now))
     }
 
-    /// The dropped packets by reason. Drops that cannot be read are no problem: `/drops` reports the error.
-    fn recent_drops(&self, now: Now) -> Vec<(&'static str, u64, Time)> {
+    /// The dropped packets by reason and verdict. Drops that cannot be read are no problem: `/drops` reports the error.
+    fn recent_drops(&self, now: Now) -> Vec<DroppedPackets> {
         let drops = self.packets.as_ref().and_then(|packets| (packets.drops)().ok()).unwrap_or_default();
         let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1_000));
-        drops.counts.iter().map(|count| (count.reason, count.packets, ago(count.last))).collect()
+        let mut of_reasons: BTreeMap<_, DroppedPackets> = BTreeMap::new();
+        for count in &drops.counts {
+            let (reason, verdict, packets) = (count.reason, count.verdict.name(), count.packets);
+            let new = DroppedPackets { reason, verdict, packets, first: ago(count.first), last: ago(count.last) };
+            match of_reasons.entry((reason, verdict)) {
+                Entry::Vacant(entry) => drop(entry.insert(new)),
+                Entry::Occupied(mut entry) => {
+                    let known = entry.get_mut();
+                    known.packets += new.packets;
+                    (known.first, known.last) = (known.first.min(new.first), known.last.max(new.last));
+                }
+            }
+        }
+        of_reasons.into_values().collect()
+    }
+
+    /// The settings that keep the kernel from forwarding packets of clients outside the node; `None` if they cannot be
+    /// read.
+    fn not_forwarding(&self, snapshot: &Snapshot) -> Option<Vec<String>> {
+        let families = snapshot.realised.outside.keys().map(|address| address.addr.family()).collect();
+        let devices = self.devices();
+        forwarding::disabled(&self.packets.as_ref()?.sysctls, &families, &devices.uplinks())
+    }
+
+    /// The setting because of which the kernel forwards no packet of this family.
+    pub(super) fn forwards_nothing(&self, family: Family) -> Option<String> {
+        let devices = self.devices();
+        forwarding::everywhere(&self.packets.as_ref()?.sysctls, family, &devices.uplinks())?
     }
 
     fn observed(&self, now: Now) -> Observed {
@@ -54,11 +89,17 @@ impl AdminState {
             is_reaper_down: self.stale_sockets.as_ref().is_some_and(|report| !latest(report).is_working),
             open_files: open_files(),
             reloads: latest(&self.reloads),
+            unwritten: {
+                let files = unwritten::below(&self.config.borrow().state.directory);
+                let since = |at| Time::from_seconds(unix_seconds(at));
+                files.into_iter().map(|it| (since(it.since), it.text)).collect()
+            },
             closed_listeners: {
                 let unopened = latest(&self.unopened);
                 unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()
             },
             drops: self.recent_drops(now),
+            not_forwarding: self.not_forwarding(&snapshot),
             has_other_proxy: self.devices().has_other_proxy,
             programs_ahead: self.devices().programs_ahead(),
             socket_programs: [true, false].map(|is_first| {
@@ -86,6 +127,7 @@ pub(super) fn apiserver(report: &PoolReport, now: Now) -> ApiserverState {
         in_use: report.in_use().map(ToString::to_string),
         last_response: report.last_response.map(|at| now.clocks().time_of(at)),
         problem: report.problem.clone().or_else(last_error),
+        not_renewed: report.not_renewed.as_ref().map(|(since, why)| (now.clocks().time_of(*since), why.clone())),
     }
 }
 

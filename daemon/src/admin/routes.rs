@@ -18,6 +18,7 @@ use super::query::{
 };
 use super::route::{Answer, Content, Cost, Form, Route};
 use super::state::{AdminState, Now, latest};
+use super::trace::Kernel;
 use super::{
     connections, counters, devices, diff, drain, drops, history, maps, metrics, openapi, packets, status, tables, trace,
 };
@@ -109,7 +110,9 @@ pub(super) static ROUTES: &[Route] = &[
         answer: |state, query, now| {
             let devices = state.devices();
             let (snapshot, history) = (state.snapshot(), state.history());
-            let kernel = (devices.decision.as_ref(), &*state.datapath.socket_programs());
+            let (decision, programs) = (devices.decision.as_ref(), &*state.datapath.socket_programs());
+            let not_forwarding = query.to.and_then(|to| state.forwards_nothing(to.addr.family()));
+            let kernel = Kernel { decision, programs, not_forwarding: not_forwarding.as_deref() };
             ok(trace::trace(&snapshot, &history, kernel, (query, now))?, now)
         },
     },

@@ -49,20 +49,35 @@ impl TraceFrom {
     }
 }
 
+/// What is known of the kernel, apart from the maps.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kernel<'a> {
+    pub(super) decision: Option<&'a Decision>,
+    /// The programs of other software at the socket hooks.
+    pub(super) programs: &'a [SocketProgram],
+    /// The setting because of which the kernel forwards no packet of clients outside the node.
+    pub(super) not_forwarding: Option<&'a str>,
+}
+
 pub(super) fn trace(
     snapshot: &Snapshot,
     history: &History,
-    (decision, others): (Option<&Decision>, &[SocketProgram]),
+    Kernel { decision, programs: others, not_forwarding }: Kernel<'_>,
     (query, now): (&Query, Now),
 ) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
-    let explanation = from.explanation(snapshot, to)?;
+    let mut explanation = from.explanation(snapshot, to)?;
+    let stopped = outside::stop(&mut explanation, snapshot, not_forwarding);
     let is_nodeport = snapshot.desired.node_addrs.contains(&to.addr);
     let (is_found, first) = (explanation.found.is_some(), first_programs(explanation.hooks, others));
     let mut answer = answer(explanation, decision, now.moment);
+    if let Some(finding) = stopped {
+        let before_verdict = answer.trace.len().saturating_sub(1);
+        answer.trace.insert(before_verdict, StepRow { step: "forwarding".into(), finding });
+    }
     if let (Some(finding), Some(hook)) = (first, answer.trace.iter().position(|row| row.step == "hook")) {
         answer.trace.insert(hook, StepRow { step: "programs".into(), finding });
     }

@@ -4,7 +4,7 @@ use nodelb_core::text::listed;
 use nodelb_datapath::HookMethod;
 
 use super::mode::{Activity, Decision};
-use super::uplinks::Device;
+use super::uplinks::{Device, Role};
 use crate::status::Check;
 
 /// The maximum number of devices in one line.
@@ -40,6 +40,12 @@ impl DevicesReport {
     pub fn programs_ahead(&self) -> Vec<String> {
         let line = |report: &DeviceReport| Some(format!("{}: {}", report.device.name, report.ahead.as_ref()?));
         self.devices.iter().filter_map(line).collect()
+    }
+
+    /// The names of the devices that lead to other machines.
+    pub(crate) fn uplinks(&self) -> Vec<&str> {
+        let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
+        uplinks.map(|it| &*it.device.name).collect()
     }
 
     /// The row of `/readyz`: whether packets of clients outside the node are translated where they should be.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::model::uplink::Uplink;
+use nodelb_core::model::uplink::{Translation, Uplink};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
@@ -25,7 +25,7 @@ use super::foreign::{UpdatePorts, log_unlisted};
 use super::hooks::{Attach, Hooks};
 use super::mode::{self, Activity, Before, Decision};
 use super::proxies::{self, Findings};
-use super::report::{DeviceReport, DevicesReport};
+use super::report::{DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
 use super::uplinks::{self, Device, Former, Role, Selection};
@@ -102,6 +102,8 @@ struct Task {
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
+    /// What the owner knows about new connections.
+    translation: Translation,
     /// Whether a search has ever found one: its connections continue when its rules are removed.
     has_seen_proxy: bool,
     /// The time of the last search.
@@ -125,6 +127,7 @@ impl Task {
             looked: None,
             uplinks: None,
             decision: None,
+            translation: Translation::default(),
             has_seen_proxy: false,
             searched: inputs.findings.is_complete.then(Instant::now),
             is_drained: false,
@@ -208,21 +211,32 @@ impl Task {
             (hooks, devices, errors)
         });
         let Ok((hooks, devices, errors)) = synced.await else { return true };
-        let devices = devices.into_iter().map(|device| {
-            let error = errors.get(&device.ifindex).cloned();
-            let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
-            DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, device }
-        });
+        let devices: Vec<_> = devices
+            .into_iter()
+            .map(|device| {
+                let error = errors.get(&device.ifindex).cloned();
+                let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
+                DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, device }
+            })
+            .collect();
+        let translation = translation(decision.activity, &devices);
         self.report.send_replace(Arc::new(DevicesReport {
             decision: Some(decision),
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
-            devices: devices.collect(),
+            devices,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
         }));
         self.hooks = Some(hooks);
-        true
+        self.send_translation(translation).await
+    }
+
+    /// Sends to the owner whether new connections are translated, if that has changed; returns false if it has closed the
+    /// queue.
+    async fn send_translation(&mut self, translation: Translation) -> bool {
+        let is_new = std::mem::replace(&mut self.translation, translation) != translation;
+        !is_new || self.inputs.changes.send(vec![Change::Translation(translation)]).await.is_ok()
     }
 
     /// The configuration in effect. If it has been reloaded since, also during events of devices, other service proxies
@@ -321,6 +335,17 @@ impl Task {
         let is_in_time = timeout(MAPS_TIMEOUT, self.inputs.snapshot.wait_for(has_all)).await.is_ok();
         self.uplinks = is_in_time.then_some(uplinks);
         true
+    }
+}
+
+/// What happens to new connections: none is translated if no device accepts the programs.
+fn translation(activity: Activity, devices: &[DeviceReport]) -> Translation {
+    let has = |state| devices.iter().any(|it| it.state() == state);
+    match activity {
+        Activity::On if has(HookState::Failed) && !has(HookState::Attached) => Translation::Off,
+        Activity::On => Translation::On,
+        Activity::Draining => Translation::Draining,
+        Activity::Off => Translation::Off,
     }
 }
 

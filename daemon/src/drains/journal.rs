@@ -6,7 +6,7 @@ use std::path::Path;
 use nodelb_core::model::drain::DrainCause;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
-use nodelb_host::messages;
+use nodelb_host::{messages, unwritten};
 use tracing::{info, warn};
 
 /// The maximum length in characters of a problem that names what a file contains.
@@ -39,11 +39,9 @@ pub(super) fn warn_unreadable(path: &Path, service: &ServiceName, problem: &str)
 }
 
 pub(super) fn warn_unwritten(path: &Path, error: &io::Error) {
-    warn!(
-        message_id = %messages::STATE_UNWRITTEN,
-        "{} cannot be written: {error}; after a restart, drains that were refused or have ended may be in effect",
-        path.display()
-    );
+    let consequence = "after a restart, drains that were refused or have ended may be in effect";
+    let text = unwritten::failed(path, error, consequence);
+    warn!(message_id = %messages::STATE_UNWRITTEN, "{text}");
 }
 
 pub(super) fn log_written(path: &Path) {

@@ -11,6 +11,7 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceEntry;
 use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
+use nodelb_host::unwritten;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -238,7 +239,10 @@ impl Drainer {
     fn note(&mut self, result: &io::Result<()>) {
         let had_failed = std::mem::replace(&mut self.has_failed, result.is_err());
         match result {
-            Ok(()) if had_failed => journal::log_written(self.writer.path()),
+            Ok(()) if had_failed => {
+                unwritten::succeeded(self.writer.path());
+                journal::log_written(self.writer.path());
+            }
             Err(error) if !had_failed => journal::warn_unwritten(self.writer.path(), error),
             _ => {}
         }

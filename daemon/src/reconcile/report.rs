@@ -9,7 +9,7 @@ use nodelb_core::history::{Event, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::Origin;
+use nodelb_core::model::service::{Origin, PortKey};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::{listed, signed};
 use nodelb_host::messages;
@@ -279,6 +279,21 @@ pub(super) fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
             service = %key.service, port = %key.port, "{key} is no longer held: {reason}"
         );
     }
+}
+
+/// Logs the service ports of which every backend has failed its health check, unlike the lines about single backends.
+pub(super) fn report_last_resorts(events: &[Event]) {
+    for (key, text) in last_resorts(events).take(LOSSES_BY_NAME) {
+        warn!(message_id = %messages::BACKEND_QUARANTINED, service = %key.service, port = %key.port, "{text}");
+    }
+}
+
+fn last_resorts(events: &[Event]) -> impl Iterator<Item = (&PortKey, String)> {
+    let of_ports = events.iter().filter(|event| event.what == What::LastResort).filter_map(|it| it.port.as_deref());
+    of_ports.map(|key| {
+        let text = format!("{key}: every backend failed its health check, and all of them are used as a last resort");
+        (key, text)
+    })
 }
 
 /// The text of the check `reconcile` after the first full reconcile.

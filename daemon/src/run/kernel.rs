@@ -31,8 +31,8 @@ use crate::connections::Connections;
 use crate::datapath::DatapathReader;
 use crate::devices::mode::{self, Activity, Before};
 use crate::devices::{self, proxies};
-use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
+use crate::reconcile::{CANARY_EVERY, ProbeResult};
 use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
@@ -424,34 +424,35 @@ impl Counted {
 
 /// Restores links that were removed, and tests the hooks. The loop makes sure that a fault is logged once.
 pub(super) fn probe(datapath: &mut KernelDatapath) -> ProbeResult {
-    let (links, repaired_links) = match datapath.ensure_attached() {
-        Ok(repairs) if repairs.is_empty() => (Check::passed("links", "every program is attached"), 0),
-        Ok(repairs) => {
-            log_repairs(&repairs);
-            (Check::passed("links", "every program is attached again"), repairs.len() as u64)
-        }
-        Err(error) => (Check::failed("links", error.to_string()), 0),
+    let (links, repairs) = match datapath.ensure_attached() {
+        Ok(repairs) if repairs.is_empty() => (Check::passed("links", "every program is attached"), repairs),
+        Ok(repairs) => (Check::passed("links", "every program is attached again"), repairs),
+        Err(error) => (Check::failed("links", error.to_string()), Vec::new()),
     };
+    let (repaired_links, repairs) = (repairs.len() as u64, repaired(&repairs));
+    for repair in &repairs {
+        warn!(message_id = %messages::LINKS_REPAIRED, "{repair}");
+    }
     let canary = probe_canary(&datapath.own_sockets(), &datapath.links());
-    ProbeResult { checks: vec![links, canary], repaired_links }
+    ProbeResult { checks: vec![links, canary], repairs, repaired_links }
 }
 
-/// Logs the repairs, by their effect on connections.
-fn log_repairs(repairs: &[Repair]) {
+/// One line about the repairs that affected connections, and one about the others.
+fn repaired(repairs: &[Repair]) -> Vec<String> {
     let (lasted, lost): (Vec<_>, Vec<_>) = repairs.iter().partition(|repair| repair.lasted);
     let text = |repairs: &[&Repair]| repairs.iter().map(|repair| repair.what.as_str()).collect::<Vec<_>>().join("; ");
-    if !lost.is_empty() {
-        warn!(
-            message_id = %messages::LINKS_REPAIRED,
-            "reattached BPF links that another process had changed: {}", text(&lost)
-        );
-    }
-    if !lasted.is_empty() {
-        warn!(
-            message_id = %messages::LINKS_REPAIRED,
-            "recreated pins that were removed or hidden; the programs stayed attached: {}", text(&lasted)
-        );
-    }
+    let lost = (!lost.is_empty()).then(|| {
+        let seconds = CANARY_EVERY.as_secs();
+        format!(
+            "reattached programs that another process had detached or replaced; connections through these hooks were \
+             not translated for up to {seconds} s: {}",
+            text(&lost)
+        )
+    });
+    let lasted = (!lasted.is_empty()).then(|| {
+        format!("recreated pins that were removed or hidden; the programs stayed attached: {}", text(&lasted))
+    });
+    lost.into_iter().chain(lasted).collect()
 }
 
 /// Tests the hooks. `links` finds the pin directories of other attached programs.

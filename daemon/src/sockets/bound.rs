@@ -2,7 +2,7 @@
 //! reach that process, not the service. Owns the search for them and the messages about them; `bpf/bind.h` prevents the bind in the first place.
 //!
 //! Searches when other NodePorts are served than before, and once a minute, because the kernel does not report new
-//! listeners.
+//! listeners; once a second while one is known.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,6 +13,7 @@ use std::{fs, io};
 
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::uplink::Translation;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
 use nodelb_core::trace::taken_nodeports;
@@ -31,6 +32,9 @@ type Bound = BTreeMap<L4Addr, Arc<str>>;
 
 /// The search is repeated after this time even if nothing changes.
 const EVERY: Duration = Duration::from_secs(60);
+
+/// The same while a process is known to have bound a NodePort: what is reported about it must not outlast it.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Time between the first change of the NodePorts and the search: changes rarely come alone.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -63,21 +67,22 @@ impl BoundPorts {
             if let Some(overlap) = &mut self.overlap {
                 overlap.poll();
             }
-            let served = nodeports(&self.snapshot.borrow_and_update());
+            let served = served(&self.snapshot.borrow_and_update());
             let found = find_bound(served.clone()).await;
             if let Some(bound) = reported.take(found, &served)
                 && self.changes.send(vec![Change::Bound(bound)]).await.is_err()
             {
                 return;
             }
-            if self.wait(&served).await.is_err() {
+            let every = if reported.bound.is_empty() { EVERY } else { AGAIN };
+            if self.wait(&served, every).await.is_err() {
                 return;
             }
         }
     }
 
-    async fn wait(&mut self, served: &Realised) -> Result<(), watch::error::RecvError> {
-        let latest = Instant::now() + EVERY;
+    async fn wait(&mut self, served: &Served, every: Duration) -> Result<(), watch::error::RecvError> {
+        let latest = Instant::now() + every;
         loop {
             tokio::select! {
                 () = sleep_until(latest) => return Ok(()),
@@ -85,11 +90,19 @@ impl BoundPorts {
             }
             // The snapshots within this time are compared once, however many there are.
             sleep(PAUSE).await;
-            if nodeports(&self.snapshot.borrow_and_update()) != *served {
+            if self::served(&self.snapshot.borrow_and_update()) != *served {
                 return Ok(());
             }
         }
     }
+}
+
+/// What the result of a search depends on, apart from the sockets: [`nodeports`], and whether connections from outside the
+/// node are translated.
+type Served = (MapState, Translation);
+
+fn served(snapshot: &Snapshot) -> Served {
+    (nodeports(snapshot), snapshot.facts().translation)
 }
 
 /// Returns the NodePorts that are served and protected, and the addresses that serve them. A NodePort that an earlier
@@ -120,7 +133,7 @@ struct Logged {
 
 impl Logged {
     /// Logs what is new, and returns the bound NodePorts if they differ from the previous ones.
-    fn take(&mut self, found: io::Result<Bound>, served: &Realised) -> Option<Bound> {
+    fn take(&mut self, found: io::Result<Bound>, (served, translation): &Served) -> Option<Bound> {
         let bound = match found {
             Ok(bound) => bound,
             Err(error) => {
@@ -145,8 +158,8 @@ impl Logged {
         for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
             info!(
                 message_id = %messages::NODEPORT_FREE,
-                frontend = %nodeport, "NodePort {nodeport}: the process has released it; connections from outside reach \
-                     the service"
+                frontend = %nodeport, "NodePort {nodeport}: the process has released it; {}",
+                released(served.outside.contains_key(nodeport), *translation)
             );
         }
         let is_new = self.bound != bound;
@@ -156,7 +169,7 @@ impl Logged {
 }
 
 /// Reads the sockets of this network namespace, if any NodePort is served.
-async fn find_bound(served: Realised) -> io::Result<Bound> {
+async fn find_bound((served, translation): Served) -> io::Result<Bound> {
     if served.frontends.is_empty() {
         return Ok(Bound::new());
     }
@@ -170,7 +183,7 @@ async fn find_bound(served: Realised) -> io::Result<Bound> {
                 diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
             }
         }
-        Ok(finds.into_bound(&served))
+        Ok(finds.into_bound(&served, translation))
     })
     .await
     .unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -190,28 +203,42 @@ impl Finds {
         }
     }
 
-    fn into_bound(self, served: &Realised) -> Bound {
+    fn into_bound(self, served: &Realised, translation: Translation) -> Bound {
         let text = |(nodeport, (at, uid))| {
-            let is_translated = served.outside.contains_key(&nodeport);
-            (nodeport, text(at, uid, is_translated).into())
+            let is_for_outside = served.outside.contains_key(&nodeport);
+            (nodeport, text(at, uid, is_for_outside.then_some(translation)).into())
         };
         self.0.into_iter().map(text).collect()
     }
 }
 
-fn text(at: L4Addr, uid: u32, is_translated: bool) -> String {
+/// The present effect of a process that has bound the NodePort. `None`: nodelb never translates connections to it.
+fn text(at: L4Addr, uid: u32, translation: Option<Translation>) -> String {
     let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
-    let consequence = if is_translated {
-        "while nodelb translates connections from outside the node (`nodelb devices`), they reach the service, otherwise \
-         that process"
-    } else {
-        "connections from outside the node reach that process, not the service"
+    let effect = match translation {
+        Some(Translation::On) => "nodelb translates connections from outside the node, so that they reach the service",
+        Some(Translation::Draining | Translation::Off) => {
+            "nodelb does not translate new connections from outside the node now (`nodelb devices`), so that they reach \
+             that process, not the service"
+        }
+        None => "connections from outside the node reach that process, not the service",
     };
     format!(
-        "a process of uid {uid} has bound {at}: {consequence}. \
+        "a process of uid {uid} has bound {at}: {effect}. \
          Find it with `ss -ln{letter}p sport = :{}`, then stop it or change the NodePort",
         at.port
     )
+}
+
+/// What follows when the process has released the NodePort.
+fn released(is_for_outside: bool, translation: Translation) -> &'static str {
+    match translation {
+        Translation::On if is_for_outside => "connections from outside the node reach the service",
+        Translation::Draining if is_for_outside => {
+            "new connections from outside the node do not reach the service through nodelb, which drains (`nodelb devices`)"
+        }
+        _ => "nodelb does not translate connections from outside the node to it",
+    }
 }
 
 const LOCAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";

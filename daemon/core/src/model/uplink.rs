@@ -32,3 +32,15 @@ pub struct Uplink {
     #[serde(default)]
     pub is_strict: bool,
 }
+
+/// What nodelb does now with new connections from outside the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Translation {
+    /// They are translated, as far as nothing else is known.
+    #[default]
+    On,
+    /// Only existing connections are translated.
+    Draining,
+    /// None is translated.
+    Off,
+}

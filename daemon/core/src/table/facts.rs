@@ -15,7 +15,7 @@ use crate::model::health_check::Quarantine;
 use crate::model::moment::Moment;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, Source};
-use crate::model::uplink::Uplink;
+use crate::model::uplink::{Translation, Uplink};
 
 /// The current reports of the sources, for readers. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,8 @@ pub struct Facts {
     pub(super) apiservers: Arc<Apiservers>,
     /// The last report about the uplinks; empty before the first one.
     pub uplinks: Arc<[Uplink]>,
+    /// The last report about new connections from outside the node.
+    pub translation: Translation,
 }
 
 /// The descriptions of a service in order of precedence, at least one, and the slices of the source of the first one.
@@ -234,7 +236,10 @@ impl Facts {
 
     /// Whether anything differs from `before` that may affect every service's frontends.
     pub(crate) fn differs_for_all(&self, before: &Self) -> bool {
-        self.node != before.node || self.bound != before.bound || self.apiservers != before.apiservers
+        self.node != before.node
+            || self.bound != before.bound
+            || self.apiservers != before.apiservers
+            || self.translation != before.translation
     }
 
     /// Whether the source has reported everything it had at the start.

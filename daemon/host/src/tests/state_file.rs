@@ -217,3 +217,25 @@ async fn a_read_that_blocks_is_given_up() {
     assert_eq!(load(&path, LIMIT, "nothing follows", blocking).await, None);
     File::options().write(true).open(&path).expect("opened");
 }
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_listed_until_it_is_written() {
+    let directory = Path::new("/nodelb-test-state-file");
+    let may_write = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_writable = Arc::clone(&may_write);
+    let limits = Limits { every: Duration::ZERO, retry: Duration::from_millis(5), ..LIMITS };
+    let file = StateFile::start(directory.join("name"), "nothing follows", limits, move |_, _: u32| {
+        let may_write = is_writable.load(std::sync::atomic::Ordering::SeqCst);
+        if may_write { Ok(()) } else { Err(ErrorKind::ReadOnlyFilesystem.into()) }
+    });
+    file.save(1);
+    let listed = |is_listed| async move {
+        while unwritten::below(directory).is_empty() == is_listed {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    listed(true).await;
+    may_write.store(true, std::sync::atomic::Ordering::SeqCst);
+    listed(false).await;
+    file.close().await;
+}

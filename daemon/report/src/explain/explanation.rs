@@ -185,6 +185,8 @@ pub enum DropReason {
     NoLocalBackend,
     /// The client is in none of the service's source ranges.
     NotAdmitted,
+    /// No backend has an address of this node, and its kernel does not forward packets.
+    NotForwarded,
 }
 
 impl fmt::Display for ConnectResult {

@@ -7,6 +7,7 @@ use crate::explain::rows::OutsideAccess;
 use nodelb_core::claims::{Claim, Row};
 use nodelb_core::compile::outside::{has_ranges, source_ranges};
 use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::uplink::Translation;
 use nodelb_core::packets::admission::{Refusal, admit};
 use nodelb_core::packets::frontend::find_outside;
 use nodelb_core::snapshot::Snapshot;
@@ -53,7 +54,16 @@ pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize) -> OutsideAcc
         () if claim.target.is_err() || place > 0 => OutsideAccess::Refused,
         () if admits_none(snapshot, claim) => OutsideAccess::NoSourceRange,
         () if lacks_local_backend(snapshot, claim) => OutsideAccess::NoLocalBackend,
-        () => OutsideAccess::Served,
+        () => access_now(snapshot),
+    }
+}
+
+/// Whether clients outside the node are served at an address for them.
+pub(crate) fn access_now(snapshot: &Snapshot) -> OutsideAccess {
+    match snapshot.facts().translation {
+        Translation::On => OutsideAccess::Served,
+        Translation::Draining => OutsideAccess::Draining,
+        Translation::Off => OutsideAccess::Off,
     }
 }
 

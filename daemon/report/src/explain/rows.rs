@@ -41,6 +41,8 @@ pub struct FrontendReport {
 pub enum OutsideAccess {
     /// They are served if the service's source ranges admit them.
     Served,
+    /// They would be served, but nodelb translates no new connections from outside the node now, and keeps existing ones.
+    Draining,
     /// The service has source ranges, but none of the address's family, so that no client is admitted.
     NoSourceRange,
     /// The policy Local requires a backend on this node, and there is none: their packets are dropped.
@@ -49,13 +51,14 @@ pub enum OutsideAccess {
     Refused,
     /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not state otherwise.
     NodeOnly,
-    /// No client outside the node is served, because the packet path is off.
+    /// No client outside the node is served, because the packet path is off, or its programs are not attached now.
     Off,
 }
 
 impl OutsideAccess {
     /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 6] = ["Served", "NoSourceRange", "NoLocalBackend", "Refused", "NodeOnly", "Off"];
+    pub const NAMES: [&'static str; 7] =
+        ["Served", "Draining", "NoSourceRange", "NoLocalBackend", "Refused", "NodeOnly", "Off"];
     /// The names of those that no client outside the node notices.
     pub const USUAL: [&'static str; 2] = ["NodeOnly", "Off"];
 }

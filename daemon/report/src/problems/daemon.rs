@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::problem::{Observed, Problem, TableUsage};
+use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage};
 use super::reason::{Reason, Severity};
 use crate::check::Check;
 use nodelb_core::history::{Record, What};
@@ -63,6 +63,9 @@ fn failed_checks(observed: &Observed, found: &mut Vec<Problem>) {
 
 /// A missing apiserver also explains why Kubernetes is not synced.
 fn apiserver(observed: &Observed, found: &mut Vec<Problem>) {
+    if let Some((since, why)) = observed.apiserver.as_ref().and_then(|state| state.not_renewed.as_ref()) {
+        found.push(Problem::new(Reason::CredentialsRefused, "kubernetes", why).since(Some(*since)));
+    }
     let Some(state) = observed.apiserver.as_ref().filter(|state| state.in_use.is_none()) else { return };
     let why = state.problem.as_deref().unwrap_or("no API server has responded yet");
     let mut problem = Problem::new(Reason::NoApiserver, "kubernetes", format!("no API server in use: {why}"));
@@ -168,22 +171,7 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("{used} of {limit} entries in use: raise {key} and restart nodelb");
         found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause));
     }
-    for (reason, packets, last) in &observed.drops {
-        let (kind, cause) = match *reason {
-            "no-port" => {
-                (Reason::PacketPortsExhausted, "no source port is free towards a backend: see packets.snat-ports")
-            }
-            "no-route" => (Reason::PacketsNotRouted, "this node has no route to a backend or to a client"),
-            "no-forwarding" => {
-                (Reason::PacketsNotRouted, "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on a device")
-            }
-            _ => continue,
-        };
-        if last.age(observed.clocks.time) <= DROPS_WITHIN {
-            let cause = format!("{cause}; {packets} packets dropped");
-            found.push(Problem::new(kind, "packets", cause).since(Some(*last)));
-        }
-    }
+    observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
     }
@@ -205,6 +193,34 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
+/// Packets that were not served, as long as their cause may last.
+fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
+    let DroppedPackets { reason, verdict, packets, first, last } = drops;
+    let (kind, cause) = match *reason {
+        "no-port" => (
+            Reason::PacketPortsExhausted,
+            "no source port is free towards a backend: see packets.snat-ports".to_owned(),
+        ),
+        "no-route" => (Reason::PacketsNotRouted, "this node has no route to a backend or to a client".to_owned()),
+        "no-forwarding" => (
+            Reason::PacketsNotRouted,
+            match &observed.not_forwarding {
+                None => "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on a device".to_owned(),
+                Some(sysctls) if sysctls.is_empty() => return None,
+                Some(sysctls) => format!("{}: the kernel does not forward packets", listed(sysctls, SHOWN)),
+            },
+        ),
+        _ => return None,
+    };
+    if last.age(observed.clocks.time) > DROPS_WITHIN {
+        return None;
+    }
+    // Only a short run of them has no gap for sure.
+    let since = (first.age(*last) <= DROPS_WITHIN).then_some(*first);
+    let packets = counted(usize::try_from(*packets).unwrap_or(usize::MAX), "packet");
+    Some(Problem::new(kind, "packets", format!("{cause}; {packets} {verdict}")).since(since))
+}
+
 /// Problems that the recent history shows.
 fn recent(observed: &Observed, found: &mut Vec<Problem>) {
     let now = observed.clocks.time;
@@ -223,7 +239,11 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
             0 => String::new(),
             more => format!(" (and {more} more changes in 15 minutes)"),
         };
-        let problem = Problem::new(Reason::ExternalChanges, "kernel maps", format!("repaired: {what}{more}"));
+        let (object, what) = match what.strip_prefix(HOOKS) {
+            Some(what) => ("hooks", what),
+            None => ("kernel maps", what),
+        };
+        let problem = Problem::new(Reason::ExternalChanges, object, format!("repaired: {what}{more}"));
         found.push(problem.since(Some(Time(last.at))));
     }
     let slow = |record: &&std::sync::Arc<Record>| latency(record).is_some_and(|millis| millis > SLOW.1);
@@ -248,6 +268,11 @@ fn process(observed: &Observed, found: &mut Vec<Problem>) {
     if let Some((used, limit)) = observed.open_files.filter(|(used, limit)| used * 100 > limit * FILES_PERCENT) {
         let cause = format!("{used} of {limit} file descriptors are open: raise LimitNOFILE= of the unit");
         found.push(Problem::new(Reason::FilesShort, "nodelb", cause));
+    }
+    if let [(_, first), more @ ..] = &observed.unwritten[..] {
+        let more = if more.is_empty() { String::new() } else { format!(" (and {})", counted(more.len(), "more file")) };
+        let since = observed.unwritten.iter().map(|(since, _)| *since).min();
+        found.push(Problem::new(Reason::StateUnwritten, "state.directory", format!("{first}{more}")).since(since));
     }
     if let Some((since, why)) = &observed.reloads.refused {
         let cause = format!("not reloaded, and the next start would fail: {why}");

@@ -13,6 +13,9 @@ use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 
+/// How the detail of an event about repaired hooks begins, as opposed to one about entries of maps.
+pub const HOOKS: &str = "hooks: ";
+
 /// A problem: what is wrong with which object, since when, why, and what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
@@ -58,6 +61,8 @@ pub struct ApiserverState {
     pub last_response: Option<Time>,
     /// Why no apiserver can be used, such as a kubeconfig that cannot be read, or the last error of an address.
     pub problem: Option<String>,
+    /// Why the connection in use still has the previous credentials, and since when.
+    pub not_renewed: Option<(Time, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +76,17 @@ pub struct TableUsage {
     pub key: &'static str,
     /// Whether the kernel evicts old entries when the map is full. Then a full map is no problem.
     pub is_cache: bool,
+}
+
+/// Packets of clients outside the node with the same fate, since the start of the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedPackets {
+    pub reason: &'static str,
+    /// What the programs did with them, as `nodelb drops` says it.
+    pub verdict: &'static str,
+    pub packets: u64,
+    pub first: Time,
+    pub last: Time,
 }
 
 /// What remains of reloads of the configuration.
@@ -119,6 +135,8 @@ pub struct Observed {
     /// The number of open file descriptors, and its limit.
     pub open_files: Option<(u64, u64)>,
     pub reloads: Arc<Reloads>,
+    /// The files of the state directory that cannot be written: since when, and what follows.
+    pub unwritten: Vec<(Time, String)>,
     /// The addresses of `admin.listen` that cannot be opened, with the reasons.
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.
@@ -130,8 +148,11 @@ pub struct Observed {
     /// The programs of other software at the hooks of connect and sendmsg: those that run before nodelb's, and those
     /// that run after them.
     pub socket_programs: [Vec<String>; 2],
-    /// The reason of each kind of dropped packets, the number of packets, and the time of the last one.
-    pub drops: Vec<(&'static str, u64, Time)>,
+    /// The packets of clients outside the node that were not served, by reason and verdict.
+    pub drops: Vec<DroppedPackets>,
+    /// The sysctls without which the kernel forwards no packets of clients outside the node; `None` if they could not be
+    /// read.
+    pub not_forwarding: Option<Vec<String>>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
 }

@@ -77,6 +77,8 @@ reasons! {
         "Packets from outside the node are not translated at a network device";
     NoApiserver, Warning, "nodelb apiservers", ["NodelbNoApiserver"],
         "No API server responds, and the last known state is served; critical if there is none";
+    CredentialsRefused, Warning, "nodelb apiservers", [],
+        "New credentials do not work, and the connection keeps the previous ones";
     NotSynced, Critical, "nodelb sources", ["NodelbNotReady", "NodelbSourceNotSynced"],
         "A source has not reported everything since the start, and nothing is removed";
     NodeMissing, Warning, "nodelb config", [],
@@ -139,6 +141,8 @@ reasons! {
         "Stale sockets cannot be closed";
     FilesShort, Warning, "systemctl cat nodelb", ["NodelbFilesShort"],
         "The daemon uses more than 80 % of its file descriptors";
+    StateUnwritten, Warning, "journalctl -u nodelb", [],
+        "Files of the state directory cannot be written";
     Restarts, Warning, "journalctl -u nodelb", ["NodelbRestarts"],
         "The daemon started more than 3 times in 30 minutes";
     ExternalChanges, Warning, "nodelb history", ["NodelbDriftRepaired"],

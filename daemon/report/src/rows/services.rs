@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
 use super::row::{Micros, ToCell, rows};
+use crate::explain::outside;
 use crate::explain::reports::distinct;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::output::schema::{Column, Schema};
@@ -288,7 +289,7 @@ impl FrontendRow {
             let service = snapshot.realised.services.get(&entry.service);
             let outside = match snapshot.realised.outside.contains_key(&address) {
                 _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
-                true => OutsideAccess::Served,
+                true => outside::access_now(snapshot),
                 false => OutsideAccess::NodeOnly,
             };
             Self {

@@ -16,12 +16,13 @@ use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
+use nodelb_core::model::uplink::Translation;
 use nodelb_core::state::dump::dump;
 use nodelb_core::state::entries::MapOp;
 use nodelb_core::state::status::Status;
 
 use crate::explain::reports;
-use crate::explain::rows::OutsideAccess::{NoSourceRange, NodeOnly, Off, Refused, Served};
+use crate::explain::rows::OutsideAccess::{Draining, NoSourceRange, NodeOnly, Off, Refused, Served};
 
 #[path = "engine/nodeaddrs.rs"]
 mod nodeaddrs;
@@ -81,6 +82,28 @@ fn reports_say_whether_outside_clients_are_served() {
     assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
     let off = PacketsConfig { is_on: false, ..ON };
     assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off));
+}
+
+#[test]
+fn no_client_outside_is_served_while_nodelb_drains_or_its_programs_are_off() {
+    let mut datapath = MemoryDatapath::new(ROOM);
+    let mut engine = engine_on(&datapath, ON);
+    engine.change(Change::UpsertService(exposed(None)));
+    backends(&mut engine);
+    engine.change(synced());
+    for (translation, expected) in [
+        (Translation::On, Served),
+        (Translation::Draining, Draining),
+        (Translation::Off, Off),
+        (Translation::On, Served),
+    ] {
+        engine.change(Change::Translation(translation));
+        engine.reconcile(&mut datapath, Moment(0));
+        let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+        let of = |kind| rows.iter().find(|row| row.kind == kind).unwrap().outside;
+        assert_eq!(of(FrontendKind::LoadBalancer), expected, "{translation:?}");
+        assert_eq!(of(FrontendKind::ClusterIP), NodeOnly, "{translation:?}");
+    }
 }
 
 #[test]

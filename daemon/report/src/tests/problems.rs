@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use super::{ApiserverState, Observed, Problem, Reason, Reloads, Severity, TableUsage, is_ready, problems};
+use super::{
+    ApiserverState, DroppedPackets, HOOKS, Observed, Problem, Reason, Reloads, Severity, TableUsage, is_ready, problems,
+};
 use crate::check::Check;
 use crate::explain::reports;
 use crate::explain::summary::Summary;
@@ -364,6 +366,20 @@ fn a_missing_apiserver_explains_why_nothing_is_synced() {
 }
 
 #[test]
+fn credentials_that_would_be_refused_at_the_next_connect_are_a_problem() {
+    let why = "the new credentials do not work, and the connection in use keeps the previous ones: 401";
+    let state = ApiserverState {
+        in_use: Some("192.0.2.1:6443".into()),
+        not_renewed: Some((Time(7), why.into())),
+        ..ApiserverState::default()
+    };
+    let found = problems(&Observed { apiserver: Some(state), ..Node::new().observed() });
+    let Problem { reason, severity, since, cause, .. } = only(&found);
+    assert_eq!((*reason, *severity, *since), (Reason::CredentialsRefused, Severity::Warning, Some(Time(7))));
+    assert_eq!(cause, why);
+}
+
+#[test]
 fn files_that_are_not_served_are_shown_with_their_first_problem() {
     let report = |path: &str, state, problems: &[&str]| SourceReport {
         source: Source::Files,
@@ -423,14 +439,18 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         reloads: Reloads { restart: Some((Time(1), vec!["x".into()])), refused: Some((Time(1), "y".into())) }.into(),
         closed_listeners: vec![("127.0.0.1:9890".into(), "in use".into())],
         drops: vec![
-            ("no-port", 3, node.observed().clocks.time),
-            ("no-route", 3, Time(0)),
-            ("ttl", 3, node.observed().clocks.time),
+            dropped("no-port", node.observed().clocks.time),
+            dropped("no-route", Time(0)),
+            dropped("ttl", node.observed().clocks.time),
         ],
+        unwritten: vec![(Time(5), "/s/a cannot be written: c".into()), (Time(4), "b".into())],
         sweep_failures: 1,
         ..node.observed()
     };
-    let seen: Vec<Reason> = problems(&observed).iter().map(|it| it.reason).collect();
+    let found = problems(&observed);
+    let of_state = found.iter().find(|it| it.reason == Reason::StateUnwritten).unwrap();
+    assert_eq!((&*of_state.cause, of_state.since), ("/s/a cannot be written: c (and 1 more file)", Some(Time(4))));
+    let seen: Vec<Reason> = found.iter().map(|it| it.reason).collect();
     let expected = [
         Reason::HooksNotInEffect,
         Reason::NotTranslated,
@@ -440,11 +460,35 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         Reason::SweepFailing,
         Reason::ReaperDown,
         Reason::FilesShort,
+        Reason::StateUnwritten,
         Reason::ConfigRefused,
         Reason::ListenerClosed,
         Reason::RestartPending,
     ];
     assert_eq!(seen, expected);
+}
+
+fn dropped(reason: &'static str, last: Time) -> DroppedPackets {
+    DroppedPackets { reason, verdict: "dropped", packets: 3, first: last, last }
+}
+
+#[test]
+fn packets_that_are_not_forwarded_are_a_problem_as_long_as_the_setting_lasts() {
+    let node = Node::new();
+    let now = node.observed().clocks.time;
+    let first = Time(now.0 - 11_000);
+    let found = |not_forwarding: Option<&[&str]>, first| {
+        let drops = vec![DroppedPackets { verdict: "passed", packets: 4, first, ..dropped("no-forwarding", now) }];
+        let not_forwarding = not_forwarding.map(|it| it.iter().map(ToString::to_string).collect());
+        problems(&Observed { drops, not_forwarding, ..node.observed() })
+    };
+    let of_setting = found(Some(&["net.ipv4.ip_forward is 0"]), first);
+    let Problem { reason, since, cause, .. } = only(&of_setting);
+    assert_eq!((*reason, *since), (Reason::PacketsNotRouted, Some(first)), "since the first packet");
+    assert_eq!(cause, "net.ipv4.ip_forward is 0: the kernel does not forward packets; 4 packets passed");
+    assert_eq!(found(Some(&[]), first), [], "it is 1 again");
+    assert_eq!(only(&found(None, first)).reason, Reason::PacketsNotRouted, "it cannot be read");
+    assert_eq!(only(&found(None, Time(now.0 - 3_600_000))).since, None, "there may have been a gap");
 }
 
 #[test]
@@ -483,6 +527,17 @@ fn a_refused_configuration_is_a_problem_until_one_is_applied() {
     assert_eq!(seen(&reloads), [(Reason::ConfigRefused, Some(Time(2)), why.to_owned()), restart.clone()]);
     assert_eq!(seen(&reloads.applied(Time(4), keys)), [restart]);
     assert_eq!(seen(&reloads.applied(Time(5), Vec::new())), []);
+}
+
+#[test]
+fn repaired_hooks_are_not_called_kernel_maps() {
+    let mut history = History::default();
+    let repaired = Event::for_daemon(What::Repaired, format!("{HOOKS}recreated pins; the programs stayed attached"));
+    history.add(repaired, Stamp { at: START, to_kernel: 0 });
+    let clocks = Clocks { time: Time(START), ..Clocks::default() };
+    let found = problems(&Observed { clocks, history: Arc::new(history), ..Node::new().observed() });
+    let Problem { object, cause, .. } = only(&found);
+    assert_eq!((&**object, &**cause), ("hooks", "repaired: recreated pins; the programs stayed attached"));
 }
 
 #[test]

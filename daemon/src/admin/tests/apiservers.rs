@@ -19,7 +19,7 @@ pub(crate) fn report() -> PoolReport {
     pool.note(Moment(1_000), &address(1), Outcome::Failed("cannot connect: connection refused".into()));
     pool.opened(Moment(2_000), &address(2));
     pool.learn(&[SocketAddr::from(([192, 0, 2, 3], 6443))].into(), Moment(3_000));
-    PoolReport { pool: Some(pool), last_response: Some(Moment(9_000)), problem: None }
+    PoolReport { pool: Some(pool), last_response: Some(Moment(9_000)), problem: None, not_renewed: None }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use nodelb_report::explain::explanation::{self, Client};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
 
-use super::{Query, SocketProgram, TraceFrom, answer, trace};
+use super::{Kernel, Query, SocketProgram, TraceFrom, answer, outside, trace};
 use crate::admin::state::Now;
 use crate::devices::mode::{Activity, Decision};
 
@@ -303,7 +303,7 @@ fn the_last_service_at_an_address_is_named() {
     history.add(gave_up("shop/past", "10.96.7.7:80", "/etc/past.toml"), Stamp { at: 2_000, to_kernel: 0 });
     let traced = |to: &str| {
         let query = Query { to: Some(to.parse().unwrap()), ..Query::default() };
-        trace(&snapshot(), &history, (None, &[]), (&query, Now { moment: Moment(0), unix: 5 })).unwrap()
+        trace(&snapshot(), &history, Kernel::default(), (&query, Now { moment: Moment(0), unix: 5 })).unwrap()
     };
     let text = text_of(&traced("198.51.100.70:80"));
     let steps = "frontend  none: no service uses 198.51.100.70:80/TCP\n\
@@ -321,6 +321,22 @@ fn the_last_service_at_an_address_is_named() {
 fn key() -> PortKey {
     let (service, protocol, family) = ("shop/web".parse().unwrap(), Protocol::Tcp, Family::Ipv4);
     PortKey { service, port: "http".into(), protocol, family }
+}
+
+#[test]
+fn a_client_outside_is_not_forwarded_by_a_node_that_does_not_forward_packets() {
+    let snapshot = served();
+    let text = |from: &str, to: &str| {
+        let mut explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot, to.parse().unwrap()).unwrap();
+        let stopped = outside::stop(&mut explanation, &snapshot, Some("net.ipv4.ip_forward is 0"));
+        (stopped, text_of(&answer(explanation, None, Moment(0))))
+    };
+    let (stopped, outside) = text("203.0.113.9:40000", "198.51.100.9:80");
+    assert!(stopped.unwrap().starts_with("net.ipv4.ip_forward is 0: packets reach only"));
+    let verdict = "verdict        dropped by the kernel: this node does not forward packets";
+    assert!(outside.contains("  Dropped  ") && outside.contains(verdict), "{outside}");
+    let (stopped, of_the_node) = text("host", "10.96.7.9:80");
+    assert!(stopped.is_none() && of_the_node.contains("  Forwarded  "), "{of_the_node}");
 }
 
 /// The verdict was Forwarded although another proxy got the packets.
@@ -352,7 +368,9 @@ fn programs_of_others_are_a_step_if_they_run_before_nodelb() {
     let step = |to: &str, from| {
         let query = Query { to: Some(to.parse().unwrap()), from: Some(TraceFrom::Client(from)), ..Query::default() };
         let now = Now { moment: Moment(0), unix: 5 };
-        let answer = trace(&snapshot(), &History::default(), (None, &others), (&query, now)).unwrap();
+        let answer =
+            trace(&snapshot(), &History::default(), Kernel { programs: &others, ..Kernel::default() }, (&query, now))
+                .unwrap();
         answer.trace.into_iter().find(|row| row.step == "programs").map(|row| row.finding)
     };
     let tcp = step("10.96.7.7:80", Client::Pod).unwrap();

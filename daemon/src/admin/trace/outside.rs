@@ -1,8 +1,9 @@
 //! The sentences about clients outside the node.
 
-use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::packets::admission::Admission;
+use nodelb_core::snapshot::Snapshot;
 use nodelb_report::explain::explanation::{Client, ClientAddress, ConnectResult, DropReason, Explanation};
 use nodelb_report::explain::rows::OutsideAccess;
 
@@ -13,7 +14,9 @@ pub(super) fn access(explanation: &Explanation) -> Option<String> {
     let kind = explanation.claims.first().map_or(FrontendKind::Static, |row| row.kind);
     let text = match explanation.outside?.access {
         OutsideAccess::Served | OutsideAccess::NoLocalBackend => "served",
-        OutsideAccess::Off => "not served: packets.mode is off",
+        OutsideAccess::Draining => "not served now: nodelb translates no new connections from outside the node",
+        OutsideAccess::Off if is_off(explanation) => "not served: packets.mode is off",
+        OutsideAccess::Off => "not served: nodelb does not translate connections from outside the node",
         OutsideAccess::Refused => "not served: the address is refused",
         OutsideAccess::NodeOnly if kind == FrontendKind::ClusterIP => {
             "not served: a ClusterIP is for clients on the node, unless packets.cluster-ips is true"
@@ -24,6 +27,11 @@ pub(super) fn access(explanation: &Explanation) -> Option<String> {
         OutsideAccess::NodeOnly => "not served: the service file does not say outside = true",
     };
     Some(text.into())
+}
+
+/// Whether the configuration turns the packet path off, so that no program is loaded.
+fn is_off(explanation: &Explanation) -> bool {
+    explanation.hooks.is_empty() && !is_sctp(explanation)
 }
 
 /// Whether the source ranges of the service admit the client.
@@ -64,6 +72,7 @@ pub(super) fn dropped(reason: DropReason) -> String {
         DropReason::NoLocalBackend => {
             "dropped: the policy allows only backends on this node, and none of them is usable".into()
         }
+        DropReason::NotForwarded => "dropped by the kernel: this node does not forward packets".into(),
         DropReason::NotAdmitted => "dropped: the client is not in loadBalancerSourceRanges".into(),
     }
 }
@@ -79,10 +88,14 @@ pub(super) const NOT_SERVED: &str = "passes: clients outside the node are not se
 
 /// The end of a connection that is not translated.
 pub(super) fn passed(explanation: &Explanation) -> String {
-    let is_off = explanation.outside.is_some_and(|outside| outside.access == OutsideAccess::Off);
-    let passes = match is_off {
-        true => "passes: nodelb does not translate packets from outside while packets.mode is off",
-        false => NOT_SERVED,
+    let passes = match explanation.outside.map(|outside| outside.access) {
+        Some(OutsideAccess::Off) if is_off(explanation) => {
+            "passes: nodelb does not translate packets from outside while packets.mode is off"
+        }
+        Some(OutsideAccess::Off) => {
+            "passes: nodelb does not translate connections from outside the node now (`nodelb devices` says why)"
+        }
+        _ => NOT_SERVED,
     };
     match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
@@ -93,13 +106,33 @@ pub(super) fn passed(explanation: &Explanation) -> String {
     }
 }
 
+/// Makes the connection of a client outside the node one that the kernel drops, if it does not forward packets and no
+/// backend has an address of this node. Returns the sentence about it. `setting` is the one that disables forwarding.
+pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: Option<&str>) -> Option<String> {
+    let setting = setting?;
+    let is_forwarded = matches!(explanation.result, ConnectResult::Forwarded(_));
+    if explanation.from != Client::Outside || !is_forwarded {
+        return None;
+    }
+    let mut used = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
+    let is_here = |addr: &Addr| snapshot.realised.node_addrs.contains(addr);
+    if !used.any(|candidate| is_here(&candidate.row.address.addr)) {
+        explanation.result = ConnectResult::Dropped(DropReason::NotForwarded);
+    }
+    Some(format!("{setting}: packets reach only backends with an address of this node, and the others are dropped"))
+}
+
 /// Makes the connection of a client outside the node one that passes, if new ones are not translated now. Returns the
 /// sentence about it.
 pub(super) fn leave(explanation: &mut Explanation, decision: Option<&Decision>) -> Option<String> {
-    let decision = decision.filter(|decision| decision.activity != Activity::On)?;
     if explanation.from != Client::Outside || explanation.result == ConnectResult::PassedThrough {
         return None;
     }
+    // No device accepts the programs.
+    if explanation.outside.is_some_and(|outside| outside.access == OutsideAccess::Off) {
+        explanation.result = ConnectResult::PassedThrough;
+    }
+    let decision = decision.filter(|decision| decision.activity != Activity::On)?;
     explanation.result = ConnectResult::PassedThrough;
     Some(format!(
         "passes: nodelb translates no new connections from outside the node now ({}), so that another service proxy or \

@@ -123,6 +123,23 @@ async fn the_mode_follows_the_configuration() {
 }
 
 #[tokio::test]
+async fn the_owner_knows_whether_new_connections_are_translated() {
+    let mut rig = start_with("mode = \"on\"", false);
+    let mut seen = Vec::new();
+    for (mode, expected) in [("drain", Translation::Draining), ("off", Translation::Off), ("on", Translation::On)] {
+        rig.config.send_replace(config(&format!("mode = {mode:?}")));
+        while seen.last() != Some(&expected) {
+            let batch = timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
+            seen.extend(batch.into_iter().filter_map(|change| match change {
+                Change::Translation(translation) => Some(translation),
+                _ => None,
+            }));
+        }
+    }
+    assert_eq!(seen, [Translation::Draining, Translation::Off, Translation::On], "each once");
+}
+
+#[tokio::test]
 async fn another_service_proxy_keeps_nodelb_off() {
     let mut rig = start_with("mode = \"auto\"", true);
     rig.activity(Activity::Off).await;

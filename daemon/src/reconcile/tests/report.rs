@@ -1,5 +1,6 @@
 use nodelb_core::change::Change;
-use nodelb_core::model::addr::Addr;
+use nodelb_core::model::addr::{Addr, Family, Protocol};
+use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{ServiceName, Source};
 
 use super::*;
@@ -31,4 +32,19 @@ fn the_journal_says_what_became_of_each_service() {
 fn services_found_at_the_start_are_only_named() {
     let service = CompiledService { name: "shop/web".parse().unwrap(), what: None };
     assert_eq!(Applied { service: &service, events: &[] }.to_string(), "shop/web");
+}
+
+#[test]
+fn a_service_of_which_every_backend_failed_has_a_line() {
+    let key = Arc::new(PortKey {
+        service: "shop/web".parse().unwrap(),
+        port: "http".into(),
+        protocol: Protocol::Tcp,
+        family: Family::Ipv4,
+    });
+    let event = |what| Event::for_port(&key, Some(Source::Files), what, Cause::default());
+    let events = [event(What::Changed), event(What::LastResort), event(What::Recovered)];
+    let lines: Vec<String> = last_resorts(&events).map(|(_, text)| text).collect();
+    let expected = "every backend failed its health check, and all of them are used as a last resort";
+    assert_eq!(lines, [format!("{key}: {expected}")]);
 }

@@ -86,11 +86,19 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsEr
     let address = server_address(filled(&cluster.server).unwrap_or_default())
         .map_err(|what| reader.wrong(&format!("server of {of_cluster}: {what}")))?;
     let server = Server { address, tls_server_name: filled(&cluster.tls_server_name).map(Into::into) };
+    let (certificate, token) = (reader.certificate(user, &of_user)?, reader.token(user, &of_user));
+    if certificate.is_none() && token.is_none() && user.exec.is_none() {
+        notices.push(format!(
+            "{}: {of_user} has no client certificate, no token and no exec: nodelb connects as an anonymous client, \
+             which API servers refuse unless they are configured otherwise",
+            path.display()
+        ));
+    }
     Ok(Kubeconfig {
         plugin: user.exec.as_ref().map(|exec| reader.plugin(exec, cluster, &of_user)).transpose()?,
-        certificate: reader.certificate(user, &of_user)?,
+        certificate,
         impersonation: reader.impersonation(user, &of_user)?,
-        token: reader.token(user, &of_user),
+        token,
         server,
         authority,
         notices,

@@ -128,6 +128,7 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         announce_at: None,
         last_response: None,
         problem: None,
+        not_renewed: None,
         session_in,
         report_in,
     };
@@ -278,6 +279,7 @@ impl Supervisor {
             current.session.link.cut();
             self.session_in.send_replace(None);
         }
+        self.renewed();
         self.pool.closed(now, error);
         self.journal.closed(now);
     }
@@ -320,8 +322,12 @@ impl Supervisor {
     }
 
     fn publish(&self) {
-        let (last_response, problem) = (self.last_response, self.problem.clone());
-        self.report_in.send_replace(Arc::new(PoolReport { pool: Some(self.pool.clone()), last_response, problem }));
+        self.report_in.send_replace(Arc::new(PoolReport {
+            pool: Some(self.pool.clone()),
+            last_response: self.last_response,
+            problem: self.problem.clone(),
+            not_renewed: self.not_renewed.clone(),
+        }));
     }
 
     /// The reason why a learned address must not be used.

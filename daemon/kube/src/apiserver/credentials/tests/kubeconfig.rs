@@ -53,6 +53,16 @@ fn data_wins_over_files_and_is_not_shown() {
 }
 
 #[test]
+fn a_user_without_credentials_is_noted() {
+    let found = read(&kubeconfig(CLUSTER, "{}")).unwrap();
+    let [notice] = &found.notices[..] else { panic!("{:?}", found.notices) };
+    assert!(
+        notice.starts_with(&format!("{PATH}: user `u` has no client certificate, no token and no exec")),
+        "{notice}"
+    );
+}
+
+#[test]
 fn an_exec_plugin_is_found_as_kubectl_finds_it() {
     let user = "exec:\n  apiVersion: client.authentication.k8s.io/v1beta1\n  command: bin/login\n  args: [-x, 7]\n  \
                 env:\n  - {name: A, value: b}\n  interactiveMode: IfAvailable\n  provideClusterInfo: true\n  \

@@ -21,6 +21,8 @@ pub struct PoolReport {
     pub last_response: Option<Moment>,
     /// The reason why nodelb cannot try to connect, for example a kubeconfig that cannot be read.
     pub problem: Option<String>,
+    /// Why the session in use still has the previous credentials, and since when.
+    pub not_renewed: Option<(Moment, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +46,11 @@ impl PoolReport {
     /// One row per address in order of preference. `unix` is the current time in seconds since 1970.
     pub fn rows(&self, now: Moment, unix: u64) -> Vec<Row> {
         let Some(pool) = &self.pool else { return Vec::new() };
-        pool.candidates.iter().map(|candidate| pool.row(candidate, now, unix)).collect()
+        let mut rows: Vec<_> = pool.candidates.iter().map(|candidate| pool.row(candidate, now, unix)).collect();
+        if let Some(error) = &self.not_renewed {
+            rows.iter_mut().filter(|row| row.in_use).for_each(|row| row.error = Some(error.clone()));
+        }
+        rows
     }
 
     pub fn statuses(&self, now: Moment) -> BTreeMap<ServerStatus, usize> {

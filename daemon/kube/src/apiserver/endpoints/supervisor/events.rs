@@ -1,6 +1,7 @@
 //! The events that the supervisor handles: results of its tasks, links that end, and reports of readers.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -71,6 +72,7 @@ impl Supervisor {
         self.journal.opened(now, address, why);
         self.sessions += 1;
         self.last_response = Some(now);
+        self.renewed();
         let Opened { link, login, revision, asked, .. } = opened;
         let session = Arc::new(Session { link, revision, asked, number: self.sessions });
         self.session_in.send_replace(Some(Arc::clone(&session)));
@@ -139,11 +141,12 @@ impl Supervisor {
     }
 
     fn not_opened(&mut self, now: Moment, address: &Address, error: &LinkError) {
-        self.journal.failed(now, address, &error.to_string());
         if self.pool.in_use() == Some(address) {
             // The new credentials do not work, but the session with the old ones still does.
             self.pool.not_reopened(address);
+            self.not_renewed(now, address, error);
         } else {
+            self.journal.failed(now, address, &error.to_string());
             self.pool.note(now, address, outcome_of(error, &self.timeouts));
         }
     }
@@ -222,7 +225,9 @@ impl Supervisor {
     fn renew(&mut self, now: Moment, login: &Arc<Login>) {
         let Some(current) = &mut self.current else { return };
         if Arc::ptr_eq(&current.login, login) {
-            if let Some(error) = current.unauthorized.take() {
+            let unauthorized = current.unauthorized.take();
+            self.renewed();
+            if let Some(error) = unauthorized {
                 // This counts as one failed request, which its reader repeats. Probes determine whether the login is
                 // rejected permanently.
                 self.complain(now, &error);
@@ -261,16 +266,31 @@ impl Supervisor {
             Err(LinkError::Unauthorized(why)) => {
                 self.credentials.reject(login);
                 let address = current.server.address.clone();
-                let reported = format!("the new token is not used, the previous one stays active: {why}");
-                self.journal.failed(now, &address, &reported);
+                self.not_renewed(now, &address, &why);
             }
             Err(_) => {}
             Ok(()) => {
                 if current.session.link.renew(login) {
                     current.login = Arc::clone(login);
+                    self.renewed();
                 }
             }
         }
+    }
+
+    /// Reports that the session in use keeps the previous credentials. A reconnect would be refused, too.
+    fn not_renewed(&mut self, now: Moment, address: &Address, error: &impl Display) {
+        let reported =
+            format!("the new credentials do not work, and the connection in use keeps the previous ones: {error}");
+        self.journal.not_renewed(address, &reported);
+        let since = self.not_renewed.as_ref().map_or(now, |(since, _)| *since);
+        self.not_renewed = Some((since, reported));
+    }
+
+    /// Records that the session in use has the current credentials, or that there is none.
+    pub(super) fn renewed(&mut self) {
+        self.not_renewed = None;
+        self.journal.renewed();
     }
 
     pub(super) fn report(&mut self, report: Report) {

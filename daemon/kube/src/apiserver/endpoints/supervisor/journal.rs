@@ -26,13 +26,16 @@ pub(super) struct Journal {
     reasons: BTreeSet<String>,
     used: Option<Address>,
     errors: BTreeMap<Address, (Moment, String)>,
+    /// The errors of the new credentials that have been logged since the last ones that worked.
+    renewals: BTreeSet<String>,
     credentials: Option<String>,
 }
 
 impl Journal {
     pub(super) fn new(timeouts: PoolTimeouts, now: Moment) -> Self {
         let (errors, down) = (BTreeMap::new(), Some((now, false)));
-        Self { timeouts, down, reasons: BTreeSet::new(), used: None, errors, credentials: None }
+        let [reasons, renewals] = [BTreeSet::new(), BTreeSet::new()];
+        Self { timeouts, down, reasons, used: None, errors, renewals, credentials: None }
     }
 
     /// Logs a failed attempt or probe. After the message that no apiserver is reachable, each error only once.
@@ -101,6 +104,25 @@ impl Journal {
                  apiservers`"
             );
         }
+    }
+
+    /// Logs why new credentials do not replace those of the session in use, each reason once until some do. Unlike the
+    /// errors of an address, this does not end when the address works.
+    pub(super) fn not_renewed(&mut self, address: &Address, error: &str) {
+        if self.is_new_of_renewal(error) {
+            warn!(message_id = %messages::APISERVER_FAILED, apiserver = %address, "apiserver {address}: {error}");
+        } else {
+            debug!(apiserver = %address, "{error}");
+        }
+    }
+
+    pub(super) fn is_new_of_renewal(&mut self, error: &str) -> bool {
+        self.renewals.len() < REASONS && self.renewals.insert(error.to_owned())
+    }
+
+    /// Records that the session in use has the current credentials.
+    pub(super) fn renewed(&mut self) {
+        self.renewals.clear();
     }
 
     pub(super) fn credentials(&mut self, problem: Option<String>) {

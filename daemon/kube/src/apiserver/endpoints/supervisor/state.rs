@@ -74,6 +74,8 @@ pub(super) struct Supervisor {
     pub(super) announce_at: Option<Moment>,
     pub(super) last_response: Option<Moment>,
     pub(super) problem: Option<String>,
+    /// Why the session in use still has the previous credentials, and since when.
+    pub(super) not_renewed: Option<(Moment, String)>,
     pub(super) session_in: watch::Sender<Option<Arc<Session>>>,
     pub(super) report_in: watch::Sender<Arc<PoolReport>>,
 }

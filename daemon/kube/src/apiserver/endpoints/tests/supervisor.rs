@@ -665,3 +665,40 @@ async fn new_credentials_that_are_readable_and_wrong_do_not_end_a_session() {
     }
     running.session_at(1).await;
 }
+
+#[tokio::test]
+async fn new_credentials_that_are_refused_are_reported_as_long_as_the_session_keeps_the_previous_ones() {
+    let world = World::with(&[1]).await;
+    let other = World::with(&[]).await;
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    let (authority, mut began) = (other.authority().pem(), Moment(0));
+    for (file, wrong, why) in [("token", "bad", "does not accept the token"), ("ca.pem", &*authority, "certificate")] {
+        let right = std::fs::read_to_string(world.path().join(file)).unwrap();
+        world.write(file, wrong);
+        running.until("reported", |report, _| report.not_renewed.is_some()).await;
+        let (since, reported) = running.report.borrow().not_renewed.clone().unwrap();
+        assert!(reported.contains(why) && began < since, "{reported}");
+        began = since;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let row = running.row(1);
+        assert_eq!((row.status, row.error.unwrap()), (ServerStatus::Healthy, (since, reported)), "{file}");
+        world.write(file, &right);
+        running.until("accepted", |report, _| report.not_renewed.is_none()).await;
+    }
+    running.session_at(1).await;
+    assert_eq!(running.row(1).error, None);
+}
+
+#[tokio::test]
+async fn a_reason_not_to_use_new_credentials_is_logged_once_although_the_address_works() {
+    let world = World::with(&[1]).await;
+    let Made { mut supervisor, .. } = make(world.parts(world.settings(&[1])).0).unwrap();
+    let address = Address::from(at(1));
+    for (error, is_new) in [("401", true), ("401", false), ("403", true), ("401", false)] {
+        assert_eq!(supervisor.journal.is_new_of_renewal(error), is_new, "{error}");
+        supervisor.journal.works(&address);
+    }
+    supervisor.renewed();
+    assert!(supervisor.journal.is_new_of_renewal("401"));
+}
