@@ -63,7 +63,7 @@ pub async fn examine(
     (read_peer, open): (ReadPeer, OpenStoredState),
     now: Time,
 ) -> Diagnosis {
-    diagnosis(&gather::facts(options, endpoints, (read_peer, open), now).await, now)
+    diagnosis(&Box::pin(gather::facts(options, endpoints, (read_peer, open), now)).await, now)
 }
 
 fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {
