@@ -732,6 +732,35 @@ fn missing_answers_cause_no_panic_and_no_invented_finding() {
     assert_eq!(kinds, [Kind::DaemonSilent, Kind::ApiserverSilent]);
 }
 
+/// Once, "check the path", although the kernel of this node had said at once that there is none.
+#[test]
+fn a_backend_without_a_route_is_a_matter_of_this_node() {
+    let mut facts = sound();
+    let mut fails = |why: &str, after| {
+        let outcome = Outcome::Failed(why.into(), Duration::from_micros(after));
+        facts.connect_tests =
+            vec![ConnectTest { to: "10.1.0.1:8080/TCP".into(), is_backend: true, outcome, peer: None }];
+        let found = findings(&facts);
+        found.into_iter().find(|it| it.kind == Kind::BackendUnreachable).unwrap().remedy.unwrap()
+    };
+    assert!(fails("EHOSTUNREACH: No route to host", 100).starts_with("this node has no route to the backend"));
+    assert!(fails("ENETUNREACH: Network is unreachable", 100).starts_with("this node has no route to the backend"));
+    assert!(fails("EHOSTUNREACH: No route to host", 3_000_000).starts_with("no response: check the path"));
+    assert!(fails("no answer", 2_000_000).starts_with("no response: check the path"));
+}
+
+/// Once, another address was the advice, which finds the map as full.
+#[test]
+fn a_full_map_is_no_matter_of_the_address() {
+    let mut facts = sound();
+    let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+    daemon.frontends[0].status = Some(Status::Refused);
+    daemon.frontends[0].error = Some("map services is full (4 of 4 entries)".into());
+    let found = findings(&facts);
+    let refused = found.iter().find(|it| it.kind == Kind::AddressRefused).unwrap();
+    assert!(refused.remedy.as_deref().unwrap().starts_with("raise the limit that the reason names"), "{refused:?}");
+}
+
 /// Once, traffic continued whatever was pinned.
 #[test]
 fn a_silent_daemon_without_maps_is_an_outage() {
