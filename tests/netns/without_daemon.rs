@@ -87,6 +87,10 @@ fn the_pins_and_the_history_are_read() {
         fails_without(&host, &["frontends", "--admin", "127.0.0.1:9890"], "cannot reach the nodelb daemon");
         fails_without(&host, &["services"], "cannot reach the nodelb daemon");
         host.cleanup();
-        fails_without(&host, &["frontends"], "no maps of nodelb are pinned in /sys/fs/bpf/nodelb");
+        fails_without(
+            &host,
+            &["frontends"],
+            "No BPF maps of nodelb are pinned in /sys/fs/bpf/nodelb: service addresses do not work",
+        );
     });
 }

@@ -21,6 +21,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::print::sanitize;
+use super::without_daemon::Pins;
 use crate::exit::{Code, Failure};
 
 /// Time limit of a connect. The daemon listens on this host, so it either accepts immediately or not at all.
@@ -195,7 +196,7 @@ fn first<Answer>(
             }
         }
     }
-    Err(Failure::new(Code::Unavailable, Unreachable { silent }))
+    Err(Failure::new(Code::Unavailable, Unreachable { silent, pins: None }))
 }
 
 /// The daemon accepts connections, but does not even answer a request that needs no work.
@@ -214,9 +215,16 @@ impl std::error::Error for Hanging {}
 #[derive(Debug)]
 pub(crate) struct Unreachable {
     silent: Vec<(At, String)>,
+    /// What is pinned, once that is known.
+    pins: Option<Pins>,
 }
 
 impl Unreachable {
+    /// Adds what the missing daemon means for connections.
+    pub(crate) fn set_pins(&mut self, pins: Pins) {
+        self.pins = Some(pins);
+    }
+
     /// The first address, with the reason, such as `/run/nodelb/nodelb.sock (connection refused)`.
     pub(crate) fn first(&self) -> String {
         let Some((at, reason)) = self.silent.first() else { return "any address".into() };
@@ -235,13 +243,12 @@ fn tried(at: &At, reason: &str) -> String {
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let silent: Vec<String> = self.silent.iter().map(|(at, reason)| tried(at, reason)).collect();
-        write!(
-            f,
-            "cannot reach the nodelb daemon at {}\nExisting and new connections keep working with the last known \
-             backends.\nCheck: systemctl status nodelb; journalctl -u nodelb. Other address: --admin. The socket is for \
-             root and its group.",
-            silent.join(" or ")
-        )
+        write!(f, "cannot reach the nodelb daemon at {}", silent.join(" or "))?;
+        if let Some(pins) = &self.pins {
+            write!(f, "\n{}", pins.effect())?;
+        }
+        let other = "Other address: --admin. The socket is for root and its group.";
+        write!(f, "\nCheck: systemctl status nodelb; journalctl -u nodelb. {other}")
     }
 }
 

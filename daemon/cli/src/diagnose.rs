@@ -25,6 +25,7 @@ use self::facts::{Facts, Outcome};
 use crate::answer::{self, Colour, Format};
 use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
+use crate::without_daemon::OpenStoredState;
 use crate::{DiagnoseOptions, ReadPeer, client, yaml};
 
 const FAILED: &str = "the findings cannot be written as JSON";
@@ -36,13 +37,13 @@ const FAILED: &str = "the findings cannot be written as JSON";
 /// When the configuration or a kubeconfig has a problem, or the findings cannot be written.
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
-    (configured, read_peer): (ReadConfiguration, ReadPeer),
+    (configured, read_peer, open): (ReadConfiguration, ReadPeer, OpenStoredState),
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
     let now = answer::now();
-    let diagnosis = runtime.block_on(examine(options, &endpoints, read_peer, now));
+    let diagnosis = runtime.block_on(examine(options, &endpoints, (read_peer, open), now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let json = || serde_json::to_value(&diagnosis).context(FAILED);
@@ -56,8 +57,13 @@ pub(crate) fn diagnose(
 }
 
 /// Asks all witnesses, and returns the findings.
-pub async fn examine(options: &DiagnoseOptions, endpoints: &Endpoints, read_peer: ReadPeer, now: Time) -> Diagnosis {
-    diagnosis(&gather::facts(options, endpoints, read_peer, now).await, now)
+pub async fn examine(
+    options: &DiagnoseOptions,
+    endpoints: &Endpoints,
+    (read_peer, open): (ReadPeer, OpenStoredState),
+    now: Time,
+) -> Diagnosis {
+    diagnosis(&Box::pin(gather::facts(options, endpoints, (read_peer, open), now)).await, now)
 }
 
 fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {

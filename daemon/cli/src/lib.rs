@@ -298,7 +298,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
     }
     match carry_out(&command, actions) {
         Ok(code) => code,
-        Err(failure) => {
+        Err(mut failure) => {
+            without_daemon::explain(&mut failure, actions.stored_state);
             exit::eprint_fatal(&print::sanitize(failure.to_string().as_bytes()));
             failure.code.into()
         }
@@ -334,7 +335,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Status(options) => return options.run(),
         Command::Diagnose(options) => {
             return query_options::print_result(|out| {
-                diagnose::diagnose(options, (actions.configured, actions.peer), out)
+                diagnose::diagnose(options, (actions.configured, actions.peer, actions.stored_state), out)
             });
         }
         Command::Watch(options) if options.packets => {

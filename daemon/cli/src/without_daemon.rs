@@ -3,7 +3,7 @@
 
 use std::cell::OnceCell;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::client::Unreachable;
 use crate::exit::{self, Code, Failure};
@@ -11,12 +11,43 @@ use crate::exit::{self, Code, Failure};
 /// Answers a request, such as `/frontends?output=json`, in JSON.
 pub type Answer = dyn Fn(&str) -> Result<Vec<u8>, Failure>;
 
+/// What is pinned: what connections do without the daemon depends on it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pins {
+    /// Maps of nodelb are pinned.
+    Present,
+    /// This directory has none.
+    Absent(PathBuf),
+    /// The maps cannot be read, for this reason.
+    Unknown(String),
+}
+
+impl Pins {
+    /// Returns what happens to connections, as sentences.
+    pub fn effect(&self) -> String {
+        match self {
+            Self::Present => "Existing and new connections continue with the last known backends, even with backends \
+                              that have failed since: nodelb diagnose NAMESPACE/NAME tests them."
+                .into(),
+            Self::Absent(directory) => format!("{}. Start nodelb: systemctl start nodelb", none_in(directory)),
+            Self::Unknown(why) => format!("Whether service addresses work is not known: {why}"),
+        }
+    }
+}
+
+/// Returns what it means that no maps are pinned.
+pub(crate) fn none_in(directory: &Path) -> String {
+    format!("No BPF maps of nodelb are pinned in {}: service addresses do not work", directory.display())
+}
+
 /// What the daemon has stored in the kernel and on disk, with answers to requests from it.
 pub struct StoredState {
     /// Returns the body that the daemon would answer to a request, in JSON.
     pub answer: Box<Answer>,
     /// The directory of the pinned maps.
     pub pins: PathBuf,
+    /// Looks for the pinned maps.
+    pub find_pins: Box<dyn Fn() -> Pins>,
     /// The file with the recorded changes.
     pub history: PathBuf,
     /// A problem that makes the answers doubtful.
@@ -25,7 +56,7 @@ pub struct StoredState {
 
 impl fmt::Debug for StoredState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { answer: _, pins, history, notice } = self;
+        let Self { answer: _, find_pins: _, pins, history, notice } = self;
         f.debug_struct("StoredState").field("pins", pins).field("history", history).field("notice", notice).finish()
     }
 }
@@ -39,6 +70,13 @@ pub(crate) enum Shown {
     /// The content of the kernel's maps.
     Kernel,
     History,
+}
+
+/// Adds to a failure of a daemon that does not answer what that means for connections.
+pub(crate) fn explain(failure: &mut Failure, open: OpenStoredState) {
+    if let Some(unreachable) = failure.error.downcast_mut::<Unreachable>() {
+        unreachable.set_pins((open().find_pins)());
+    }
 }
 
 /// How a command gets answers without the daemon.
@@ -63,15 +101,19 @@ impl Fallback {
     ///
     /// # Errors
     /// `failure` if the command needs the daemon, or if nothing can be read either.
-    pub(super) fn answer(&self, target: &str, failure: Failure) -> Result<Vec<u8>, Failure> {
+    pub(super) fn answer(&self, target: &str, mut failure: Failure) -> Result<Vec<u8>, Failure> {
         let Some((open, shown)) = self.open else { return Err(failure) };
-        let Some(unreachable) = failure.error.downcast_ref::<Unreachable>() else { return Err(failure) };
+        let Some(unreachable) = failure.error.downcast_mut::<Unreachable>() else { return Err(failure) };
         let stored_state = open();
         let answer = (stored_state.answer)(target);
         if let Err(error) = &answer
             && error.code == Code::Unavailable
         {
-            return Err(Failure::message(Code::Unavailable, format!("{failure}\nWithout the daemon: {error}")));
+            let pins = (stored_state.find_pins)();
+            let is_said = shown == Shown::Kernel && matches!(pins, Pins::Absent(_));
+            unreachable.set_pins(pins);
+            let why = if is_said { String::new() } else { format!("\nWithout the daemon: {error}") };
+            return Err(Failure::message(Code::Unavailable, format!("{failure}{why}")));
         }
         let source = match shown {
             Shown::Kernel => format!("this is what the kernel has, read from {}", stored_state.pins.display()),
@@ -83,3 +125,7 @@ impl Fallback {
         answer
     }
 }
+
+#[cfg(test)]
+#[path = "tests/without_daemon.rs"]
+mod tests;

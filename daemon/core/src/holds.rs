@@ -82,6 +82,8 @@ pub enum ReleaseReason {
     Filled,
     /// The source knows again, and that there are none, or has not known them for longer than it may.
     Emptied,
+    /// The source has kept the backends for as long as it may.
+    Expired,
 }
 
 impl fmt::Display for ReleaseReason {
@@ -90,6 +92,7 @@ impl fmt::Display for ReleaseReason {
             Self::Deleted => "it was deleted",
             Self::Filled => "it has backends again",
             Self::Emptied => "its source has no backends for it, and connections are refused",
+            Self::Expired => "dns.hold has ended, and connections are refused",
         })
     }
 }
@@ -242,7 +245,12 @@ impl Holds {
             return None;
         }
         let cause = why.map(|(_, reason)| reason.trigger_of(&port.key).cause()).unwrap_or_default();
-        Some(Release { port, cause, reason: why.map_or(ReleaseReason::Deleted, |(why, _)| why) })
+        let reason = match why {
+            Some((ReleaseReason::Emptied, _)) if cause.is_end_of_hold() => ReleaseReason::Expired,
+            Some((why, _)) => why,
+            None => ReleaseReason::Deleted,
+        };
+        Some(Release { port, cause, reason })
     }
 
     /// Forgets everything about the port: it was removed, or the port that has its name now is a different one.

@@ -130,7 +130,7 @@ fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
         parts.push(match (&apiserver.address, received) {
             (Some(address), Some(received)) => format!("apiserver {address}, last response {received} ago"),
             (Some(address), None) => format!("apiserver {address}"),
-            (None, _) => "no apiserver in use".into(),
+            (None, _) => "no API server in use".into(),
         });
     }
     let failed = report.sources.iter().filter(|source| source.state != SourceState::Ok).count();

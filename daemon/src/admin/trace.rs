@@ -175,8 +175,13 @@ fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> 
             steps.push(("status", status(found, owner, now)));
         }
         _ => {
-            steps.push(("frontend", format!("none: no service uses {}", explanation.to)));
-            steps.extend(others(&explanation.claims));
+            let to = explanation.to;
+            let none = match explanation.claims.is_empty() {
+                true => format!("none: no service uses {to}"),
+                false => format!("none: {to} is not served"),
+            };
+            steps.push(("frontend", none));
+            steps.extend(explanation.claims.iter().map(|row| ("claim", unserved(row))));
             let near = explanation.near.iter();
             steps.extend(near.map(|near| match near {
                 NearMatch::Kept(..) => ("kept", self::near(near, explanation.to)),
@@ -262,6 +267,12 @@ fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &Frontend
         "{} is served on {}, one of the NodePort addresses of the node: a {described}",
         owner.address.port, explanation.to.addr
     )
+}
+
+/// A claim to an address that is not served.
+fn unserved(row: &FrontendReport) -> String {
+    let why = row.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    format!("{} asks for {} as {} and does not get it{why}", row.service, row.address, row.kind)
 }
 
 /// Claims that have no effect, each with its reason.

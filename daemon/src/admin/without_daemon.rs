@@ -1,12 +1,15 @@
 //! The answers to reading commands without the daemon: from the pinned maps, and from the files in the state directory. The rows are those of the admin API, with what is known.
 
 use std::cell::OnceCell;
+use std::fmt;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::SystemTime;
 
 use axum::http::Uri;
 use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
-use nodelb_cli::without_daemon::StoredState;
+use nodelb_cli::without_daemon::{Pins, StoredState};
 use nodelb_core::change::Change;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
@@ -42,7 +45,10 @@ pub fn open() -> StoredState {
     };
     let (pins, history) = (config.datapath.pin_directory.clone(), recorder::file_path(&config.state.directory));
     let reader = Reader { config, history: OnceCell::new(), maps: OnceCell::new() };
-    StoredState { answer: Box::new(move |target| reader.answer(target)), pins, history, notice }
+    let reader = Rc::new(reader);
+    let of_pins = Rc::clone(&reader);
+    let find_pins = Box::new(move || of_pins.find_pins());
+    StoredState { answer: Box::new(move |target| reader.answer(target)), pins, find_pins, history, notice }
 }
 
 struct ReadMaps {
@@ -55,11 +61,26 @@ struct Reader {
     /// The recorded changes, or why they cannot be read.
     history: OnceCell<Result<History, String>>,
     /// The maps, or why they cannot be read.
-    maps: OnceCell<Result<ReadMaps, String>>,
+    maps: OnceCell<Result<ReadMaps, NoMaps>>,
 }
 
-fn unavailable(problem: &String) -> Failure {
-    Failure::message(Code::Unavailable, problem)
+/// Why there is no content of maps.
+enum NoMaps {
+    Unpinned(PathBuf),
+    Unreadable(String),
+}
+
+impl fmt::Display for NoMaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unpinned(directory) => write!(f, "no maps of nodelb are pinned in {}", directory.display()),
+            Self::Unreadable(why) => f.write_str(why),
+        }
+    }
+}
+
+fn unavailable(problem: &impl ToString) -> Failure {
+    Failure::message(Code::Unavailable, problem.to_string())
 }
 
 impl Reader {
@@ -90,12 +111,23 @@ impl Reader {
         self.maps.get_or_init(|| self.find_maps()).as_ref().map_err(unavailable)
     }
 
-    fn find_maps(&self) -> Result<ReadMaps, String> {
+    fn find_pins(&self) -> Pins {
+        match self.maps.get_or_init(|| self.find_maps()) {
+            Ok(_) => Pins::Present,
+            Err(NoMaps::Unpinned(directory)) => Pins::Absent(directory.clone()),
+            Err(NoMaps::Unreadable(why)) => Pins::Unknown(why.clone()),
+        }
+    }
+
+    fn find_maps(&self) -> Result<ReadMaps, NoMaps> {
         let directory = &self.config.datapath.pin_directory;
         let pinned = match nodelb_datapath::read_pinned(directory) {
             Ok(Some(pinned)) => pinned,
-            Ok(None) => return Err(format!("no maps of nodelb are pinned in {}", directory.display())),
-            Err(error) => return Err(format!("the maps of the kernel cannot be read: {error}{}", as_root())),
+            Ok(None) => return Err(NoMaps::Unpinned(directory.clone())),
+            Err(error) => {
+                let why = format!("the maps of the kernel cannot be read: {error}{}", as_root());
+                return Err(NoMaps::Unreadable(why));
+            }
         };
         let PinnedContent { content, clients, limits } = pinned;
         let usage = maps::usage_of(&content.state, limits, (content.state.slot_count(), Some(clients)));

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use nodelb_core::durations;
 use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::model::service::{Backend, Origin, Slice, SliceName, SlicePort, Source};
 use serde::{Deserialize, Serialize};
 
@@ -119,7 +121,10 @@ impl InUse {
         if entry.is_gone() {
             let has_changed = self.used.remove(&named.slice).is_some();
             self.unknown.remove(&named.slice);
-            return Some(Settled { has_changed, ..without_backends(named, entry, resolved?, Vec::new()) });
+            let Settled { mut slice, refused, .. } = without_backends(named, entry, resolved?, Vec::new());
+            let hold = names.hold().map(|hold| format!(" ({})", durations::exact(hold))).unwrap_or_default();
+            slice.origin.object = format!("{HOLD_ENDED}{hold} of {}", slice.origin.object).into();
+            return Some(Settled { slice, refused, has_changed });
         }
         // At a start, the frontends that would refuse an address may be unknown.
         let is_used = self.used.contains_key(&named.slice);

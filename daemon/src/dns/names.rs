@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use nodelb_core::model::calendar::utc;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{ServiceName, SliceName};
 
@@ -94,8 +96,8 @@ pub(super) struct Entry {
     /// Whether `known` is of an earlier run.
     pub(super) is_recalled: bool,
     failures: u32,
-    /// The time since which each answer was that the name does not exist.
-    gone_since: Option<Moment>,
+    /// The time since which each answer was that the name does not exist, on both clocks.
+    gone_since: Option<(Moment, u64)>,
     /// Whether that has been so for the whole time of the hold.
     is_gone: bool,
     /// The slices that depend on the answer.
@@ -213,6 +215,10 @@ impl Names {
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (&Question, &Entry)> {
         self.entries.iter()
+    }
+
+    pub(super) fn hold(&self) -> Option<Duration> {
+        self.bounds.hold.map(Duration::from_millis)
     }
 
     /// The time of the next query for one of these questions.
@@ -457,18 +463,20 @@ impl Entry {
                 bounds.limit(u64::from(ttl) * 1_000)
             }
             Answer::NoSuchName(ttl) => {
-                let since = *self.gone_since.get_or_insert(now);
+                let (since, since_unix) = *self.gone_since.get_or_insert((now, unix));
                 self.ttl = ttl;
-                self.problem = Some(without_records(&server, true));
                 let left = bounds.hold.map(|hold| since.0.saturating_add(hold).saturating_sub(now.0));
                 if left == Some(0) {
                     (self.known, self.is_gone) = (None, true);
                 }
+                let until =
+                    bounds.hold.filter(|_| self.known.is_some()).map(|hold| since_unix.saturating_add(hold / 1_000));
+                self.problem = Some(nonexistent(&server, until));
                 left.filter(|left| *left > 0).unwrap_or(u64::MAX).min(negative(ttl)).max(bounds.min_ttl)
             }
             Answer::Empty(ttl) => {
                 (self.gone_since, self.ttl) = (None, ttl);
-                self.problem = Some(without_records(&server, false));
+                self.problem = Some(format!("{server} answers without records").into());
                 negative(ttl)
             }
             // `ask` follows aliases, so that none arrives here.
@@ -479,9 +487,10 @@ impl Entry {
     }
 }
 
-fn without_records(server: &str, is_gone: bool) -> Arc<str> {
-    let what = if is_gone { "that the name does not exist (NXDOMAIN)" } else { "without records" };
-    format!("{server} answers {what}").into()
+/// The problem of a name that does not exist; `until` is the end of the hold.
+fn nonexistent(server: &str, until: Option<u64>) -> Arc<str> {
+    let until = until.and_then(utc).map(|at| format!("; dns.hold keeps its last addresses until {at}"));
+    format!("{server} answers that the name does not exist (NXDOMAIN){}", until.unwrap_or_default()).into()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, PortKey};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::text::{listed, signed};
+use nodelb_core::text::{counted, listed, signed};
 use nodelb_host::messages;
 use tracing::{info, warn};
 
@@ -39,7 +39,7 @@ pub(super) fn report(round: &Round) {
     if !round.pruned.is_empty() {
         info!(
             message_id = %messages::PRUNED,
-            "{} frontends that no source describes are removed", round.pruned.count()
+            "removed {} that no source describes", counted(round.pruned.count(), "frontend")
         );
     }
     // The checker reports backends with a changed health.

@@ -19,6 +19,8 @@ use nodelb_report::problems::Problem;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::without_daemon::Pins;
+
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub service: ServiceName,
@@ -27,6 +29,8 @@ pub struct Facts {
     /// The name of this node. Policies and hints are compared with it.
     pub node: String,
     pub daemon: Probe<Daemon>,
+    /// What the kernel has if the daemon does not answer.
+    pub stored: Option<Stored>,
     pub cluster: Probe<Cluster>,
     /// Connections made from here; empty if the command was to make none.
     pub connect_tests: Vec<ConnectTest>,
@@ -48,6 +52,16 @@ pub struct KernelSettings {
     pub strict_devices: Vec<String>,
     /// `net.ipv4.ip_local_port_range`: the first and the last port.
     pub local_ports: Option<(u16, u16)>,
+}
+
+/// The addresses of the service in the pinned maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub pins: Pins,
+    pub frontends: Vec<String>,
+    pub backends: Vec<String>,
+    /// The node addresses at which NodePorts are served.
+    pub node_addresses: Vec<String>,
 }
 
 /// The answer of a witness, or why there is none.

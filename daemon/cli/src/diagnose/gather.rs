@@ -7,6 +7,7 @@ mod connect;
 mod daemon;
 mod definition;
 mod kernel;
+mod stored;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,12 +20,18 @@ use tokio::time::timeout;
 use super::facts::{Dns, Facts, Probe};
 use super::objects::is_for_proxies;
 use crate::endpoints::Endpoints;
+use crate::without_daemon::OpenStoredState;
 use crate::{DiagnoseOptions, ReadPeer};
 
 /// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, read_peer: ReadPeer, now: Time) -> Facts {
+pub(super) async fn facts(
+    options: &DiagnoseOptions,
+    endpoints: &Endpoints,
+    (read_peer, open): (ReadPeer, OpenStoredState),
+    now: Time,
+) -> Facts {
     let service = options.service.clone();
     let (daemon, hints) = endpoints.ask_daemon(&service, now).await;
     let cluster = match endpoints.settings.clone() {
@@ -42,6 +49,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, read
         service,
         now: now.0 / 1_000,
         node: endpoints.node.clone(),
+        stored: matches!(daemon, Probe::Failed(_)).then(|| stored::read(&open(), &options.service)),
         daemon,
         cluster,
         connect_tests: Vec::new(),

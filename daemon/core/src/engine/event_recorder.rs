@@ -253,8 +253,8 @@ impl EventRecorder {
             let what = event.what;
             event.what = match release.reason {
                 ReleaseReason::Deleted if what == What::Removed => what,
-                ReleaseReason::Emptied if what == What::Emptied => what,
-                ReleaseReason::Deleted | ReleaseReason::Filled | ReleaseReason::Emptied => What::Released,
+                ReleaseReason::Emptied | ReleaseReason::Expired if what == What::Emptied => what,
+                _ => What::Released,
             };
             event.detail = Some(release.reason.to_string().into());
         }
@@ -341,7 +341,7 @@ impl EventRecorder {
         }
         if !context.round.pruned.is_empty() {
             let frontends = context.round.pruned.clone();
-            let detail = format!("{} frontends that no source describes", frontends.count());
+            let detail = format!("{} that no source describes", counted(frontends.count(), "frontend"));
             events.push(Event { frontends, ..Event::for_daemon(What::Pruned, detail) });
         }
     }

@@ -171,6 +171,16 @@ impl Cause {
     }
 }
 
+/// How the object of a cause begins if nothing has changed, but the source has kept backends for as long as it may.
+pub const HOLD_ENDED: &str = "the end of dns.hold";
+
+impl Cause {
+    /// Whether a hold of the source has ended.
+    pub fn is_end_of_hold(&self) -> bool {
+        self.origin.object.starts_with(HOLD_ENDED)
+    }
+}
+
 impl fmt::Display for Cause {
     /// Formats as `EndpointSlice default/kubernetes at resourceVersion 7, written by kube-apiserver
     /// 2026-11-20T12:03:04Z,`. The text is to be followed by the effect.

@@ -124,10 +124,12 @@ fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
         (_, SourceState::Ok) if !report.problems.is_empty() => (Reason::SourceProblems, "not served as described"),
         (_, SourceState::Ok) => return stale(report, object, observed),
     };
-    let cause = match &report.problems[..] {
-        [] => effect.to_owned(),
-        [problem] => format!("{effect}: {problem}"),
-        [problem, more @ ..] => format!("{effect}: {problem} (and {} more)", more.len()),
+    // A key with a typo is the cause of what the file then lacks.
+    let unknown = report.problems.iter().find(|problem| problem.contains(": unknown key `"));
+    let cause = match (unknown.or(report.problems.first()), report.problems.len()) {
+        (None, _) => effect.to_owned(),
+        (Some(problem), 0 | 1) => format!("{effect}: {problem}"),
+        (Some(problem), number) => format!("{effect}: {problem} (and {} more)", number - 1),
     };
     let problem = Problem::new(reason, object, cause).since(since);
     Some(if report.kind == Some("dns") { Problem { command: "nodelb dns".into(), ..problem } } else { problem })
@@ -275,7 +277,9 @@ fn process(observed: &Observed, found: &mut Vec<Problem>) {
         found.push(Problem::new(Reason::StateUnwritten, "state.directory", format!("{first}{more}")).since(since));
     }
     if let Some((since, why)) = &observed.reloads.refused {
-        let cause = format!("not reloaded, and the next start would fail: {why}");
+        // Only a reload reads the file again.
+        let remedy = "when `nodelb check-config` accepts it, `systemctl reload nodelb` loads it";
+        let cause = format!("not reloaded, and the next start would fail: {why}; {remedy}");
         found.push(Problem::new(Reason::ConfigRefused, "configuration", cause).since(Some(*since)));
     }
     if let Some((since, keys)) = &observed.reloads.restart {

@@ -138,6 +138,9 @@ fn changed(cause: &Cause) -> String {
     if object.is_empty() {
         return String::new();
     }
+    if cause.is_end_of_hold() {
+        return format!(", since {object}");
+    }
     let change = if cause.is_removed { "removed" } else { "changed" };
     format!(", since {object} was {change}{}", by(cause))
 }
@@ -160,6 +163,9 @@ fn emptied(cause: &Cause) -> String {
     let origin = &cause.origin;
     if origin.object.is_empty() {
         return "the source removed the last one".into();
+    }
+    if cause.is_end_of_hold() {
+        return format!("none since {}", origin.object);
     }
     if cause.is_removed {
         return format!("{} was removed", origin.object);

@@ -396,12 +396,15 @@ fn files_that_are_not_served_are_shown_with_their_first_problem() {
     let sources = vec![
         report("/etc/nodelb/services.d/good.toml", SourceState::Ok, &[]),
         report("/etc/nodelb/services.d/more.toml", SourceState::Error, &["line 3: no IPv6 backend", "line 9: x"]),
+        // Its typo is why the service has no frontends.
+        report("/etc/name.toml", SourceState::Error, &["line 1: x has no frontends", "line 3: x: unknown key `f`"]),
         report("/etc/nodelb/services.d/shop.toml", SourceState::LastGood, &["line 7: unknown key"]),
     ];
     let found = problems(&Observed { sources, ..Node::new().observed() });
     let seen: Vec<_> = found.iter().map(|it| (it.object.as_str(), it.cause.as_str())).collect();
     let expected = [
         ("more.toml", "not served: line 3: no IPv6 backend (and 1 more)"),
+        ("name.toml", "not served: line 3: x: unknown key `f` (and 1 more)"),
         ("shop.toml", "the last valid version is served: line 7: unknown key"),
     ];
     assert_eq!(seen, expected);
@@ -522,7 +525,8 @@ fn a_refused_configuration_is_a_problem_until_one_is_applied() {
         let observed = Observed { reloads: reloads.clone().into(), ..Node::new().observed() };
         problems(&observed).into_iter().map(|it| (it.reason, it.since, it.cause)).collect::<Vec<_>>()
     };
-    let why = "not reloaded, and the next start would fail: line 3: y";
+    let why = "not reloaded, and the next start would fail: line 3: y; when `nodelb check-config` accepts it, `systemctl \
+               reload nodelb` loads it";
     let restart = (Reason::RestartPending, Some(Time(1)), "restart needed for: datapath.max-slots".to_owned());
     assert_eq!(seen(&reloads), [(Reason::ConfigRefused, Some(Time(2)), why.to_owned()), restart.clone()]);
     assert_eq!(seen(&reloads.applied(Time(4), keys)), [restart]);

@@ -24,6 +24,7 @@ use super::route::Content;
 use super::routes::ROUTES;
 use super::state::AdminState;
 use super::{counters, serve};
+use crate::admin::without_daemon;
 use crate::generated::is_update;
 use crate::http::Listener;
 use crate::world;
@@ -137,7 +138,10 @@ fn diagnoses(state: AdminState) -> Vec<Diagnosis> {
                 connection: Default::default(),
                 no_connect: true,
             };
-            found.push(Box::pin(examine(&options, &endpoints, |_, _, _| Ok(None), Time(UNIX * 1_000))).await);
+            found.push(
+                Box::pin(examine(&options, &endpoints, (|_, _, _| Ok(None), without_daemon::open), Time(UNIX * 1_000)))
+                    .await,
+            );
         }
         found
     })

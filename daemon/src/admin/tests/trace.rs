@@ -134,6 +134,31 @@ fn an_address_that_the_kernel_does_not_have_is_not_forwarded() {
     assert!(text.contains(&verdict), "{text}");
 }
 
+/// Once, "no service uses" the address, and the only service that asks for it did so "too".
+#[test]
+fn a_refused_address_has_the_service_that_asks_for_it() {
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 1, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
+    for (name, at) in [("shop/a", "198.51.100.1:80"), ("shop/b", "198.51.100.2:80")] {
+        let at: L4Addr = at.parse().unwrap();
+        let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+        let port = ServicePort { name: "".into(), protocol: at.protocol, frontends };
+        engine.change(Change::UpsertService(Service {
+            ports: vec![port],
+            ..Service::new(name.parse().unwrap(), Source::Files)
+        }));
+    }
+    engine.change(Change::Synced { source: Source::Files, incomplete: None });
+    let limits = Limits { frontends: 9, services: 9, slots: 9, affinity: 4, outside: 0, source_ranges: 0 };
+    engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0));
+    let explanation =
+        explanation::explain(&engine.snapshot(Moment(0)), "198.51.100.2:80".parse().unwrap(), Client::Host);
+    let text = text_of(&answer(explanation, None, Moment(5_000)));
+    let steps = "frontend  none: 198.51.100.2:80/TCP is not served\n\
+                 claim     shop/b asks for 198.51.100.2:80/TCP as Static and does not get it: map services is full (1";
+    assert!(text.contains(steps), "{text}");
+}
+
 /// A file that cannot be read keeps the addresses of a service whose file is gone.
 #[test]
 fn an_address_that_is_kept_from_before_the_start_is_forwarded_all_the_same() {

@@ -131,6 +131,8 @@ fn what_is_missing_is_said() {
     let reader = reader(directory.path(), None);
     let (code, problem) = refused(&reader, "/frontends");
     assert!(code == Code::Unavailable && problem.starts_with("no maps of nodelb are pinned in /"), "{problem}");
+    assert_eq!(reader.find_pins(), Pins::Absent(directory.path().join("pins")));
+    assert_eq!(self::reader(directory.path(), Some(held())).find_pins(), Pins::Present);
     let (code, problem) = refused(&reader, "/history");
     assert!(code == Code::Unavailable && problem.starts_with("no changes are stored in /"), "{problem}");
     assert!(!directory.path().join("pins").exists(), "nothing is created");

@@ -97,6 +97,26 @@ fn an_answer_of_an_earlier_run_replaces_nothing_that_was_in_use() {
     assert_eq!(rig.slice(""), Some(vec!["192.0.2.1".into()]));
 }
 
+/// Once, the record "was changed" when dns.hold ended, and no screen had the moment.
+#[test]
+fn a_hold_names_its_end_and_its_end_is_the_cause() {
+    let mut rig = Rig::new(UsedBySlice::new(), false);
+    rig.answer(records("192.0.2.1"));
+    rig.slice("");
+    let settle = |rig: &mut Rig| rig.in_use.settle(&named(), &rig.names, &|_| false, Reported::Before).unwrap().slice;
+    rig.answer(Answer::NoSuchName(Some(1)));
+    let held = settle(&mut rig);
+    let until = "; dns.hold keeps its last addresses until 1970-01-01T00:00:14Z";
+    assert!(held.problem.as_ref().unwrap().ends_with(until), "{held:?}");
+    assert_eq!(&*held.origin.object, "DNS A record of web.example");
+    rig.answer(Answer::NoSuchName(Some(1)));
+    assert_eq!(settle(&mut rig), held, "another answer changes nothing");
+    (0..10).for_each(|_| rig.answer(Answer::NoSuchName(Some(1))));
+    let ended = settle(&mut rig);
+    assert_eq!(&*ended.origin.object, "the end of dns.hold (5s) of DNS A record of web.example");
+    assert_eq!(ended.problem.as_deref(), Some("s answers that the name does not exist (NXDOMAIN)"));
+}
+
 #[test]
 fn the_backends_of_a_name_that_had_none_since_the_start_are_unknown_until_the_hold_ends() {
     let mut rig = Rig::new(UsedBySlice::new(), true);

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::ReadPeer;
-use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome};
+use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome, Stored};
 use crate::diagnose::objects::{is_ready, list, spec, text};
 
 /// Time limit of one connection.
@@ -34,11 +34,14 @@ pub(super) struct Target {
     is_backend: bool,
 }
 
-/// Returns the targets that the daemon has or, without a daemon, those that Kubernetes has.
+/// Returns the targets that the daemon has; without it, those in the pinned maps or, if there are none, those that
+/// Kubernetes has.
 pub(super) fn targets(facts: &Facts) -> Vec<Target> {
-    let (backends, frontends) = match facts.daemon.ok() {
-        Some(daemon) => of_daemon(daemon),
-        None => of_cluster(facts),
+    let stored = facts.stored.as_ref().filter(|stored| !stored.frontends.is_empty());
+    let (backends, frontends) = match (facts.daemon.ok(), stored) {
+        (Some(daemon), _) => of_daemon(daemon),
+        (None, Some(stored)) => of_maps(stored),
+        (None, None) => of_cluster(facts),
     };
     backends.into_iter().take(MOST).chain(frontends.into_iter().take(MOST)).collect()
 }
@@ -52,6 +55,13 @@ fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
     // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)
+}
+
+fn of_maps(stored: &Stored) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    let nodes: Vec<IpAddr> = stored.node_addresses.iter().filter_map(|it| it.parse().ok()).collect();
+    let backends = stored.backends.iter().map(|address| target(address, true, None));
+    let frontends = stored.frontends.iter().map(|address| target(address, false, Some(&nodes)));
+    (backends.collect(), frontends.collect())
 }
 
 fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {

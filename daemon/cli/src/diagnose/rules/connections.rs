@@ -10,6 +10,9 @@ use nodelb_core::text::counted;
 use nodelb_report::problems::Reason;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
+/// The kernel of this node alone answers as fast as this.
+const IMMEDIATE: Duration = Duration::from_millis(5);
+
 /// The connections of this command are not translated, whatever the state of the service.
 pub(super) fn outside_cgroup(context: &Context<'_>) -> Option<Finding> {
     let cgroup = context.facts.outside_cgroup.as_ref()?;
@@ -40,10 +43,18 @@ pub(super) fn backend_unreachable(context: &Context<'_>) -> Option<Finding> {
     let case = match failed.iter().any(|(_, why)| why.contains("refused")) {
         true if context.service.is_some() => "refused-pod",
         true => "refused",
+        false if failed.iter().all(|(connect, why)| is_unrouted(connect, why)) => "no-route",
         false => "silent",
     };
     let finding = context.finding_in(Kind::BackendUnreachable, what, case, &[]);
     Some(finding.severity(critical_if(failed.len() == tried)).evidence(failed.iter().take(10).filter_map(one_line)))
+}
+
+/// Whether the kernel of this node has refused the connection, because it has no route: a neighbor that does not answer
+/// takes it seconds to find.
+fn is_unrouted(connect: &ConnectTest, why: &str) -> bool {
+    let is_immediate = connect.failure().is_some_and(|(_, after)| after < IMMEDIATE);
+    why.contains("ENETUNREACH") || why.contains("EHOSTUNREACH") && is_immediate
 }
 
 /// Returns the address of the service that a connection is meant for: one to a NodePort goes to an address of the node.

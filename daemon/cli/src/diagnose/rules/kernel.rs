@@ -39,7 +39,9 @@ pub(super) fn not_served(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding>
     });
     let refusal = refused.first().map(|_| {
         let what = format!("nodelb does not serve {}", addresses(&refused));
-        with_rows(context.finding(Kind::AddressRefused, what), &refused)
+        let is_full = |row: &&FrontendRow| row.error.as_ref().is_some_and(|error| error.contains(" is full "));
+        let case = if refused.iter().all(is_full) { "full" } else { "" };
+        with_rows(context.finding_in(Kind::AddressRefused, what, case, &[]), &refused)
     });
     let found = conflict.into_iter().chain(refusal);
     found.map(|finding| finding.severity(critical_if(!is_served))).collect()
@@ -76,7 +78,9 @@ pub(super) fn held(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
         true => "held: its source emptied it, and its last known backends stay in use",
         false => "held: DNS servers give no current answer, and its last known backends stay in use; see nodelb dns",
     };
-    let finding = context.finding(Kind::Held, what).evidence([format!("its addresses: {}", addresses(&rows))]);
+    let case = if is_emptied { "" } else { "dns" };
+    let finding = context.finding_in(Kind::Held, what, case, &[]);
+    let finding = finding.evidence([format!("its addresses: {}", addresses(&rows))]);
     Some(if is_emptied { finding } else { with_rows(finding, &rows) })
 }
 

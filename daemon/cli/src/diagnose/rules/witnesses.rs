@@ -9,6 +9,7 @@ use nodelb_report::problems::{Problem, Reason};
 use super::context::{Context, because, critical_if, lasting, quoted};
 use crate::diagnose::facts::{Daemon, Definition, Denial, Probe, SourceRow};
 use crate::diagnose::rows::Difference;
+use crate::without_daemon::Pins;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Texts that identify an answer about a missing permission.
@@ -19,9 +20,21 @@ const UNDER_WAY: f64 = 5.0;
 
 pub(super) fn daemon_silent(context: &Context<'_>) -> Option<Finding> {
     let Probe::Failed(why) = &context.facts.daemon else { return None };
-    let what = "the nodelb daemon on this node does not respond; traffic continues with the last known backends";
-    let severity = critical_if(context.has_failed_connect());
-    Some(context.finding(Kind::DaemonSilent, what).severity(severity).evidence([quoted(why)]))
+    let silent = "the nodelb daemon on this node does not respond";
+    let pins = context.facts.stored.as_ref().map(|stored| &stored.pins);
+    let (effect, is_out) = match pins {
+        Some(Pins::Present) => ("; connections continue with the last known backends".to_owned(), false),
+        Some(Pins::Absent(directory)) => {
+            let directory = directory.display();
+            (format!(", and no BPF maps of nodelb are pinned in {directory}: service addresses do not work"), true)
+        }
+        Some(Pins::Unknown(why)) => (format!("; whether connections continue is not known: {}", quoted(why)), false),
+        None => (String::new(), false),
+    };
+    let finding =
+        context.finding_in(Kind::DaemonSilent, format!("{silent}{effect}"), if is_out { "no-maps" } else { "" }, &[]);
+    let severity = critical_if(is_out || context.has_failed_connect());
+    Some(finding.severity(severity).evidence([quoted(why)]))
 }
 
 /// The conditions of readiness that fail.

@@ -14,6 +14,7 @@ fn facts() -> Facts {
         now: 1_800_000_000,
         node: "a".into(),
         daemon: Probe::Failed("nothing listens".into()),
+        stored: None,
         cluster: Probe::Skipped,
         connect_tests: vec![test(refused), test(Outcome::Unprovable)],
         dns: None,

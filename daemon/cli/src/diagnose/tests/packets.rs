@@ -44,6 +44,7 @@ fn found_at(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSet
         service: ServiceName::new("shop", "web"),
         now: 0,
         node: "a".into(),
+        stored: None,
         daemon: Probe::Ok(Daemon { packets: Some(packets), frontends, ..Daemon::default() }),
         cluster: Probe::Skipped,
         connect_tests: Vec::new(),

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::diagnose::catalogue;
-use crate::diagnose::facts::{Cluster, ConnectTest, Daemon, Denial, KernelSettings, Maps, Outcome, Probe};
+use crate::diagnose::facts::{Cluster, ConnectTest, Daemon, Denial, KernelSettings, Maps, Outcome, Probe, Stored};
+use crate::without_daemon::Pins;
 
 const NOW: u64 = 1_800_000_000;
 
@@ -108,6 +109,7 @@ fn sound() -> Facts {
         service: ServiceName::new("shop", "web"),
         now: NOW,
         node: "n1".into(),
+        stored: None,
         daemon: Probe::Ok(daemon),
         cluster: Probe::Ok(cluster),
         connect_tests: vec![accepted("10.1.0.1:8080/TCP", true), accepted("10.96.7.7:80/TCP", false)],
@@ -728,6 +730,59 @@ fn missing_answers_cause_no_panic_and_no_invented_finding() {
     unreachable.connect_tests.clear();
     let kinds: Vec<Kind> = findings(&unreachable).iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [Kind::DaemonSilent, Kind::ApiserverSilent]);
+}
+
+/// Once, "check the path", although the kernel of this node had said at once that there is none.
+#[test]
+fn a_backend_without_a_route_is_a_matter_of_this_node() {
+    let mut facts = sound();
+    let mut fails = |why: &str, after| {
+        let outcome = Outcome::Failed(why.into(), Duration::from_micros(after));
+        facts.connect_tests =
+            vec![ConnectTest { to: "10.1.0.1:8080/TCP".into(), is_backend: true, outcome, peer: None }];
+        let found = findings(&facts);
+        found.into_iter().find(|it| it.kind == Kind::BackendUnreachable).unwrap().remedy.unwrap()
+    };
+    assert!(fails("EHOSTUNREACH: No route to host", 100).starts_with("this node has no route to the backend"));
+    assert!(fails("ENETUNREACH: Network is unreachable", 100).starts_with("this node has no route to the backend"));
+    assert!(fails("EHOSTUNREACH: No route to host", 3_000_000).starts_with("no response: check the path"));
+    assert!(fails("no answer", 2_000_000).starts_with("no response: check the path"));
+}
+
+/// Once, another address was the advice, which finds the map as full.
+#[test]
+fn a_full_map_is_no_matter_of_the_address() {
+    let mut facts = sound();
+    let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+    daemon.frontends[0].status = Some(Status::Refused);
+    daemon.frontends[0].error = Some("map services is full (4 of 4 entries)".into());
+    let found = findings(&facts);
+    let refused = found.iter().find(|it| it.kind == Kind::AddressRefused).unwrap();
+    assert!(refused.remedy.as_deref().unwrap().starts_with("raise the limit that the reason names"), "{refused:?}");
+}
+
+/// Once, traffic continued whatever was pinned.
+#[test]
+fn a_silent_daemon_without_maps_is_an_outage() {
+    let mut facts = sound();
+    facts.daemon = Probe::Failed("unreachable".into());
+    facts.connect_tests.clear();
+    let pinned = |pins| {
+        let (frontends, backends) = (Vec::new(), Vec::new());
+        Some(Stored { pins, frontends, backends, node_addresses: Vec::new() })
+    };
+    facts.stored = pinned(Pins::Absent("/sys/fs/bpf/nodelb".into()));
+    let found = findings(&facts);
+    assert_eq!((found[0].kind, found[0].severity), (Kind::DaemonSilent, Severity::Critical));
+    let what = ", and no BPF maps of nodelb are pinned in /sys/fs/bpf/nodelb: service addresses do not work";
+    assert!(found[0].what.ends_with(what), "{}", found[0].what);
+    assert!(found[0].remedy.as_deref().unwrap().starts_with("start nodelb: systemctl start nodelb"));
+    facts.stored = pinned(Pins::Present);
+    let found = findings(&facts);
+    assert_eq!((found[0].kind, found[0].severity), (Kind::DaemonSilent, Severity::Warning));
+    assert!(found[0].what.ends_with("; connections continue with the last known backends"), "{}", found[0].what);
+    facts.stored = None;
+    assert!(findings(&facts)[0].what.ends_with("does not respond"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ fn facts() -> Facts {
         service: ServiceName::new("shop", "web"),
         now: 0,
         node: "a".into(),
+        stored: None,
         daemon: Probe::Skipped,
         cluster: Probe::Skipped,
         connect_tests: Vec::new(),

@@ -9,6 +9,7 @@ use crate::history::{Event, Kernel, MAX_SHOWN, What};
 use crate::holds::ReleaseReason;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
+use crate::model::cause::HOLD_ENDED;
 use crate::model::drain::{Drain, DrainCause, Drains};
 use crate::model::moment::Moment;
 use crate::model::node::NodeFacts;
@@ -428,6 +429,13 @@ fn a_hold_that_ends_without_backends_says_so() {
     assert_eq!(event.what, What::Emptied);
     let detail = "its source has no backends for it, and connections are refused";
     assert_eq!(event.detail.as_deref(), Some(detail));
+    host.send([last_known(None, &["192.0.2.11:80"]), last_known(Some("no server answers"), &["192.0.2.11:80"])]);
+    let Change::UpsertSlice(mut ended) = last_known(Some("NXDOMAIN"), &[]) else { unreachable!() };
+    (ended.origin.object, ended.ports) =
+        (format!("{HOLD_ENDED} (15s) of DNS A record of web.example").into(), Vec::new());
+    let round = host.send([Change::UpsertSlice(ended)]);
+    assert_eq!(round.released.iter().map(|release| release.reason).collect::<Vec<_>>(), [ReleaseReason::Expired]);
+    assert_eq!(only(round).detail.as_deref(), Some("dns.hold has ended, and connections are refused"));
     host.send([last_known(None, &["192.0.2.11:80"]), last_known(Some("no server answers"), &["192.0.2.11:80"])]);
     let event = only(host.send([last_known(None, &["192.0.2.11:80"])]));
     assert_eq!((event.what, event.detail.as_deref()), (What::Released, Some("it has backends again")));

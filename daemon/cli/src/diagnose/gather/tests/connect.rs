@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use nodelb_core::model::addr::{Addr, L4Addr};
 
 use super::*;
+use crate::without_daemon::Pins;
 
 #[test]
 fn addresses_are_connected_to_as_clients_do() {
@@ -20,6 +21,21 @@ fn addresses_are_connected_to_as_clients_do() {
         assert_eq!((target.to.as_str(), target.at), (to, at.map(|at| at.parse().unwrap())), "{text}");
     }
     assert_eq!(target("0.0.0.0:30080/TCP", false, None).at, None);
+}
+
+/// Without the daemon, the addresses in the maps are those that clients use.
+#[test]
+fn without_the_daemon_the_pinned_addresses_are_tried() {
+    let stored = Stored {
+        pins: Pins::Present,
+        frontends: vec!["0.0.0.0:30080/TCP".into()],
+        backends: vec!["10.1.0.1:8080/TCP".into()],
+        node_addresses: vec!["192.0.2.1".into()],
+    };
+    let (backends, frontends) = of_maps(&stored);
+    let text = |targets: BTreeSet<Target>| targets.into_iter().map(|it| (it.to, it.is_backend)).collect::<Vec<_>>();
+    assert_eq!(text(backends), [("10.1.0.1:8080/TCP".to_owned(), true)]);
+    assert_eq!(text(frontends), [("192.0.2.1:30080/TCP".to_owned(), false)]);
 }
 
 /// In place of the kernel's list of sockets.
