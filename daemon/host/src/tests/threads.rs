@@ -32,7 +32,10 @@ async fn the_limit_applies_to_work_with_a_time_limit() {
     // A clone counts nothing.
     let threads = group.clone();
     let (thaw, frozen) = mpsc::channel::<()>();
-    let hang = move || Ok(drop(frozen.recv()));
+    let hang = move || {
+        _ = frozen.recv();
+        Ok(())
+    };
     let limit = Duration::from_millis(20);
     assert_eq!(threads.run_within(limit, hang).await.unwrap_err().to_string(), "timed out after 20ms");
     let refused = threads.run_within(limit, || Ok(())).await.unwrap_err().to_string();
