@@ -20,8 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
+use super::pins::Pins;
 use super::print::sanitize;
-use super::without_daemon::Pins;
 use crate::exit::{Code, Failure};
 
 /// Time limit of a connect. The daemon listens on this host, so it either accepts immediately or not at all.

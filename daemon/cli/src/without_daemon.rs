@@ -3,42 +3,14 @@
 
 use std::cell::OnceCell;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::client::Unreachable;
+pub use super::pins::Pins;
 use crate::exit::{self, Code, Failure};
 
 /// Answers a request, such as `/frontends?output=json`, in JSON.
 pub type Answer = dyn Fn(&str) -> Result<Vec<u8>, Failure>;
-
-/// What is pinned: what connections do without the daemon depends on it alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pins {
-    /// Maps of nodelb are pinned.
-    Present,
-    /// This directory has none.
-    Absent(PathBuf),
-    /// The maps cannot be read, for this reason.
-    Unknown(String),
-}
-
-impl Pins {
-    /// Returns what happens to connections, as sentences.
-    pub fn effect(&self) -> String {
-        match self {
-            Self::Present => "Existing and new connections continue with the last known backends, even with backends \
-                              that have failed since: nodelb diagnose NAMESPACE/NAME tests them."
-                .into(),
-            Self::Absent(directory) => format!("{}. Start nodelb: systemctl start nodelb", none_in(directory)),
-            Self::Unknown(why) => format!("Whether service addresses work is not known: {why}"),
-        }
-    }
-}
-
-/// Returns what it means that no maps are pinned.
-pub(crate) fn none_in(directory: &Path) -> String {
-    format!("No BPF maps of nodelb are pinned in {}: service addresses do not work", directory.display())
-}
 
 /// What the daemon has stored in the kernel and on disk, with answers to requests from it.
 pub struct StoredState {
