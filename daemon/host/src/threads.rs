@@ -3,6 +3,7 @@
 //! number is limited.
 
 use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
@@ -18,8 +19,17 @@ const AT_START: usize = 64;
 pub struct Threads {
     name: &'static str,
     most: usize,
-    /// The inner reference count is one more than the number of running threads, whatever the number of clones.
-    running: Arc<Arc<()>>,
+    /// The number of running threads.
+    running: Arc<AtomicUsize>,
+}
+
+/// One of the running threads, until it is dropped.
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Threads {
@@ -36,9 +46,8 @@ impl Threads {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<oneshot::Receiver<T>> {
-        let count = Arc::strong_count(&*self.running);
-        let running = Arc::clone(&*self.running);
-        if count > self.most {
+        let running = Running(Arc::clone(&self.running));
+        if running.0.fetch_add(1, Ordering::AcqRel) >= self.most {
             return Err(io::Error::other(format!("{} earlier attempts are still blocked", self.most)));
         }
         let (done, result) = oneshot::channel();
