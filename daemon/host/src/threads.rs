@@ -19,15 +19,16 @@ const AT_START: usize = 64;
 pub struct Threads {
     name: &'static str,
     most: usize,
+    /// The number of running threads.
     running: Arc<AtomicUsize>,
 }
 
-/// A running thread, or one that is about to start.
+/// One of the running threads, until it is dropped.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -45,9 +46,8 @@ impl Threads {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<oneshot::Receiver<T>> {
-        let others = self.running.fetch_add(1, Ordering::Relaxed);
         let running = Running(Arc::clone(&self.running));
-        if others >= self.most {
+        if running.0.fetch_add(1, Ordering::AcqRel) >= self.most {
             return Err(io::Error::other(format!("{} earlier attempts are still blocked", self.most)));
         }
         let (done, result) = oneshot::channel();

@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -32,10 +33,7 @@ async fn the_limit_applies_to_work_with_a_time_limit() {
     // A clone counts nothing.
     let threads = group.clone();
     let (thaw, frozen) = mpsc::channel::<()>();
-    let hang = move || {
-        _ = frozen.recv();
-        Ok(())
-    };
+    let hang = move || frozen.recv().map_err(io::Error::other);
     let limit = Duration::from_millis(20);
     assert_eq!(threads.run_within(limit, hang).await.unwrap_err().to_string(), "timed out after 20ms");
     let refused = threads.run_within(limit, || Ok(())).await.unwrap_err().to_string();

@@ -58,6 +58,6 @@ fn of_two_drains_of_a_backend_the_later_end_counts() {
     }
     let other = drained("192.0.2.11:81");
     let drains = Drains::from([all, one, other, drained("192.0.2.12")].map(|backend| (backend, drain("root", None))));
-    let overlapping = |backend| overlapping(&drains, backend).map(|(other, _)| *other).collect::<Vec<_>>();
-    assert_eq!((overlapping(all), overlapping(one)), (vec![one, other], vec![all]));
+    let others = |backend| overlapping(&drains, backend).map(|(other, _)| *other).collect::<Vec<_>>();
+    assert_eq!((others(all), others(one)), (vec![one, other], vec![all]));
 }
