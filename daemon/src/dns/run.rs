@@ -483,16 +483,10 @@ async fn ask_all(question: &Question, servers: &[SocketAddr], register: &Registe
             }
         }
     }
-    let mut failed: Vec<(SocketAddr, String)> = Vec::new();
-    for (server, result) in tried.iter().rev() {
-        if let Err(failure) = result
-            && !failed.iter().any(|(it, _)| it == server)
-        {
-            failed.push((*server, format!("{server} {}", failure.text)));
-        }
-    }
-    failed.sort();
-    let texts: Vec<String> = failed.into_iter().map(|(_, text)| text).collect();
+    let text = |result: &Result<_, Failure>| result.as_ref().err().map(|failure| failure.text.clone());
+    let failed = tried.iter().filter_map(|(server, result)| Some((*server, format!("{server} {}", text(result)?))));
+    // The last failure of each server.
+    let texts: Vec<String> = failed.collect::<BTreeMap<SocketAddr, String>>().into_values().collect();
     let why = if texts.is_empty() { "no DNS server is known".into() } else { texts.join(", ") };
     Asked { reply: Reply::Failed(why.into()), tried }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::Draft;
+use super::draft::Draft;
 use crate::claims::Row;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
