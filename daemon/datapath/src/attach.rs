@@ -280,7 +280,7 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
             Some("its link was detached, or its cgroup was removed".into())
         }
         Some((_, attach_type)) if attach_type == hook.attach_type => {
-            Some("its link is attached to another cgroup".into())
+            Some("its link is attached to another cgroup, or to one that was removed".into())
         }
         _ => Some(not_its_link(pin)),
     })
