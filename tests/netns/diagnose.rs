@@ -134,7 +134,7 @@ fn a_detached_hook_is_blamed() {
             let problem = get("/status").unwrap()["problems"][0].clone();
             let cause = problem["cause"].as_str().unwrap_or_default().to_owned();
             let is = |reason: &str, part: &str| problem["reason"] == reason && cause.contains(part);
-            is("HooksNotInEffect", "connect4") || is("ExternalChanges", "BPF link")
+            is("HooksNotInEffect", "connect4") || is("ExternalChanges", "connect4")
         });
         eventually("the hooks are attached again", || differences().is_empty());
         fixture.is_sound();
