@@ -96,7 +96,7 @@ fn check(answers: &Receiver<(Instant, String)>, since: Instant) {
     for backend in [OLD, NEW] {
         let count = answers.iter().filter(|(_, answer)| answer == backend).count();
         say(&format!("{count} answers of {backend}"));
-        assert!(count > 50, "{count} answers of {backend}");
+        assert!(count > 500, "{count} answers of {backend}");
     }
 }
 
