@@ -123,16 +123,17 @@ impl Pair {
         let is_possible = match its {
             Some(its) if its.iter().any(|it| !is_of_name(it)) => false,
             _ if self.is_free || expected.is_none() => true,
-            None => self.may_be_absent || self.is_broken,
+            None => self.may_be_absent,
             Some(its) => is_former(its) || its.is_empty() && self.may_be_absent,
         };
         let former = &self.may_have;
         if is_possible { Ok(()) } else { Err(format!("{address} leads to {its:?}, not to {expected:?} or {former:?}")) }
     }
 
-    /// Whether nothing more is to follow.
+    /// Whether nothing more is to follow. What the maps had before the start stays until the daemon has read the file.
     fn is_settled(&self) -> bool {
-        let is_settled = self.is_right || self.expected.backend.is_none() || self.is_broken && self.may_be_absent;
+        let is_kept = self.is_broken && (self.may_be_absent || !self.may_have.is_empty());
+        let is_settled = self.is_right || self.expected.backend.is_none() || is_kept;
         is_settled && self.are_ok == [true; 2]
     }
 
