@@ -33,7 +33,7 @@ pub(super) struct Pair {
     pub(super) form: Form,
     pub(super) says: Says,
     pub(super) expected: Expected,
-    /// The backends that were expected before, each with the time when that ended.
+    /// The backends that were expected before in the maps and in names.json, each with the time when that ended.
     former: Vec<(Instant, Option<String>)>,
     /// The backends that it may still have until it has the expected one.
     may_have: BTreeSet<String>,
@@ -225,10 +225,13 @@ impl Pairs {
         if matches!(says, Says::Silence | Says::Nothing | Says::Error) {
             return says;
         }
-        let before = pair.expected.backend.clone();
+        let (before, was_stored) = (pair.expected.backend.clone(), pair.expected.is_stored);
         // The daemon measures the time between arrivals.
         let hold = u64::try_from(HOLD.as_millis()).unwrap_or(u64::MAX) - 200;
         pair.expected.receive(says, (pair.form, is_srv), (hold, now));
+        if pair.expected.is_stored && !was_stored {
+            pair.former.push((Instant::now(), None));
+        }
         if before != pair.expected.backend {
             pair.former.push((Instant::now(), before.clone()));
             pair.is_right = false;
