@@ -43,6 +43,8 @@ pub(super) struct Pair {
     may_be_absent: bool,
     /// Whether it had the expected backend at the last look.
     is_right: bool,
+    /// Whether it has had the expected backend since the start of the daemon.
+    was_right: bool,
     is_file_broken: bool,
     /// Whether the file has a health check, which fails.
     pub(super) is_checked: bool,
@@ -77,6 +79,7 @@ impl Pair {
             is_free: true,
             may_be_absent: true,
             is_right: false,
+            was_right: false,
             is_file_broken: false,
             is_checked: false,
             is_broken: false,
@@ -88,7 +91,7 @@ impl Pair {
     /// Notes that the file cannot be read any more. A daemon that has just started may not have read it before.
     pub(super) fn break_file(&mut self) {
         self.is_file_broken = true;
-        self.is_broken |= self.may_be_absent;
+        self.is_broken |= !self.was_right;
     }
 
     /// Compares the maps with what must be.
@@ -114,6 +117,7 @@ impl Pair {
         let expected = self.expected.backend.as_ref();
         self.is_right = expected.is_some_and(|expected| its == Some(&[format!("{expected}/TCP")].into()));
         if self.is_right {
+            self.was_right = true;
             self.may_have.clear();
             (self.is_free, self.may_be_absent) = (false, false);
             return Ok(());
@@ -148,9 +152,12 @@ impl Pair {
             return Err(format!("names.json has {in_file:?}, not {expected:?}"));
         }
         if stored == Stored::Kept && in_file.is_some() && !self.form.has_many() {
+            self.is_free |= expected.is_none();
             self.may_have.extend(expected.filter(|it| in_file.as_ref() != Some(it)).map(|it| format!("{it}/TCP")));
             (self.expected.backend, self.expected.is_stored) = (in_file, true);
         } else {
+            // The answers in the file may be those before the last ones.
+            self.is_right &= stored != Stored::OfEarlierVersion || recent.is_empty();
             self.expected.is_stored = false;
         }
         Ok(())
@@ -176,7 +183,8 @@ impl Pair {
         self.may_be_absent |= !has_maps;
         self.are_there = self.are_there.map(|it| it && has_maps);
         self.are_ok = [false; 2];
-        (self.expected.gone_since, self.is_right, self.is_broken) = (None, false, self.is_file_broken);
+        (self.is_right, self.was_right, self.is_broken) = (false, false, self.is_file_broken);
+        self.expected.gone_since = None;
     }
 }
 
