@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The cgroup of the sandbox; set only in the inner process.
 const INNER: &str = "NODELB_SANDBOX_CGROUP";
 
+/// The temporary directory of a sandbox, which it has for itself: in their process namespaces, tests that run at the
+/// same time have the same process ID, and so the same names for their files.
+const TEMPORARY: &str = "/dev/shm";
+
 /// Time limit of one test: far more than any takes, so that a test that hangs is named. `NODELB_TEST_SECONDS` changes it.
 const SECONDS: &str = "900";
 
@@ -60,6 +64,7 @@ fn outside(test: &str) {
         .arg(this_binary)
         .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(INNER, &cgroup.path)
+        .env("TMPDIR", TEMPORARY)
         .stdin(Stdio::null())
         .status()
         .expect("setpriv and unshare (package util-linux)");
@@ -73,6 +78,7 @@ fn enter(cgroup: PathBuf) -> Sandbox {
     // Mounts must not propagate to the host.
     command("mount", &["--make-rprivate", "/"]);
     command("mount", &["-t", "bpf", "bpf", "/sys/fs/bpf"]);
+    command("mount", &["-t", "tmpfs", "tmpfs", TEMPORARY]);
     command("ip", &["link", "set", "lo", "up"]);
     command("ip", &["address", "add", BACKENDS_V4, "dev", "lo"]);
     command("ip", &["-6", "route", "add", "local", BACKENDS_V6, "dev", "lo"]);
