@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::discovery::v1::Endpoint;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::holds::says_emptied;
+use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::differences::CHECKS_AT_ONCE;
 
@@ -186,7 +187,8 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
     let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", row.address, word(row.choice)));
     let defined = daemon.definition.as_ref().map(|definition| format!("{} defines it", place(definition)));
     let is_bare = daemon.definition.is_some() && daemon.backends.is_empty();
-    let names = rows.iter().find_map(|row| row.error.as_deref().filter(|error| error.starts_with("DNS ")));
+    let is_of_name = |error: &&str| error.starts_with("DNS ") || error.starts_with(HOLD_ENDED);
+    let names = rows.iter().find_map(|row| row.error.as_deref().filter(is_of_name));
     let case = if names.is_some() {
         "dns"
     } else if is_bare {

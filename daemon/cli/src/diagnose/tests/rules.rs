@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nodelb_core::compile::select::Choice;
+use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::status::Status;
 use nodelb_report::problems::Problem;
@@ -1089,4 +1090,16 @@ fn backends_on_other_nodes_are_not_none() {
     assert!(findings(&facts).iter().all(|finding| finding.kind != Kind::NoBackends));
     daemon(&mut facts).backends[0].choice = Some(Choice::NotReady);
     assert!(findings(&facts).iter().any(|finding| finding.kind == Kind::NoBackends));
+}
+
+#[test]
+fn the_remedy_after_the_end_of_a_dns_hold_is_the_name() {
+    let mut facts = sound();
+    let daemon = daemon(&mut facts);
+    daemon.backends.clear();
+    daemon.frontends[0].backends.clear();
+    daemon.frontends[0].error = Some(format!("{HOLD_ENDED} (5m) of DNS A record of web.example.com: NXDOMAIN"));
+    let found = findings(&facts);
+    let finding = found.iter().find(|finding| finding.kind == Kind::NoBackends).unwrap();
+    assert!(format!("{finding:?}").contains("nodelb dns"), "{finding:?}");
 }
