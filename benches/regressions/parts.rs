@@ -207,7 +207,7 @@ fn diff() -> Box<dyn FnMut()> {
     };
     let (empty, before, desired) = (MapState::default(), state(1_000_000), state(0));
     let mut touched = Touched {
-        services: desired.services.keys().collect(),
+        services: desired.services.keys().copied().collect(),
         frontends: desired.frontends.keys().copied().collect(),
         ..Touched::default()
     };

@@ -392,7 +392,7 @@ pub fn service_ports(maps: &MapState) -> usize {
 
 /// The number of service ports in the maps that Kubernetes describes. Those without an owner's tag count, too.
 pub fn kubernetes_ports(maps: &MapState) -> usize {
-    let services = maps.services.iter().filter(|(id, _)| *id != ServiceId::CANARY);
+    let services = maps.services.iter().filter(|(id, _)| **id != ServiceId::CANARY);
     services.filter(|(_, entry)| entry.tag.is_none_or(|tag| tag.source == Source::Kubernetes)).count()
 }
 

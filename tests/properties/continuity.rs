@@ -260,7 +260,7 @@ proptest! {
         // An entry without references cannot be identified and may get another id. Otherwise
         // nothing changes at all.
         let is_unpointed = |id: ServiceId| !held.frontends.values().any(|entry| entry.service == id);
-        if !held.services.keys().any(is_unpointed) {
+        if !held.services.keys().copied().any(is_unpointed) {
             prop_assert_eq!(&host.maps.log, &[]);
         }
     }

@@ -56,7 +56,7 @@ pub(super) fn content() -> MapState {
 }
 
 pub(super) fn fill(kernel: &mut Kernel, state: &MapState) {
-    let services = state.services.iter().map(|(id, entry)| MapOp::PutService(id, entry.clone()));
+    let services = state.services.iter().map(|(id, entry)| MapOp::PutService(*id, entry.clone()));
     let frontends = state.frontends.iter().map(|(addr, entry)| MapOp::PutFrontend(*addr, *entry));
     let addrs = state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr));
     let outside = state.outside.iter().map(|(addr, entry)| MapOp::PutOutside(*addr, *entry));

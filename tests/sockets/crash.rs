@@ -82,7 +82,7 @@ fn converge(options: &Options) {
     ops.extend(found.uplinks.keys().map(|index| MapOp::DeleteUplink(*index)));
     let is_other = |addr: &&L4Addr| !steady().frontends.contains_key(*addr);
     ops.extend(found.frontends.keys().filter(is_other).map(|addr| MapOp::DeleteFrontend(*addr)));
-    ops.extend(found.services.keys().filter(|id| id.0 != 1).map(MapOp::DeleteService));
+    ops.extend(found.services.keys().copied().filter(|id| id.0 != 1).map(MapOp::DeleteService));
     kernel.apply(&ops);
     assert_eq!(kernel.datapath.dump().unwrap(), steady());
     assert_eq!(kernel.datapath.verify_links(), []);

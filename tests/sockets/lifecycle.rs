@@ -55,7 +55,7 @@ fn a_restart_finds_everything_as_it_was() {
 
         let mut empty = vec![MapOp::DeleteNodeAddr(l4("192.0.2.1:1/TCP").addr)];
         empty.extend(content().frontends.keys().map(|addr| MapOp::DeleteFrontend(*addr)));
-        empty.extend(content().services.keys().map(MapOp::DeleteService));
+        empty.extend(content().services.keys().copied().map(MapOp::DeleteService));
         empty.push(MapOp::DeleteNodeAddr(l4("[2001:db8:b::1]:1/TCP").addr));
         empty.extend(content().outside.keys().map(|addr| MapOp::DeleteOutside(*addr)));
         empty.extend(content().source_ranges.iter().map(|(id, range)| MapOp::DeleteSourceRange(*id, *range)));

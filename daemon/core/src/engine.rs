@@ -25,9 +25,7 @@ use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::entries::{
-    CANARIES, Desired, FrontendEntry, IdMap, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry,
-};
+use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry};
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};
@@ -126,7 +124,7 @@ pub struct Engine {
     backends: BackendIds,
     compiled: HashMap<ServiceName, Compiled, RandomState>,
     rows: OrdMap<L4Addr, Arc<Row>>,
-    owners: IdMap<IdOwner>,
+    owners: OrdMap<ServiceId, IdOwner>,
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
@@ -172,7 +170,7 @@ impl Engine {
             table: Table::default(),
             compiled: HashMap::default(),
             rows: OrdMap::new(),
-            owners: IdMap::new(),
+            owners: OrdMap::new(),
             desired: Desired::default(),
             references: References::new(&realised),
             realised,

@@ -12,7 +12,6 @@ use crate::model::cause::{Cause, DirtyReason};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Slice};
 use crate::state::entries::{Desired, ServiceId};
-use crate::state::id_map::IdMap;
 use crate::state::owner::IdOwner;
 use crate::state::remembered::{MAX_REMEMBERED, Remembered, Views};
 use crate::text::listed;
@@ -135,7 +134,7 @@ impl Holds {
     }
 
     /// The records that `Snapshot::remembered` returns.
-    pub(crate) fn remembered(&self, owners: &IdMap<IdOwner>, desired: &Desired) -> Vec<Remembered> {
+    pub(crate) fn remembered(&self, owners: &OrdMap<ServiceId, IdOwner>, desired: &Desired) -> Vec<Remembered> {
         let record = |id: &ServiceId| {
             let (owner, entry) = (owners.get(id)?, desired.services.get(id)?);
             let cause = self.held.get(id).map(|port| port.cause.clone());

@@ -20,7 +20,7 @@ use crate::model::drain;
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::model::uplink::Uplink;
-use crate::state::entries::{CANARIES, Desired, FrontendEntry, IdMap, MapState, Realised, ServiceId};
+use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapState, Realised, ServiceId};
 use crate::state::owner::{IdOwner, OwnerTag};
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
@@ -50,7 +50,7 @@ pub struct Snapshot {
     /// The claims to each address, and their state.
     pub rows: OrdMap<L4Addr, Arc<Row>>,
     /// The service port of each id.
-    pub owners: IdMap<IdOwner>,
+    pub owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
     /// The ports without a healthy backend.
     pub degraded: DegradedPorts,
@@ -99,7 +99,7 @@ impl Snapshot {
 
     /// Every service port with an id, in the order of the ids.
     pub fn ports(&self) -> impl Iterator<Item = (ServiceId, &Arc<PortKey>)> {
-        self.owners.iter().map(|(id, owner)| (id, &owner.key))
+        self.owners.iter().map(|(id, owner)| (*id, &owner.key))
     }
 
     /// The service ports without a healthy backend, in the order of their ids, except those of [`Self::is_kept`].
@@ -219,7 +219,7 @@ impl Snapshot {
     /// their ids.
     pub fn empty_ports(&self) -> impl Iterator<Item = &Arc<PortKey>> {
         let empty = self.desired.services.iter().filter(|(_, entry)| !entry.has_backends);
-        empty.filter_map(|(id, _)| Some(&self.owners.get(&id)?.key))
+        empty.filter_map(|(id, _)| Some(&self.owners.get(id)?.key))
     }
 
     /// The addresses that the service claims, according to the description that takes precedence.
@@ -262,8 +262,8 @@ impl Snapshot {
 
     /// The number of service ports in the maps that no source describes.
     pub fn unowned(&self) -> usize {
-        let ids = self.realised.services.keys().filter(|id| *id != ServiceId::CANARY);
-        ids.filter(|id| !self.owners.contains_key(id)).count()
+        let ids = self.realised.services.keys().filter(|id| **id != ServiceId::CANARY);
+        ids.filter(|id| !self.owners.contains_key(*id)).count()
     }
 
     pub fn sources(&self) -> impl Iterator<Item = Source> {
@@ -322,8 +322,9 @@ impl Snapshot {
             let rows = sides(&item).into_iter().flatten();
             named.extend(rows.flat_map(|row| row.claims()).map(|claim| claim.key.service.clone()));
         }
-        for id in before.desired.services.differences(&self.desired.services) {
-            let owners = [before.owners.get(&id), self.owners.get(&id)].into_iter().flatten();
+        for item in before.desired.services.diff(&self.desired.services) {
+            let (DiffItem::Add(id, _) | DiffItem::Remove(id, _) | DiffItem::Update { new: (id, _), .. }) = item;
+            let owners = [before.owners.get(id), self.owners.get(id)].into_iter().flatten();
             named.extend(owners.map(|owner| owner.key.service.clone()));
         }
         named.extend(self.facts.names_that_differ(&before.facts));

@@ -3,7 +3,6 @@
 
 pub mod dump;
 pub mod entries;
-pub mod id_map;
 pub mod ids;
 pub mod kernel_check;
 pub mod map_ops;

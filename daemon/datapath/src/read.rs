@@ -201,7 +201,7 @@ pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     for (id, entry) in content.state.services.iter() {
         let runs = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
         let views = runs.map(|run| whole_run(run, entry.has_rings));
-        used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, id)));
+        used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, *id)));
     }
     used.sort_unstable();
     let mut runs = Runs::new(maps.limits.slots);

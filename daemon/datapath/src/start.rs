@@ -342,7 +342,7 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
     let MigratedContent { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();
     let mut ops: Vec<MapOp> = Vec::new();
-    ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(id, Arc::clone(entry))));
+    ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));
     ops.extend(state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr)));
     ops.extend(outside_of(&state, to.maps.limits));
     for (addr, entry) in &state.frontends {

@@ -50,13 +50,13 @@ struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     fn new(held: &MapState, name_of: &dyn Fn(ServiceId) -> Option<String>, filter: &'a Filter) -> Self {
-        let known = held.services.keys().chain(held.frontends.values().map(|entry| entry.service));
+        let known = held.services.keys().copied().chain(held.frontends.values().map(|entry| entry.service));
         let names = known.filter_map(|id| Some((id, name_of(id)?))).collect();
         let mut shown = Self { names, reached: BTreeSet::new(), holding: BTreeSet::new(), filter };
         let frontends = held.frontends.iter().filter(|(key, _)| shown.shows_address(key.addr));
         let reached = frontends.map(|(_, entry)| entry.service).filter(|&id| shown.names_service(id)).collect();
         let entries = held.services.iter().filter(|(_, entry)| shown.shows_some_slot(entry));
-        let holding = entries.map(|(id, _)| id).filter(|&id| shown.names_service(id)).collect();
+        let holding = entries.map(|(id, _)| *id).filter(|&id| shown.names_service(id)).collect();
         shown.reached = reached;
         shown.holding = holding;
         shown
@@ -103,7 +103,7 @@ impl<'a> Shown<'a> {
     }
 
     fn services(&self, held: &MapState) -> Vec<MapServiceRow> {
-        let row = |(key, entry): (ServiceId, &Arc<ServiceEntry>)| MapServiceRow {
+        let row = |(&key, entry): (&ServiceId, &Arc<ServiceEntry>)| MapServiceRow {
             id: key.0.into(),
             service: self.name(key),
             cluster: entry.cluster.len() as u64,
@@ -111,13 +111,13 @@ impl<'a> Shown<'a> {
             has_backends: entry.has_backends,
             affinity: Some(entry.affinity_seconds.into()).filter(|seconds| *seconds > 0),
         };
-        held.services.iter().filter(|(key, _)| self.shows_service(*key)).map(row).collect()
+        held.services.iter().filter(|(key, _)| self.shows_service(**key)).map(row).collect()
     }
 
     /// Returns one row per backend of a view. A backend of weight 3 has three slots.
     fn slots(&self, held: &MapState) -> Vec<MapSlotRow> {
         let mut rows = Vec::new();
-        for (key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(*key)) {
+        for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
             for (name, slots) in [(ViewKind::Cluster, &entry.cluster), (ViewKind::Local, &entry.local)] {
                 let runs = slots.chunk_by(|left, right| left == right);
                 let runs = runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr));

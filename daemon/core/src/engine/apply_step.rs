@@ -397,7 +397,7 @@ impl Engine {
     fn settle(&mut self, touched: &Touched) {
         let (desired, realised) = (&self.desired, &self.realised);
         self.failures.settle(touched, desired, realised);
-        for id in touched.services.iter().filter(|id| desired.services.get(id) == realised.services.get(id)) {
+        for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
             let is_source_synced = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
             if is_source_synced && self.at_start.inherited.remove(id) {
                 self.deferred.note_change(*id);

@@ -43,7 +43,7 @@ impl AtStart {
             realised: realised.clone(),
             leading: realised.frontends.iter().map(|(a, entry)| (entry.service, *a)).collect(),
             node_addrs: if is_kubernetes_asked { realised.node_addrs.clone() } else { OrdSet::new() },
-            inherited: realised.services.keys().filter(|id| *id != ServiceId::CANARY).collect(),
+            inherited: realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect(),
             kept_out: BTreeMap::new(),
         }
     }
@@ -94,7 +94,7 @@ impl AtStart {
             }
         }
         let is_described = |id: &ServiceId| desired.services.contains_key(id);
-        for id in self.realised.services.keys().filter(is_described).collect::<Vec<_>>() {
+        for id in self.realised.services.keys().copied().filter(is_described).collect::<Vec<_>>() {
             self.realised.services.remove(&id);
         }
     }

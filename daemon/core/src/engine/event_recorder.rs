@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use imbl::OrdMap;
 use smallvec::SmallVec;
 
 use crate::claims::Row;
@@ -18,7 +19,7 @@ use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::drain::DrainCause;
 use crate::model::service::{PortKey, ServiceName, Source};
-use crate::state::entries::{IdMap, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::EntryKey;
 use crate::text::counted;
 
@@ -43,7 +44,7 @@ pub(super) struct EventRecorder {
     /// The sources that have reported everything once. Their later reports are news.
     recorded: BTreeSet<Source>,
     /// The lists found in the maps at the start, until their source has replaced them, or has reported everything.
-    found: IdMap<Arc<ServiceEntry>>,
+    found: OrdMap<ServiceId, Arc<ServiceEntry>>,
     /// What last changed such a list, if that had to wait.
     waiting_causes: BTreeMap<ServiceId, Trigger>,
     /// What left a list without backends, while the maps still have them.
@@ -336,7 +337,7 @@ impl EventRecorder {
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }
         if context.is_pruned && !self.found.is_empty() {
-            self.found = IdMap::new();
+            self.found = OrdMap::new();
             self.waiting_causes.clear();
         }
         if !context.round.pruned.is_empty() {

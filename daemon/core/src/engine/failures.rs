@@ -122,7 +122,7 @@ impl Failures {
 
     /// Forgets the touched entries that are equal in the desired and the realised state.
     pub(super) fn settle(&mut self, touched: &Touched, desired: &Desired, realised: &Realised) {
-        for id in touched.services.iter().filter(|id| desired.services.get(id) == realised.services.get(id)) {
+        for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
             self.services.remove(id);
         }
         for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {

@@ -12,7 +12,7 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
     let name = |id: ServiceId| name_of(id).unwrap_or_else(|| format!("service {id}"));
     let mut services: Vec<String> = Vec::with_capacity(state.services.len());
     for (id, entry) in state.services.iter() {
-        let mut line = format!("service  {}  cluster={}", name(id), list(&entry.cluster));
+        let mut line = format!("service  {}  cluster={}", name(*id), list(&entry.cluster));
         if !entry.local.is_empty() {
             push(&mut line, format_args!("  local={}", list(&entry.local)));
         }

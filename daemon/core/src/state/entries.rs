@@ -2,6 +2,7 @@
 //! This is the logical content only; the datapath decides where in the `slots` map a list is stored
 //! ([`crate::state::runs`]).
 
+use std::fmt;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -10,7 +11,6 @@ use smallvec::SmallVec;
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::source_range::SourceRange;
 use crate::model::uplink::Uplink;
-pub use crate::state::id_map::{IdMap, ServiceId};
 use crate::state::owner::OwnerTag;
 use crate::state::ring;
 pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
@@ -21,6 +21,21 @@ pub const CANARIES: [L4Addr; 2] = [
     L4Addr::new(Addr::from_octets([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 0, 8]), 9, Protocol::Udp),
     L4Addr::new(Addr::from_octets([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]), 9, Protocol::Udp),
 ];
+
+/// An index into the `services` map, one per [`crate::model::service::PortKey`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u32);
+
+impl ServiceId {
+    /// The canary's service. It never has a backend, so a connection to a canary is always refused.
+    pub const CANARY: Self = Self(0);
+}
+
+impl fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Each backend once with its number of slots, in address order.
 pub type View = SmallVec<[(L4Addr, u16); 2]>;
@@ -117,7 +132,7 @@ impl UplinkEntry {
 pub struct MapState {
     /// The frontends by the address that clients connect to; NodePorts under the unspecified address of their family.
     pub frontends: OrdMap<L4Addr, FrontendEntry>,
-    pub services: IdMap<Arc<ServiceEntry>>,
+    pub services: OrdMap<ServiceId, Arc<ServiceEntry>>,
     /// The addresses that answer NodePorts.
     pub node_addrs: OrdSet<Addr>,
     /// The frontends that clients outside the node may connect to. Each is one of `frontends`, with the same service.

@@ -40,7 +40,7 @@ impl ServiceIds {
     /// Creates the ids for a `services` map of `limit` entries with this content. Id 0 is the canary's.
     pub fn new(limit: u32, realised: &Realised) -> Self {
         let mut orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>> =
-            realised.services.keys().map(|id| (id, BTreeSet::new())).collect();
+            realised.services.keys().map(|id| (*id, BTreeSet::new())).collect();
         for (address, entry) in &realised.frontends {
             orphans.entry(entry.service).or_default().insert(*address);
         }

@@ -145,7 +145,8 @@ impl fmt::Display for Drift {
 pub fn differing_entries(content: &Content, state: &MapState) -> Vec<EntryKey> {
     let actual = &content.state;
     let mut keys = BTreeSet::new();
-    keys.extend(state.services.differences(&actual.services).into_iter().map(EntryKey::Service));
+    keys.extend(missing_or_changed(&state.services, &actual.services).map(|id| EntryKey::Service(*id)));
+    keys.extend(surplus(&actual.services, &state.services).map(|id| EntryKey::Service(*id)));
     keys.extend(missing_or_changed(&state.frontends, &actual.frontends).map(|a| EntryKey::Frontend(*a)));
     keys.extend(surplus(&actual.frontends, &state.frontends).map(|a| EntryKey::Frontend(*a)));
     keys.extend(in_one(&state.node_addrs, &actual.node_addrs).map(|addr| EntryKey::NodeAddress(*addr)));

@@ -27,7 +27,7 @@ impl Touched {
     /// The entries that are realised and not desired.
     pub fn surplus(desired: &Desired, realised: &Realised) -> Self {
         let mut surplus = Self {
-            services: realised.services.keys().filter(|id| !desired.services.contains_key(id)).collect(),
+            services: realised.services.keys().copied().filter(|id| !desired.services.contains_key(id)).collect(),
             frontends: realised.frontends.keys().copied().filter(|a| !desired.frontends.contains_key(a)).collect(),
             node_addrs: realised.node_addrs.iter().copied().filter(|a| !desired.node_addrs.contains(a)).collect(),
             uplinks: realised.uplinks.keys().copied().filter(|i| !desired.uplinks.contains_key(i)).collect(),
@@ -259,7 +259,7 @@ pub fn delete_services(
     touched: &Touched,
     is_referenced: impl Fn(ServiceId) -> bool,
 ) -> Vec<MapOp> {
-    let is_free = |id: &&ServiceId| desired.services.contains_key(id) || !is_referenced(**id);
+    let is_free = |id: &&ServiceId| desired.services.contains_key(*id) || !is_referenced(**id);
     let with_ranges = if realised.source_ranges.is_empty() { &[][..] } else { &touched.services };
     let ranges = with_ranges.iter().filter(is_free).flat_map(|id| {
         let surplus = realised.ranges_of(*id).filter(|range| !desired.source_ranges.contains(&(*id, *range)));
@@ -268,7 +268,7 @@ pub fn delete_services(
     let services = touched
         .services
         .iter()
-        .filter(|id| realised.services.contains_key(id) && !desired.services.contains_key(id))
+        .filter(|id| realised.services.contains_key(*id) && !desired.services.contains_key(*id))
         .filter(|id| !is_referenced(**id))
         .map(|id| MapOp::DeleteService(*id));
     ranges.chain(services).collect()

@@ -131,7 +131,7 @@ fn ids_survive_a_restart() {
     let round = engine.reconcile(&mut datapath, Moment(1));
     assert_eq!((round.done, round.pruned.count()), (2, 1), "only the one that is gone: its frontend and its entry");
     let after = datapath.dump().expect("readable");
-    assert!(after.services.iter().all(|(id, entry)| before.services.get(&id) == Some(entry)));
+    assert!(after.services.iter().all(|(id, entry)| before.services.get(id) == Some(entry)));
 }
 
 #[test]

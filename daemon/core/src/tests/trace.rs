@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::{Errno, Verdict, destination, is_answer, refuses_bind, taken_nodeports, trace};
 use crate::model::addr::L4Addr;
-use crate::state::entries::{BackendId, FrontendEntry, IdMap, MapState, ServiceEntry, ServiceId, Slot};
+use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -102,7 +102,7 @@ fn an_exact_address_comes_before_a_nodeport() {
 #[test]
 fn a_frontend_without_its_entry_refuses() {
     let mut state = kernel(&["192.0.2.1:80"], &[], &[("198.51.100.1:80", false)]);
-    state.services = IdMap::new();
+    state.services.clear();
     assert_eq!(verdict(&state, "198.51.100.1:80"), "ECONNREFUSED");
 }
 
@@ -176,7 +176,7 @@ fn a_nodeport_may_be_bound_where_its_service_says_so() {
     set_may_be_bound(&mut state, true);
     assert_eq!(refused(&state), [false; 3]);
     assert_eq!(taken_nodeports(&state, l4("[::]:30080"), false).count(), 0, "and is not reported as taken");
-    state.services = IdMap::new();
+    state.services.clear();
     assert_eq!(refused(&state), [true; 3], "an entry that is not there says nothing");
 }
 

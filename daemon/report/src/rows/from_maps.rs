@@ -109,7 +109,7 @@ impl MapContent {
 
     /// The names of the services in the maps, as far as they are known.
     pub fn services(&self) -> BTreeSet<&ServiceName> {
-        self.state.services.keys().filter_map(|id| Some(&self.port(id)?.service)).collect()
+        self.state.services.keys().filter_map(|id| Some(&self.port(*id)?.service)).collect()
     }
 
     /// The services with this address, at any port.
@@ -160,8 +160,8 @@ impl MapContent {
 
     /// The rows of `/backends`, by service, port and address.
     pub fn backends(&self, filter: &Filter) -> Vec<BackendRow> {
-        let ids = self.state.services.iter().filter(|(id, _)| self.accepts(filter, *id));
-        let mut ports: Vec<_> = ids.map(|(id, entry)| (self.port(id), id, entry)).collect();
+        let ids = self.state.services.iter().filter(|(id, _)| self.accepts(filter, **id));
+        let mut ports: Vec<_> = ids.map(|(id, entry)| (self.port(*id), *id, entry)).collect();
         ports.sort_by_key(|(port, id, _)| (port.is_none(), *port, *id));
         let rows = ports.into_iter().flat_map(|(port, _, entry)| {
             entry.cluster.chunk_by(|left, right| left.addr == right.addr).map(move |slots| BackendRow {

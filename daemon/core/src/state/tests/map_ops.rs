@@ -177,7 +177,7 @@ fn ranges_that_are_not_desired_go_after_the_moves() {
 /// Every entry of either state.
 fn all(desired: &MapState, realised: &MapState) -> Touched {
     let mut all = Touched {
-        services: desired.services.keys().chain(realised.services.keys()).collect(),
+        services: desired.services.keys().chain(realised.services.keys()).copied().collect(),
         frontends: desired.frontends.keys().chain(realised.frontends.keys()).copied().collect(),
         node_addrs: desired.node_addrs.iter().chain(realised.node_addrs.iter()).copied().collect(),
         uplinks: desired.uplinks.keys().chain(realised.uplinks.keys()).copied().collect(),
