@@ -145,16 +145,12 @@ impl fmt::Display for Drift {
 pub fn differing_entries(content: &Content, state: &MapState) -> Vec<EntryKey> {
     let actual = &content.state;
     let mut keys = BTreeSet::new();
-    keys.extend(missing_or_changed(&state.services, &actual.services).map(|id| EntryKey::Service(*id)));
-    keys.extend(surplus(&actual.services, &state.services).map(|id| EntryKey::Service(*id)));
-    keys.extend(missing_or_changed(&state.frontends, &actual.frontends).map(|a| EntryKey::Frontend(*a)));
-    keys.extend(surplus(&actual.frontends, &state.frontends).map(|a| EntryKey::Frontend(*a)));
+    keys.extend(differing(&state.services, &actual.services).map(|id| EntryKey::Service(*id)));
+    keys.extend(differing(&state.frontends, &actual.frontends).map(|a| EntryKey::Frontend(*a)));
     keys.extend(in_one(&state.node_addrs, &actual.node_addrs).map(|addr| EntryKey::NodeAddress(*addr)));
-    keys.extend(missing_or_changed(&state.outside, &actual.outside).map(|a| EntryKey::Outside(*a)));
-    keys.extend(surplus(&actual.outside, &state.outside).map(|a| EntryKey::Outside(*a)));
+    keys.extend(differing(&state.outside, &actual.outside).map(|a| EntryKey::Outside(*a)));
     keys.extend(in_one(&state.source_ranges, &actual.source_ranges).map(|(id, r)| EntryKey::SourceRange(*id, *r)));
-    keys.extend(missing_or_changed(&state.uplinks, &actual.uplinks).map(|index| EntryKey::Uplink(*index)));
-    keys.extend(surplus(&actual.uplinks, &state.uplinks).map(|index| EntryKey::Uplink(*index)));
+    keys.extend(differing(&state.uplinks, &actual.uplinks).map(|index| EntryKey::Uplink(*index)));
     keys.extend(content.broken.entries.keys());
     keys.into_iter().collect()
 }
@@ -164,18 +160,13 @@ fn in_one<'a, T: Ord>(a: &'a imbl::OrdSet<T>, b: &'a imbl::OrdSet<T>) -> impl It
     a.iter().filter(|it| !b.contains(*it)).chain(b.iter().filter(|it| !a.contains(*it)))
 }
 
-fn missing_or_changed<'a, K: Ord, V: PartialEq>(
-    wanted: &'a imbl::OrdMap<K, V>,
-    actual: &'a imbl::OrdMap<K, V>,
+/// The keys with a value that only one of the maps has, or that differs.
+fn differing<'a, K: Ord, V: PartialEq>(
+    a: &'a imbl::OrdMap<K, V>,
+    b: &'a imbl::OrdMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
-    wanted.iter().filter(|(key, value)| actual.get(*key) != Some(*value)).map(|(key, _)| key)
-}
-
-fn surplus<'a, K: Ord, V>(
-    actual: &'a imbl::OrdMap<K, V>,
-    wanted: &'a imbl::OrdMap<K, V>,
-) -> impl Iterator<Item = &'a K> {
-    actual.keys().filter(|key| !wanted.contains_key(*key))
+    let missing_or_changed = a.iter().filter(|(key, value)| b.get(*key) != Some(*value)).map(|(key, _)| key);
+    missing_or_changed.chain(b.keys().filter(|key| !a.contains_key(*key)))
 }
 
 /// The kind and the fault of the entry, if the maps differ from what nodelb wrote there.
