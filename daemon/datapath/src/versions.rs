@@ -94,6 +94,15 @@ impl Lock {
     }
 }
 
+impl Drop for Lock {
+    /// Closing does not unlock while a child between fork and exec has the file open, too.
+    fn drop(&mut self) {
+        for file in &self.files {
+            let _ = file.unlock();
+        }
+    }
+}
+
 /// Makes sure that only nodelb's user and root can change the directory, or lock it: bpffs is often mounted so that every
 /// user may create directories in it.
 fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {

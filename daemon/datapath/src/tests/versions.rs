@@ -34,6 +34,18 @@ fn what_was_made_again_is_locked_again() {
 }
 
 #[test]
+fn a_lock_ends_with_its_owner_also_while_a_child_has_the_file_open() {
+    let directory = scratch("inherited");
+    fs::create_dir_all(directory.join("v1")).unwrap();
+    let lock = Lock::take(&directory).unwrap().unwrap();
+    let inherited: Vec<_> = lock.files.iter().map(|file| file.try_clone().unwrap()).collect();
+    drop(lock);
+    assert!(Lock::take(&directory).unwrap().is_some());
+    drop(inherited);
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn every_layout_has_one_reader_and_todays_is_the_last() {
     let layouts: Vec<u32> = READERS.iter().map(|reader| reader.layout).collect();
     assert!(layouts.is_sorted_by(|a, b| a < b), "{layouts:?}");
