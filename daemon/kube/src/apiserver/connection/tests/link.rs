@@ -22,9 +22,13 @@ use crate::apiserver::credentials::login::{Material, Secret};
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(in crate::apiserver) fn connector() -> Connector {
+    pinging_after(ConnectTimeouts::default().ping_after)
+}
+
+fn pinging_after(ping_after: Duration) -> Connector {
     let timeouts = ConnectTimeouts {
-        ping_after: Duration::from_millis(100),
-        ping_answer: Duration::from_millis(100),
+        ping_after,
+        ping_answer: ping_after,
         connect: Duration::from_millis(500),
         handshake: Duration::from_millis(500),
         refusal: Duration::from_millis(100),
@@ -300,13 +304,14 @@ async fn dropping_a_link_cuts_it() {
 async fn a_frozen_server_is_noticed_though_its_kernel_answers() {
     let authority = Authority::new();
     let serving = Serving::start(&authority, &["h2"], |_| stream("first"));
-    let link = open(&serving, &authority).await;
+    let (connector, login) = (pinging_after(Duration::from_millis(100)), token_login(&authority, "abc"));
+    let link = Link::open(&connector, serving.at, &server_at(serving.at), &login).await.unwrap();
     let mut body = link.get("/", TIMEOUT).await.unwrap().into_body();
     body.frame().await.unwrap().unwrap();
     let thaw = serving.freeze();
     let start = Instant::now();
     let error = body.frame().await.unwrap().unwrap_err();
-    assert!(start.elapsed() < Duration::from_millis(800), "{:?}: {error}", start.elapsed());
+    assert!(start.elapsed() < TIMEOUT, "{:?}: {error}", start.elapsed());
     assert!(link.ended().await.to_string().contains("keep-alive timed out"), "{}", link.ended().await);
     drop(thaw);
 }
