@@ -12,8 +12,12 @@ use nodelb_core::history::{History, Stamp};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
-use nodelb_core::state::dump::dump;
 use nodelb_core::state::entries::{MapOp, MapState, Realised};
+
+#[path = "dump.rs"]
+mod dump;
+
+pub(crate) use dump::dump;
 
 /// Large enough for every test.
 pub(crate) const ROOMY: Limits =

@@ -4,14 +4,13 @@ use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::service::FrontendKind;
-use nodelb_core::state::dump::dump;
 use nodelb_core::trace::{self, Verdict};
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
 use proptest::prelude::*;
 
 use crate::cases;
-use crate::model::Host;
+use crate::model::{Host, dump};
 use crate::world::{changes, changes_and_order, disputed, facts, host, reordered, without};
 
 /// A host after these changes, sent at once.

@@ -33,6 +33,10 @@ pub mod table;
 pub mod text;
 pub mod trace;
 
+/// The name that tests which other packages include, too, have for this one.
+#[cfg(test)]
+extern crate self as nodelb_core;
+
 #[cfg(test)]
 #[path = "tests/claimed.rs"]
 mod claimed;

@@ -1,7 +1,6 @@
 //! The desired and the realised content of the maps, the operations that lead from one to the other, the ids, and the
 //! owners.
 
-pub mod dump;
 pub mod entries;
 pub mod ids;
 pub mod kernel_check;

@@ -15,7 +15,6 @@ use crate::model::node::NodeFacts;
 use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use crate::state::dump::dump;
 use crate::state::entries::{MapOp, MapState};
 use crate::state::status::Status;
 use crate::trace::{Verdict, trace};
@@ -24,6 +23,10 @@ use crate::trace::{Verdict, trace};
 mod checks_before_sync;
 #[path = "engine/deferred.rs"]
 mod deferred;
+#[path = "../../../../tests/dump.rs"]
+mod dump;
+#[path = "engine/dumped.rs"]
+mod dumped;
 #[path = "engine/firstsync.rs"]
 mod firstsync;
 #[path = "engine/outside.rs"]
@@ -33,6 +36,7 @@ mod rig;
 #[path = "engine/storms.rs"]
 mod storms;
 
+use dump::dump;
 use rig::{LIMITS, engine_with, failing, l4, name, new_pair, service, serving, slice, synced, text, upsert};
 
 #[test]

@@ -17,18 +17,20 @@ use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use nodelb_core::model::uplink::Translation;
-use nodelb_core::state::dump::dump;
 use nodelb_core::state::entries::MapOp;
 use nodelb_core::state::status::Status;
 
 use crate::explain::reports;
 use crate::explain::rows::OutsideAccess::{Draining, NoSourceRange, NodeOnly, Off, Refused, Served};
 
+#[path = "../../../../tests/dump.rs"]
+mod dump;
 #[path = "engine/nodeaddrs.rs"]
 mod nodeaddrs;
 #[path = "../../../core/src/tests/engine/rig.rs"]
 mod rig;
 
+use dump::dump;
 use rig::{
     LIMITS, ON, ROOM, backends, engine_on, engine_with, exposed, l4, name, new_pair, service, serving, slice, synced,
 };

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::dump;
+use super::dump::dump;
 use crate::model::addr::L4Addr;
 use crate::model::source_range::SourceRange;
 use crate::state::entries::{

@@ -1,14 +1,14 @@
-//! The maps as text with one line per entry, for operators and for comparisons in the scenario tests. It contains names
-//! instead of ids, so that two equivalent states have the same text.
+//! The maps as text with one line per entry, for comparisons in tests. It contains names instead of ids, so that two
+//! equivalent states have the same text.
 
 use std::fmt::Write as _;
 
-use crate::model::addr::Addr;
-use crate::state::entries::{MapState, ServiceId, Slot, UplinkEntry, backends_of};
+use nodelb_core::model::addr::Addr;
+use nodelb_core::state::entries::{MapState, ServiceId, Slot, UplinkEntry, backends_of};
 
 /// Every entry, in address order. `name_of` returns the name of a service id; an id without a name is shown as `service
 /// 7`.
-pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> String {
+pub(crate) fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> String {
     let name = |id: ServiceId| name_of(id).unwrap_or_else(|| format!("service {id}"));
     let mut services: Vec<String> = Vec::with_capacity(state.services.len());
     for (id, entry) in state.services.iter() {
@@ -84,7 +84,3 @@ fn list(slots: &[Slot]) -> String {
 fn push(text: &mut String, args: std::fmt::Arguments<'_>) {
     text.write_fmt(args).expect("writing to a String does not fail");
 }
-
-#[cfg(test)]
-#[path = "tests/dump.rs"]
-mod tests;
