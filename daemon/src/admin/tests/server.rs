@@ -6,6 +6,8 @@ use nodelb_core::model::service::FrontendKind;
 use tokio::net::TcpStream;
 
 use super::{LIMITS, STREAMS};
+use crate::admin::drain;
+use crate::admin::routes::ROUTES;
 use crate::http::ServerLimits;
 use crate::status::{Check, Health};
 
@@ -25,31 +27,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
     let body: serde_json::Value = serde_json::from_str(list.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     let routes: Vec<&str> =
         body["routes"].as_array().unwrap().iter().map(|row| row["route"].as_str().unwrap()).collect();
-    let expected = [
-        "/",
-        "/status",
-        "/services",
-        "/frontends",
-        "/backends",
-        "/maps",
-        "/history",
-        "/diff",
-        "/trace",
-        "/sources",
-        "/dns",
-        "/apiservers",
-        "/devices",
-        "/connections",
-        "/counters",
-        "/drops",
-        "/packets",
-        "/config",
-        "/openapi.json",
-        "/healthz",
-        "/readyz",
-        "/metrics",
-        "/drains",
-    ];
+    let expected: Vec<&str> = ROUTES.iter().map(|route| route.path).chain([drain::PATH]).collect();
     assert_eq!(routes, expected);
     for route in routes.into_iter().filter(|route| !["/metrics", "/openapi.json", "/drains"].contains(route)) {
         let question = if route == "/trace" { "/trace?to=10.96.7.7:80".into() } else { format!("{route}?output=text") };
