@@ -132,6 +132,11 @@ impl Browser {
         }
     }
 
+    /// Sets the size of the window. Chromium has none that is narrower than 500 pixels.
+    pub(crate) async fn resize(&self, width: u32, height: u32) {
+        self.client.set_window_size(width, height).await.expect("another size");
+    }
+
     /// The result of an expression in the page.
     pub(crate) async fn value(&self, expression: &str) -> Value {
         self.client.execute(&format!("return {expression};"), Vec::new()).await.expect("a value")

@@ -87,6 +87,21 @@ fn the_table_is_filtered_and_an_address_traced() {
 }
 
 #[test]
+fn details_are_readable_on_a_phone() {
+    run("views::details_are_readable_on_a_phone", || async {
+        let _daemon = Daemon::start(&shop(TWO));
+        let browser = Browser::start().await;
+        browser.resize(500, 800).await;
+        browser.open("#service/shop/web").await;
+        browser.until("document.querySelector('.detail')?.innerText.includes('10.1.0.2:8080')").await;
+        browser.until("[...document.querySelectorAll('.detail td')].every((cell) => cell.offsetHeight < 30)").await;
+        browser.until("document.documentElement.scrollWidth <= innerWidth").await;
+        browser.screenshot("phone").await;
+        browser.close().await;
+    });
+}
+
+#[test]
 fn a_killed_daemon_is_named_and_the_page_continues_after_it() {
     run("views::a_killed_daemon_is_named_and_the_page_continues_after_it", || async {
         let mut daemon = Daemon::start(&shop(TWO));

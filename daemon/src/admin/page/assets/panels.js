@@ -86,7 +86,8 @@ export function drawTiles() {
 export function drawTimeline() {
   const records = view.selected ? state.history.filter((record) => record.service === view.selected) : state.history;
   byId("timeline").querySelector("h2").textContent = view.selected ? `Timeline of ${view.selected}` : "Timeline";
-  replace(byId("records"), ...records.slice(0, 200).map(record));
+  const shown = records.slice(0, 200).map(record);
+  replace(byId("records"), ...(shown.length ? shown : [element("li", {}, "No changes are recorded.")]));
 }
 
 const LEVEL = { Held: "warning", LastResort: "warning", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
