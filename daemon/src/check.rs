@@ -239,8 +239,12 @@ pub(super) fn closed(named: &[ServiceAccess]) -> Vec<String> {
         let (at, owner, group, mode) =
             (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);
         let remedy = match owner {
-            0 => format!("`chmod u{} {at}`", remedy.trim_start_matches('o')),
-            _ => format!("`chown root {at}` (or `chmod {remedy} {at}` if it contains no secret)"),
+            0 => format!("`chmod u{} {at}`", &remedy[1..]),
+            _ => {
+                let closed_to_owner = (bits << 6) & !mode != 0;
+                let and = if closed_to_owner { format!(" && chmod u{} {at}", &remedy[1..]) } else { String::new() };
+                format!("`chown root {at}{and}` (or `chmod {remedy} {at}` if it contains no secret)")
+            }
         };
         Some(format!(
             "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), because \

@@ -46,12 +46,7 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
         let count = files.ignored.len();
         notices.push(format!("{count} ignored, since service files end in .toml, .yaml, .yml or .json: {names}"));
     }
-    let problem = directory.trouble.map(|error| {
-        format!(
-            "cannot be read: {error}; still serving the last valid \
-         version"
-        )
-    });
+    let problem = directory.trouble.map(|error| format!("cannot be read: {error}"));
     SourceReport {
         source: Source::Files,
         path: directory.path.display().to_string(),

@@ -147,7 +147,7 @@ impl RunningFileSource {
         let directory = self.source.directory.borrow_and_update().clone();
         let hints = self.hints(&asked);
         let found = self.changes(directory.clone(), hints).await;
-        self.set_trouble(&directory, found.as_ref().err().map(ToString::to_string));
+        self.set_trouble(&directory, found.as_ref().err().map(scan::explained));
         let mut changes = found.unwrap_or_default();
         if self.trouble.is_none() {
             changes.extend(self.synced_change());

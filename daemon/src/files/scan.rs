@@ -123,7 +123,7 @@ fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> O
             std::fs::symlink_metadata(path).ok()?;
             Stamp::Unreadable("a symbolic link to nothing; correct or remove it".into())
         }
-        Err(error) => Stamp::Unreadable(format!("cannot be read: {error}")),
+        Err(error) => Stamp::Unreadable(format!("cannot be read: {}", explained(&error))),
     };
     if before == Some(&stamp) && !hints.everything && !hints.touched.contains(name) {
         return Some(Finding::Same);
@@ -133,10 +133,16 @@ fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> O
         Stamp::Version(..) => match read_settled(path, format) {
             Ok(Some((stamp, bytes))) => return Some(Finding::Read(stamp, parse(path, &bytes))),
             Ok(None) => return Some(Finding::Unsettled),
-            Err(error) => format!("cannot be read: {error}"),
+            Err(error) => format!("cannot be read: {}", explained(&error)),
         },
     };
     Some(Finding::Read(Stamp::Unreadable(why.clone()), Err(vec![Problem::whole(why)])))
+}
+
+/// The error, with the next step if there is one.
+pub(super) fn explained(error: &io::Error) -> String {
+    let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+    format!("{error}{}", if is_denied { "; see `nodelb check-config`" } else { "" })
 }
 
 /// The reason why an existing file is not read at all, if so.

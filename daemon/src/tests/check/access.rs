@@ -57,7 +57,10 @@ fn what_is_closed_on_the_way_is_named() {
     );
     assert!(lines[0].contains("mode 0600"), "{lines:?}");
     if geteuid().is_root() {
-        assert!(lines[0].contains("run `chown root "), "{lines:?}");
+        assert!(lines[0].contains("run `chown root ") && !lines[0].contains("&&"), "{lines:?}");
+        set(&file, 1000, 0o000);
+        let both = format!("run `chown root {0} && chmod u+r {0}` (or", fs::canonicalize(&file).unwrap().display());
+        assert!(lines_about(scratch.path(), &link, Use::Read)[0].contains(&both), "{both}");
         set(&file, 0, 0o000);
         let lines = lines_about(scratch.path(), &link, Use::Read);
         assert!(lines[0].contains("run `chmod u+r ") && !lines[0].contains("chown"), "{lines:?}");
