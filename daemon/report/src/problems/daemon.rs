@@ -201,7 +201,9 @@ fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
     let (kind, cause) = match *reason {
         "no-port" => (
             Reason::PacketPortsExhausted,
-            "no source port is free towards a backend: see packets.snat-ports".to_owned(),
+            "no source port is free towards a backend: use more backends, externalTrafficPolicy Local, or a larger range \
+             in packets.snat-ports"
+                .to_owned(),
         ),
         "no-route" => (Reason::PacketsNotRouted, "this node has no route to a backend or to a client".to_owned()),
         "no-forwarding" => (

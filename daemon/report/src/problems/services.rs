@@ -94,7 +94,9 @@ fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: 
     let why = || snapshot.source_problem(name).or_else(unready);
     let unused = reports::unused_text(snapshot, name);
     let why = match unused.clone().or_else(why) {
-        Some(why) if degraded.had_backends && unused.is_none() => format!("{why}{}", changed(&degraded.cause)),
+        Some(why) if degraded.had_backends && unused.is_none() && !why.starts_with(&*degraded.cause.origin.object) => {
+            format!("{why}{}", changed(&degraded.cause))
+        }
         Some(why) => why,
         None if degraded.had_backends => emptied(&degraded.cause),
         None => format!("none since {} was read", origin().unwrap_or_default()),

@@ -14,6 +14,7 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::model::drain::Drain;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
@@ -118,6 +119,18 @@ fn a_good_node_has_no_problem() {
     let mut node = Node::new();
     node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
     assert_eq!(node.problems(), []);
+}
+
+#[test]
+fn the_end_of_a_hold_is_named_once() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    let Change::UpsertSlice(mut emptied) = slice("shop/web", &[]) else { panic!("a slice") };
+    emptied.origin.object = format!("{HOLD_ENDED} (5s) of DNS A record of web.example").into();
+    emptied.problem = Some("NXDOMAIN".into());
+    node.send([Change::UpsertSlice(emptied)]);
+    let cause = "no usable backend: the end of dns.hold (5s) of DNS A record of web.example: NXDOMAIN";
+    assert_eq!(only(&node.problems()).cause, cause);
 }
 
 #[test]
