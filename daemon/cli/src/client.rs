@@ -248,7 +248,7 @@ impl fmt::Display for Unreachable {
             write!(f, "\n{}", pins.effect())?;
         }
         let other = "Other address: --admin. The socket is for root and its group.";
-        write!(f, "\nCheck: systemctl status nodelb; journalctl -u nodelb. {other}")
+        write!(f, "\nCheck: systemctl status nodelb; journalctl -u nodelb. Start it: systemctl start nodelb.\n{other}")
     }
 }
 

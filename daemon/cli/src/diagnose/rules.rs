@@ -12,8 +12,8 @@ mod witnesses;
 
 use context::Context;
 use nodelb_core::text;
-use nodelb_report::problems::{Problem, Severity as ProblemSeverity};
-use nodelb_report::rows::{FindingRow as Finding, FindingSeverity as Severity};
+use nodelb_report::problems::Problem;
+use nodelb_report::rows::FindingRow as Finding;
 
 use super::catalogue;
 use super::facts::Facts;
@@ -91,12 +91,7 @@ fn by_status(context: &Context<'_>, found: &[Finding]) -> Vec<Finding> {
     let all = context.daemon.iter().flat_map(|daemon| &daemon.problems);
     let new = all.filter(|problem| !is_covered(problem)).filter_map(|problem| {
         let entry = catalogue::findings().iter().find(|entry| entry.problems.contains(&problem.reason))?;
-        let severity = match problem.severity {
-            ProblemSeverity::Notice => Severity::Info,
-            ProblemSeverity::Warning => Severity::Warning,
-            ProblemSeverity::Critical => Severity::Critical,
-        };
-        let finding = || context.finding(entry.kind, &*problem.cause).severity(severity);
+        let finding = || context.finding(entry.kind, &*problem.cause);
         context.concerns(entry, problem).then(finding)
     });
     let mut new: Vec<Finding> = new.collect();

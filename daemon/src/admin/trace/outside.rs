@@ -13,7 +13,8 @@ use crate::devices::mode::{Activity, Decision};
 pub(super) fn access(explanation: &Explanation) -> Option<String> {
     let kind = explanation.claims.first().map_or(FrontendKind::Static, |row| row.kind);
     let text = match explanation.outside?.access {
-        OutsideAccess::Served | OutsideAccess::NoLocalBackend => "served",
+        OutsideAccess::Served => "served",
+        OutsideAccess::NoLocalBackend => "served, but only by backends on this node, and none is usable",
         OutsideAccess::Draining => "not served now: nodelb translates no new connections from outside the node",
         OutsideAccess::Off if is_off(explanation) => "not served: packets.mode is off",
         OutsideAccess::Off => "not served: nodelb does not translate connections from outside the node",

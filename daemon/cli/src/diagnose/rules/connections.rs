@@ -110,11 +110,14 @@ pub(super) fn frontends(context: &Context<'_>) -> Vec<Finding> {
     }
     let mut tests = context.facts.connect_tests.iter();
     let does_a_backend = tests.any(|connect| connect.is_backend && connect.accepted().is_some());
+    // As in `/status`: critical is what concerns all addresses of the service.
+    let mut tests = context.facts.connect_tests.iter();
+    let does_a_frontend = tests.any(|connect| !connect.is_backend && connect.accepted().is_some());
     let found = by_kind.into_iter().map(|((kind, severity), failed)| {
         let (first, why) = failed[0];
         let what = format!("a connection from here to {} fails: {why}", first.to);
         let backends = does_a_backend.then_some("a backend of it can be connected to directly");
-        let finding = context.finding(kind, what).severity(severity);
+        let finding = context.finding(kind, what).severity(if does_a_frontend { Severity::Warning } else { severity });
         finding.evidence(failed.iter().skip(1).take(10).filter_map(one_line)).evidence(backends)
     });
     found.collect()

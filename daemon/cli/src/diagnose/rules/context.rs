@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nodelb_core::durations;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{self, listed};
-use nodelb_report::problems::Problem;
+use nodelb_report::problems::{Problem, Severity as ProblemSeverity};
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 use crate::diagnose::catalogue::{self, FindingEntry};
@@ -58,6 +58,11 @@ impl<'f> Context<'f> {
         if let Some(problem) = self.problem(entry) {
             problem.cause.clone_into(&mut finding.what);
             finding.since = problem.since;
+            finding.severity = match problem.severity {
+                ProblemSeverity::Notice => Severity::Info,
+                ProblemSeverity::Warning => Severity::Warning,
+                ProblemSeverity::Critical => Severity::Critical,
+            };
             // A command that is this one shows no more.
             finding.command = Some(&problem.command).filter(|it| !it.starts_with("nodelb diagnose")).cloned();
         }

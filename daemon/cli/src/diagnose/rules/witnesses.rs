@@ -102,8 +102,9 @@ pub(super) fn apiserver_away(context: &Context<'_>, daemon: &Daemon) -> Option<F
         return None;
     }
     let session = daemon.session.as_ref()?;
-    // Of an address that is Refused, the error names what is wrong: the certificate, the credentials, or the cluster.
-    let is_refused = !daemon.apiservers.is_empty() && daemon.apiservers.iter().all(|row| row.state == "Refused");
+    // Of these, the error names what is wrong: the certificate, the credentials, or the cluster.
+    let is_named = |state: &str| ["Refused", "NotReady"].contains(&state);
+    let is_refused = !daemon.apiservers.is_empty() && daemon.apiservers.iter().all(|row| is_named(&row.state));
     let case = if session.problem.is_some() || is_refused { "credentials" } else { "" };
     let what = format!("no API server in use{}", because(&session.problem));
     let since = session.last_response.map(|seconds| format!("the last response was {} ago", lasting(seconds)));

@@ -884,8 +884,10 @@ fn a_connection_that_others_translate_is_evidence_only_with_their_programs() {
     facts.connect_tests[1].peer = Some("10.1.0.9:8080/TCP".into());
     assert_eq!(found(&facts), None, "the backends may have changed a moment ago");
     let cause = "programs of other software run before nodelb's: a (1) at connect4";
-    let shared =
-        Problem { severity: ProblemSeverity::Notice, ..problem("HooksShared", "hooks", cause, "nodelb diff --probe") };
+    let shared = Problem {
+        severity: nodelb_report::problems::Severity::Notice,
+        ..problem("HooksShared", "hooks", cause, "nodelb diff --probe")
+    };
     daemon(&mut facts).problems = vec![shared];
     let evidence = "a connection to 10.96.7.7:80/TCP reached 10.1.0.9:8080/TCP, which is no backend that nodelb uses";
     assert_eq!(found(&facts), Some((Severity::Warning, cause.into(), vec![evidence.into()])));
@@ -975,6 +977,7 @@ fn a_situation_has_the_words_and_the_command_of_status() {
     assert_eq!(of(Kind::NoBackends).since.map(|since| since.to_string()).as_deref(), Some("2027-01-15T07:59:30.000Z"));
     assert_eq!(of(Kind::LastResort).command.as_deref(), Some("nodelb backends shop/web"));
     assert_eq!(of(Kind::NotTranslated).what, "the datapath is in memory");
+    assert_eq!(of(Kind::NotTranslated).severity, Severity::Warning, "that of the problem");
     assert_eq!(of(Kind::FrontendRefused).explained_by, Some(Kind::NoBackends));
     assert!(
         !found.iter().any(|finding| finding.what.contains("another one") || finding.what.contains("restart needed"))
@@ -1002,7 +1005,9 @@ fn remedies_fit_the_case() {
         remedy(&facts, Kind::ApiserverAway)
     };
     assert!(away("Failed", "connection refused").contains("check that the API servers run"));
-    assert!(away("Refused", "401 Unauthorized").contains("correct what the message names"));
+    for state in ["Refused", "NotReady"] {
+        assert!(away(state, "401 Unauthorized").contains("correct what the message names"), "{state}");
+    }
 }
 
 /// The first of the examples in which the cause was the last finding: the kubeconfig does not exist.
@@ -1027,7 +1032,7 @@ fn a_missing_kubeconfig_is_the_cause_of_everything_else() {
     let causes: Vec<_> = found.iter().filter(|finding| finding.explained_by.is_none()).collect();
     let [cause] = causes[..] else { panic!("{found:#?}") };
     assert_eq!((cause.kind, cause.severity), (Kind::ApiserverAway, Severity::Critical));
-    assert!(cause.what.contains(why) && cause.remedy.as_ref().unwrap().contains("reads the file again"), "{cause:#?}");
+    assert!(cause.what.contains(why) && cause.remedy.as_ref().unwrap().contains("tries again"), "{cause:#?}");
 }
 
 #[test]
