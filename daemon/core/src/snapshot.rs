@@ -260,10 +260,12 @@ impl Snapshot {
         failed.filter(|(addr, _)| self.desired.node_addrs.contains(addr))
     }
 
-    /// The number of service ports in the maps that no source describes.
-    pub fn unowned(&self) -> usize {
-        let ids = self.realised.services.keys().filter(|id| **id != ServiceId::CANARY);
-        ids.filter(|id| !self.owners.contains_key(*id)).count()
+    /// The number of service ports in the maps that no source describes, and that the source described earlier, or may
+    /// have.
+    pub fn unowned(&self, source: Source) -> usize {
+        let entries = self.realised.services.iter().filter(|(id, _)| **id != ServiceId::CANARY);
+        let unowned = entries.filter(|(id, _)| !self.owners.contains_key(*id));
+        unowned.filter(|(_, entry)| entry.tag.is_none_or(|tag| tag.source == source)).count()
     }
 
     pub fn sources(&self) -> impl Iterator<Item = Source> {

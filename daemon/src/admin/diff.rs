@@ -28,7 +28,9 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAn
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare_between_rounds(state, filter, now)?;
     if *filter == Filter::default() {
-        rows.splice(0..0, state.sources().iter().filter_map(listed_with_problems));
+        let absent = &state.snapshot().absent;
+        let listed = state.sources(now).into_iter().filter(|report| !absent.contains(&report.source));
+        rows.splice(0..0, listed.filter_map(|report| listed_with_problems(&report)));
         rows.extend(state.datapath.link_faults().into_iter().map(unattached));
     }
     rows.splice(0..0, live);

@@ -51,7 +51,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     services(&mut exposition, &snapshot, &state.summary(&snapshot).counts);
     health(&mut exposition, state, now);
     problems(&mut exposition, &state.problems(now));
-    sources(&mut exposition, &snapshot, &state.sources(), now);
+    sources(&mut exposition, &snapshot, &state.sources(now), now);
     let apiservers = state.apiservers();
     if apiservers.pool.is_some() {
         self::apiservers(&mut exposition, &apiservers, now);

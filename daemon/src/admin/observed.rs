@@ -82,7 +82,7 @@ impl AdminState {
             clocks: now.clocks(),
             checks: self.readiness(now),
             history: self.history(),
-            sources: self.sources(),
+            sources: self.sources(now),
             apiserver: apiservers.pool.is_some().then(|| apiserver(&apiservers, now)),
             is_in_memory: self.datapath.kernel().is_none(),
             tables,

@@ -10,6 +10,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::{Clock, unix_seconds};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::Reloads;
 use tokio::sync::{mpsc, watch};
@@ -117,11 +118,13 @@ impl AdminState {
         self.packets.as_ref().map(|packets| latest(&packets.devices)).unwrap_or_default()
     }
 
-    /// The rows of all sources: files first, then their DNS names, then Kubernetes.
-    pub(super) fn sources(&self) -> Vec<SourceReport> {
+    /// The rows of all sources: files first, then their DNS names, then Kubernetes; then those that are kept without being
+    /// configured.
+    pub(super) fn sources(&self, now: Now) -> Vec<SourceReport> {
         let mut rows = self.files.borrow().to_vec();
         rows.extend(self.dns.borrow().source.clone());
         rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
+        rows.extend(reports::absent_sources(&self.snapshot(), now.clocks().time_of(Moment(0))));
         rows
     }
 

@@ -20,7 +20,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
         problems: state.problems(now),
         counts: state.summary(&snapshot).counts.clone().into(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
-        sources: state.sources().iter().map(SourceSummary::from).collect(),
+        sources: state.sources(now).iter().map(SourceSummary::from).collect(),
         changes: state
             .history()
             .latest_first()

@@ -12,9 +12,12 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice};
+use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::{Slot, backends_of};
 use nodelb_core::state::status::Status;
+use nodelb_core::text::counted;
 
 /// The rows of `/frontends`, by address, then in order of precedence.
 pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
@@ -166,6 +169,33 @@ fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
         "it asks for health checks, and its backends are not checked: kubernetes.health-checks is false; set it to true \
          and restart nodelb, or remove the annotations"
             .into()
+    })
+}
+
+/// A row of `/sources` for each source of an earlier run that is not configured, as long as something of it is kept.
+pub fn absent_sources(snapshot: &Snapshot, started: Time) -> impl Iterator<Item = SourceReport> + '_ {
+    snapshot.absent.iter().filter_map(move |source| {
+        // The stored state describes these.
+        let ports: Vec<_> = snapshot.owners.values().filter(|owner| owner.source == *source).collect();
+        let services: BTreeSet<&ServiceName> = ports.iter().map(|owner| &owner.key.service).collect();
+        let kept = ports.len() + snapshot.unowned(*source);
+        let problem = format!(
+            "no longer configured: {} kept as last known; configure [{source}] again, or set {source}.enabled to false \
+             to remove them, then restart nodelb",
+            counted(kept, "service port")
+        );
+        (kept > 0).then(|| SourceReport {
+            source: *source,
+            path: format!("[{source}]"),
+            kind: None,
+            state: SourceState::LastGood,
+            services: services.len(),
+            slices: 0,
+            notices: Vec::new(),
+            problems: vec![problem],
+            since: started.0 / 1_000,
+            last_received: None,
+        })
     })
 }
 

@@ -37,7 +37,6 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     failed_checks(observed, &mut found);
     apiserver(observed, &mut found);
     sources(observed, &mut found);
-    absent(observed, &mut found);
     node(observed, &mut found);
     tables(observed, &mut found);
     recent(observed, &mut found);
@@ -89,27 +88,12 @@ fn sources(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// Sources of an earlier run that are not configured any more.
-fn absent(observed: &Observed, found: &mut Vec<Problem>) {
-    let unowned = observed.snapshot.unowned();
-    for source in &observed.snapshot.absent {
-        // Those that the stored state describes have an owner.
-        let owned = observed.snapshot.owners.values().filter(|owner| owner.source == *source).count();
-        let kept = unowned + owned;
-        if kept == 0 {
-            continue;
-        }
-        let cause = format!(
-            "no longer configured: {} kept as last known; configure [{source}] again, or set \
-             {source}.enabled to false to remove them",
-            counted(kept, "service port")
-        );
-        found.push(Problem::new(Reason::SourceAbsent, source.to_string(), cause));
-    }
-}
-
 fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
     let since = Some(Time::from_seconds(report.since));
+    if observed.snapshot.absent.contains(&report.source) {
+        let cause = report.problems.join("; ");
+        return Some(Problem::new(Reason::SourceAbsent, report.source.to_string(), cause).since(since));
+    }
     let object = match (report.kind, report.source) {
         (Some(_), Source::Kubernetes) => format!("{}/{}", report.source, report.path),
         _ => Path::new(&report.path).file_name().map_or_else(|| report.path.clone(), |it| it.display().to_string()),

@@ -99,7 +99,7 @@ reasons! {
         "The services directory cannot be read, or a watch does not work";
     SourceProblems, Warning, "nodelb sources", [],
         "Single objects of a source have problems and are not served as described";
-    SourceAbsent, Warning, "nodelb config", [],
+    SourceAbsent, Warning, "nodelb sources", [],
         "A source is no longer configured, and its services are kept as last known and not updated";
     WatchStale, Warning, "nodelb apiservers", ["NodelbWatchStale"],
         "Nothing was received from a watch for 10 minutes";

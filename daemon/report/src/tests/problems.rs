@@ -518,14 +518,16 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     let mut node =
         Node { engine: Engine::new(config, MapState::default()), maps: MemoryDatapath::new(LIMITS), now: Moment(0) };
     node.send([Change::Synced { source: Source::Files, incomplete: None }]);
-    assert_eq!(node.problems(), [], "nothing is kept");
+    let sources =
+        |node: &Node| reports::absent_sources(&node.engine.snapshot(node.now), Time(7_000)).collect::<Vec<_>>();
+    assert_eq!(sources(&node), [], "nothing is kept");
     // From the stored state.
     let Change::UpsertSlice(slice) = slice("shop/web", &["192.0.2.1:80"]) else { panic!("a slice") };
     let stored = Service { source: Source::Kubernetes, ..service("shop/web", "198.51.100.1:80") };
     let stored_slice = Slice { source: Source::Kubernetes, ..slice };
     node.send([Change::UpsertService(stored), Change::UpsertSlice(stored_slice)]);
-    let found = node.problems();
-    assert_eq!(only(&found).reason, Reason::SourceAbsent);
+    let found = problems(&Observed { sources: sources(&node), ..node.observed() });
+    assert_eq!((only(&found).reason, only(&found).since), (Reason::SourceAbsent, Some(Time(7_000))));
     assert!(only(&found).cause.starts_with("no longer configured: 1 service port kept as last known"), "{found:#?}");
 }
 

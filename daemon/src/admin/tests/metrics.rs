@@ -222,6 +222,26 @@ fn sources_tell_how_old_they_are() {
     );
 }
 
+/// An alert on the metric can fire.
+#[test]
+fn a_source_that_is_kept_without_being_configured_is_not_synced() {
+    let config = EngineConfig {
+        sources: [Source::Kubernetes].into(),
+        previous_sources: [Source::Files].into(),
+        max_services: 9,
+        ..EngineConfig::default()
+    };
+    let mut engine = Engine::new(config, Default::default());
+    service(7).into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut MemoryDatapath::new(LIMITS), Moment(0));
+    let snapshot = watch::channel(Arc::new(engine.snapshot(Moment(0)))).1;
+    let state = AdminState { owner: owner(snapshot), ..state(PoolReport::default()) };
+    let found = samples_of(&state, "nodelb_source_");
+    for expected in ["nodelb_source_synced{source=\"files\"} 0", "nodelb_source_problems{source=\"files\"} 1"] {
+        assert!(found.contains(expected), "{expected}: {found:?}");
+    }
+}
+
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
     let checks = vec![Check::passed("reconcile", "done"), Check::passed("links", "attached"), canary];
     watch::channel(Arc::new(Health { heartbeat: Moment(21_000), checks })).1
