@@ -82,7 +82,7 @@ fn refusals(config: &Config) -> Vec<String> {
     let own = own.filter_map(|it| it.address.and_then(|it| ip_of(&it))).map(Addr::from);
     let node = NodeFacts { addresses: own.collect(), ..NodeFacts::default() };
     let mut notices = Vec::new();
-    for service in files::services(&config.files.directory).unwrap_or_default() {
+    for service in files::described(&config.files.directory).unwrap_or_default().0 {
         for port in &service.ports {
             for frontend in &port.frontends {
                 let Err(refusal) = guard.check_frontend(frontend, port.protocol, &node) else { continue };

@@ -68,10 +68,15 @@ pub fn check(directory: &Path) -> Checked {
     Checked { problems, notices }
 }
 
-/// The services in the valid files of the directory, for a command that works without the daemon. Blocks.
-pub fn services(directory: &Path) -> io::Result<Vec<Arc<Service>>> {
+/// Services and their slices.
+type Described = (Vec<Arc<Service>>, Vec<Arc<Slice>>);
+
+/// The content of the valid files of the directory, for a command that works without the daemon. Blocks.
+pub fn described(directory: &Path) -> io::Result<Described> {
     let contents = accepted(scan::read(directory, &Seen::default(), &Hints::default())?).contents();
-    Ok(contents.values().flat_map(|content| &content.services).map(|found| Arc::clone(&found.value)).collect())
+    let services = contents.values().flat_map(|content| &content.services).map(|found| Arc::clone(&found.value));
+    let slices = contents.values().flat_map(|content| &content.slices).map(|found| Arc::clone(&found.value));
+    Ok((services.collect(), slices.collect()))
 }
 
 fn accepted(listing: Listing) -> Files {

@@ -318,9 +318,7 @@ fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
 fn drained(explanation: &Explanation) -> impl Iterator<Item = (&'static str, String)> {
     let rows = explanation.backends.iter().map(|candidate| &candidate.row);
     let rows = rows.filter(|row| row.state == BackendState::Maintenance);
-    rows.filter_map(|row| {
-        Some(("drain", format!("{} is {}: it gets no new connections", row.address, row.reason.as_ref()?)))
-    })
+    rows.filter_map(|row| Some(("drain", phrases::drained(row.address, row.reason.as_ref()?))))
 }
 
 fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {

@@ -14,7 +14,6 @@ use nodelb_core::change::Change;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::Service;
 use nodelb_datapath::PinnedContent;
 use nodelb_host::clock::unix_seconds;
 use nodelb_kube::source::state_file;
@@ -29,7 +28,7 @@ use super::routes::ROUTES;
 use super::state::Now;
 use super::{maps, trace};
 use crate::config::{Config, DEFAULT_PATH};
-use crate::{files, recorder};
+use crate::{drains, files, recorder};
 
 /// Returns what a daemon with the default configuration file has stored. The maps and the files are read when a request
 /// needs them, and at most once.
@@ -140,17 +139,20 @@ impl Reader {
         Ok(ReadMaps { content, usage })
     }
 
-    /// The names in the services directory, in the stored state of Kubernetes and in the recorded changes. A file that
-    /// cannot be read only leaves names unknown.
+    /// The names and backends in the services directory, in the stored state of Kubernetes and in the recorded changes, and
+    /// the drains. A file that cannot be read only leaves them unknown.
     fn known_names(&self) -> Names {
         let mut names = Names::default();
-        for service in files::services(&self.config.files.directory).unwrap_or_default() {
-            names.add_service(&service);
-        }
+        names.drains = drains::stored(&self.config.state.directory).unwrap_or_default();
+        let (services, slices) = files::described(&self.config.files.directory).unwrap_or_default();
+        services.iter().for_each(|service| names.add_service(service));
+        slices.iter().for_each(|slice| names.add_slice(slice));
         let stored = state_file::read(&state_file::path(&self.config.state.directory), None, "");
         for change in stored.map(|stored| stored.changes).unwrap_or_default() {
-            if let Change::UpsertService(service) = change {
-                names.add_service(&Service::clone(&service));
+            match change {
+                Change::UpsertService(service) => names.add_service(&service),
+                Change::UpsertSlice(slice) => names.add_slice(&slice),
+                _ => {}
             }
         }
         if let Ok(history) = self.stored_history() {

@@ -47,6 +47,11 @@ pub(super) fn path(directory: &Path) -> PathBuf {
     directory.join("drains.json")
 }
 
+/// The drains in the state directory, for a command that works without the daemon. May block.
+pub fn stored(directory: &Path) -> io::Result<BTreeMap<ServiceName, Drains>> {
+    read(&path(directory)).map(|(all, _)| all)
+}
+
 /// The drains in the file, and the entries that cannot be used, each with the problem.
 fn read(path: &Path) -> io::Result<(All, Vec<(ServiceName, String)>)> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;

@@ -13,7 +13,10 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::Record;
 use nodelb_core::model::addr::{Addr, L4Addr};
-use nodelb_core::model::service::{FrontendKind, PortKey, Service, ServiceName, Source};
+use nodelb_core::model::drain::{self, Drain, Drains};
+use nodelb_core::model::service::{
+    Backend, BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, SlicePort, Source,
+};
 use nodelb_core::packets::frontend::find_outside;
 use nodelb_core::state::entries::{MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;
@@ -27,6 +30,9 @@ pub struct Names {
     /// `None` if several ports have this tag.
     ports: BTreeMap<OwnerTag, Option<Arc<PortKey>>>,
     kinds: BTreeMap<(ServiceName, L4Addr), FrontendKind>,
+    backends: BTreeMap<PortKey, BTreeSet<L4Addr>>,
+    /// The backends that an operator drains.
+    pub drains: BTreeMap<ServiceName, Drains>,
 }
 
 impl Names {
@@ -39,6 +45,26 @@ impl Names {
             let kinds = port.frontends.iter().map(|it| ((service.name.clone(), it.l4(port.protocol)), it.kind));
             self.kinds.extend(kinds);
         }
+    }
+
+    /// Adds the backends of a slice. Those with a DNS name are not in it.
+    pub fn add_slice(&mut self, slice: &Slice) {
+        for SlicePort { name, protocol, backends } in &slice.ports {
+            for Backend { addr, port, .. } in backends {
+                let (service, port_name) = (slice.service.clone(), Arc::clone(name));
+                let key = PortKey { service, port: port_name, protocol: *protocol, family: addr.family() };
+                self.backends.entry(key).or_default().insert(L4Addr::new(*addr, *port, *protocol));
+            }
+        }
+    }
+
+    /// The backends of the port that are drained, which the entry therefore does not have.
+    fn drained(&self, key: &PortKey, entry: &ServiceEntry) -> Vec<(L4Addr, &Drain)> {
+        let (Some(drains), Some(known)) = (self.drains.get(&key.service), self.backends.get(key)) else {
+            return Vec::new();
+        };
+        let unused = known.iter().filter(|at| entry.cluster.iter().all(|slot| slot.addr != **at));
+        unused.filter_map(|at| Some((*at, drain::find(drains, (at.addr, at.port))?))).collect()
     }
 
     /// Adds the port of a recorded change.
@@ -96,6 +122,8 @@ pub struct MapMatch<'a> {
     pub affinity_seconds: u32,
     /// Every backend of the service port, with the number of its slots in the view.
     pub backends: Vec<(L4Addr, usize)>,
+    /// The backends that an operator drains.
+    pub drained: Vec<(L4Addr, &'a Drain)>,
 }
 
 impl MapContent {
@@ -141,6 +169,11 @@ impl MapContent {
         if affinity > 0 {
             flags.push(format!("Affinity={affinity}s"));
         }
+        let drained = entry.zip(port).map(|(entry, port)| self.names.drained(port, entry)).unwrap_or_default();
+        if !drained.is_empty() {
+            flags.push(format!("Drained={}", drained.len()));
+        }
+        let error = drained.first().filter(|_| backends.is_empty()).map(|(at, drain)| format!("{at} is {drain}"));
         if is_local {
             flags.push("Local".into());
         }
@@ -154,7 +187,7 @@ impl MapContent {
             flags,
             outside: self.access(address).to_string(),
             since: None,
-            error: None,
+            error,
         }
     }
 
@@ -164,18 +197,13 @@ impl MapContent {
         let mut ports: Vec<_> = ids.map(|(id, entry)| (self.port(*id), *id, entry)).collect();
         ports.sort_by_key(|(port, id, _)| (port.is_none(), *port, *id));
         let rows = ports.into_iter().flat_map(|(port, _, entry)| {
-            entry.cluster.chunk_by(|left, right| left.addr == right.addr).map(move |slots| BackendRow {
-                address: slots[0].addr,
-                service: port.map(|port| port.service.to_string()),
-                port: port.and_then(|port| filled(&port.port)),
-                state: None,
-                weight: slots.len() as u64,
-                node: None,
-                zone: None,
-                choice: Choice::Selected,
-                origin: None,
-                reason: None,
-            })
+            let drained = port.map(|port| self.names.drained(port, entry)).unwrap_or_default().into_iter();
+            slot_rows(entry, port).chain(drained.map(move |(address, drain)| BackendRow {
+                state: Some(BackendState::Maintenance),
+                choice: Choice::Maintenance,
+                reason: Some(drain.to_string()),
+                ..row(address, port)
+            }))
         });
         rows.filter(|row| filter.address.is_none_or(|addr| row.address.addr == addr)).collect()
     }
@@ -213,6 +241,7 @@ impl MapContent {
             view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
             affinity_seconds: entry.map_or(0, |entry| entry.affinity_seconds),
             backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
+            drained: entry.zip(port).map(|(entry, port)| self.names.drained(port, entry)).unwrap_or_default(),
         };
         MapTrace { result, found: Some(found) }
     }
@@ -255,6 +284,31 @@ impl MapContent {
             Some(port) => filter.accepts(&port.service),
             None => filter.service.is_none() && filter.namespace.is_none(),
         }
+    }
+}
+
+/// The rows of the backends in the entry.
+pub(super) fn slot_rows<'a>(
+    entry: &'a ServiceEntry,
+    port: Option<&'a Arc<PortKey>>,
+) -> impl Iterator<Item = BackendRow> + 'a {
+    let runs = entry.cluster.chunk_by(|left, right| left.addr == right.addr);
+    runs.map(move |slots| BackendRow { weight: slots.len() as u64, ..row(slots[0].addr, port) })
+}
+
+/// The row of a backend about which only the address and the port are known.
+fn row(address: L4Addr, port: Option<&Arc<PortKey>>) -> BackendRow {
+    BackendRow {
+        address,
+        service: port.map(|port| port.service.to_string()),
+        port: port.and_then(|port| filled(&port.port)),
+        state: None,
+        weight: 0,
+        node: None,
+        zone: None,
+        choice: Choice::Selected,
+        origin: None,
+        reason: None,
     }
 }
 

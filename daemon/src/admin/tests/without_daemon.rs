@@ -91,6 +91,21 @@ fn every_answer_has_the_rows_of_the_daemon() {
 }
 
 #[test]
+fn a_drain_is_shown() {
+    let directory = directory(Some(WEB));
+    let entry = json!({ "service": key().service, "backend": "192.0.2.9", "by": "root", "since": 1, "until": null });
+    let drains = json!({ "version": 1, "drains": [entry] });
+    fs::write(directory.path().join("state/drains.json"), drains.to_string()).unwrap();
+    let reader = reader(directory.path(), Some(held()));
+    assert_eq!(asked(&reader, "/frontends")["frontends"][0]["flags"], json!(["Drained=1"]));
+    let drained = &asked(&reader, "/backends")["backends"][1];
+    assert_eq!((&drained["address"], &drained["choice"]), (&"192.0.2.9:1/TCP".into(), &"Maintenance".into()));
+    let step = &asked(&reader, "/trace?to=198.51.100.1:80")["trace"][3];
+    let finding = "192.0.2.9:1/TCP is drained by root until nodelb undrain: it gets no new connections";
+    assert_eq!((&step["step"], &step["finding"]), (&"drain".into(), &finding.into()));
+}
+
+#[test]
 fn a_name_that_no_file_has_is_absent() {
     let directory = directory(Some("not a service file"));
     let reader = reader(directory.path(), Some(held()));

@@ -73,3 +73,7 @@ pub(super) fn forwarded_to(shares: impl Iterator<Item = (L4Addr, usize)>) -> Str
         }
     }
 }
+
+pub(super) fn drained(backend: L4Addr, drain: impl std::fmt::Display) -> String {
+    format!("{backend} is {drain}: it gets no new connections")
+}
