@@ -113,7 +113,7 @@ fn backends_of(addresses: &[At], service: &str) -> Option<Vec<String>> {
 
 fn known(addresses: &[At]) -> Option<Vec<String>> {
     let answer: Services = serde_json::from_slice(&client::get(addresses, "/services?output=json").ok()?).ok()?;
-    Some(answer.services.into_iter().map(|row| row.service).collect())
+    Some(answer.services.into_iter().filter_map(|row| row.service).collect())
 }
 
 /// The names that begin with the text: full names, or names without their namespace if there are none.

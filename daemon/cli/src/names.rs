@@ -73,12 +73,12 @@ struct Known {
 
 #[derive(Deserialize)]
 struct Named {
-    service: String,
+    service: Option<String>,
 }
 
 fn known(asking: &Asking, parameters: &[Parameter]) -> Result<Vec<String>, Failure> {
     let answer: Known = decode(&asking.get("/services", parameters)?)?;
-    let mut names: Vec<String> = answer.services.into_iter().map(|row| row.service).collect();
+    let mut names: Vec<String> = answer.services.into_iter().filter_map(|row| row.service).collect();
     names.dedup();
     Ok(names)
 }

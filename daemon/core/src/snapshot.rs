@@ -173,15 +173,16 @@ impl Snapshot {
         })
     }
 
-    /// The addresses that the maps contain from before the start and that no service claims now, because a source has not
-    /// reported everything yet: [`Status::Kept`], or [`Status::NoBackends`] if they had none.
+    /// The addresses that the maps contain from before the start and that no service claims now, because a source is no
+    /// longer configured or has not reported everything yet: [`Status::Kept`], or [`Status::NoBackends`] if they had none.
     pub fn kept(&self) -> impl Iterator<Item = (L4Addr, &FrontendEntry, Status)> {
         let is_claimed = |address: &L4Addr| {
             let first = self.rows.get(address).and_then(|row| row.claims().first());
             first.is_some_and(|claim| claim.target.is_ok() || self.still_serves(*address, claim))
         };
         // Without any, nothing is searched.
-        let of_others = self.realised.frontends.iter().filter(|_| !self.is_complete());
+        let is_any = !self.absent.is_empty() || !self.is_complete();
+        let of_others = is_any.then(|| self.realised.frontends.iter()).into_iter().flatten();
         let kept = of_others.filter(move |(address, entry)| entry.service != ServiceId::CANARY && !is_claimed(address));
         kept.map(|(address, entry)| {
             let is_usable = self.realised.reaches_backends(*address, entry.service);
@@ -189,11 +190,18 @@ impl Snapshot {
         })
     }
 
-    /// Why the maps still contain what a source asked for before the start; `None` if the source has reported everything.
-    pub fn why_kept(&self, entry: &FrontendEntry) -> Option<String> {
-        let source = self.realised.services.get(&entry.service)?.tag?.source;
+    /// Why the maps still contain what a source asked for before the start, such as `until nodelb has read everything from
+    /// kubernetes`.
+    pub fn why_kept(&self, entry: &FrontendEntry) -> String {
+        let tag = self.realised.services.get(&entry.service).and_then(|service| service.tag);
+        let Some(source) = tag.map(|tag| tag.source) else {
+            return "until nodelb has read everything from its source".into();
+        };
+        if self.absent.contains(&source) {
+            return format!("because {source} is no longer configured");
+        }
         let why = self.facts.incomplete(source).map(|why| format!(": {why}")).unwrap_or_default();
-        Some(format!("in use as before the start, until the source {source} has reported everything{why}"))
+        format!("until nodelb has read everything from {source}{why}")
     }
 
     /// Whether the port has backends in the maps that its source no longer has, because the source has not reported

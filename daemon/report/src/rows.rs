@@ -4,6 +4,7 @@
 mod answer;
 mod diagnosis;
 pub mod from_maps;
+mod kept;
 pub mod listed;
 mod packets;
 mod row;

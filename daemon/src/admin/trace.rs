@@ -349,11 +349,7 @@ fn near(near: &NearMatch, to: L4Addr) -> String {
             let why = error.as_ref().map_or_else(|| "not yet".into(), |error| format!("because {error}"));
             format!("{} is a NodePort of {service}, which is not served on {}, {why}", to.port, to.addr)
         }
-        NearMatch::Kept(_, source, why) => {
-            let source = source.map_or_else(|| "its source".into(), |source| format!("the source {source}"));
-            let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("the kernel serves it as before the start, until {source} has described everything{why}")
-        }
+        NearMatch::Kept(_, why) => format!("the kernel serves it as before the start, {why}"),
         NearMatch::NoSuchNodePort => format!("NodePorts are served on {}, but no service has {}", to.addr, to.port),
         NearMatch::Between(before, after) => format!(
             "it lies between {} and {}, which are ClusterIPs: it may belong to a deleted service, or to one that no \

@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use crate::explain::outside::{self, OutsideVerdict};
 use crate::explain::reports::{backends, distinct, frontends};
@@ -13,7 +12,7 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::datapath::MapError;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
-use nodelb_core::model::service::{FrontendKind, ServiceName, Source, TrafficPolicy};
+use nodelb_core::model::service::{FrontendKind, ServiceName, TrafficPolicy};
 use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::packets::choice;
 use nodelb_core::packets::frontend::find_outside;
@@ -144,9 +143,8 @@ pub struct Candidate {
 /// A fact that almost matches an address without a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NearMatch {
-    /// The kernel serves the address with these backends, as before the start: this source has not described everything
-    /// yet, because of this.
-    Kept(Vec<L4Addr>, Option<Source>, Option<Arc<str>>),
+    /// The kernel serves the address with these backends, as before the start, and why.
+    Kept(Vec<L4Addr>, String),
     /// The address is served, but at these ports and protocols.
     OtherPorts(Vec<L4Addr>),
     /// The port is a NodePort of this service, but NodePorts are not answered on the address.
@@ -425,9 +423,7 @@ fn kept(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {
     let (_, entry) = lookup_frontend(&snapshot.realised, &snapshot.config.guard.nodeport_range, to)?;
     let service = snapshot.realised.services.get(&entry.service)?;
     let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
-    let source = service.tag.map(|tag| tag.source);
-    let why = source.and_then(|source| snapshot.facts.incomplete(source)).map(Arc::clone);
-    Some(NearMatch::Kept(distinct(service.view(is_local)), source, why))
+    Some(NearMatch::Kept(distinct(service.view(is_local)), snapshot.why_kept(entry)))
 }
 
 fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {

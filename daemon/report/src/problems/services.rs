@@ -49,8 +49,8 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
 fn kept(observed: &Observed, found: &mut Vec<Problem>) {
     let empty = observed.snapshot.kept().filter(|(.., status)| *status == Status::NoBackends);
     found.extend(empty.map(|(address, entry, _)| {
-        let why = observed.snapshot.why_kept(entry).unwrap_or_default();
-        let problem = Problem::new(Reason::NoBackends, address.to_string(), format!("no usable backend: {why}"));
+        let cause = format!("no usable backend, as before the start, {}", observed.snapshot.why_kept(entry));
+        let problem = Problem::new(Reason::NoBackends, address.to_string(), cause);
         Problem { command: format!("nodelb trace {address}"), ..problem }
     }));
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::ser::Error;
 
 use super::answer::Rendered;
+use super::kept;
 use super::row::{Row, none_found};
 use super::services::{BackendRow, FrontendRow, ServiceRow};
 use crate::explain::reports;
@@ -53,22 +54,25 @@ impl<R: Row> Rendered for Listed<R> {
 pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<FrontendRow> {
     let for_each = move |each: &mut dyn FnMut(FrontendRow)| {
         reports::each_frontend(&snapshot, &filter).for_each(|report| each(FrontendRow::new(report, clocks)));
-        FrontendRow::kept(&snapshot, &filter).for_each(each);
+        kept::frontends(&snapshot, &filter).for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }
 
+/// One row per description of a service, and one per service port that no source describes and that is kept.
 pub fn services(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<ServiceRow> {
     let for_each = move |each: &mut dyn FnMut(ServiceRow)| {
         reports::each_service(&snapshot, &filter).for_each(|report| each(report.into()));
+        kept::services(&snapshot, &filter).into_iter().for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }
 
-/// One row per backend of a service port.
+/// One row per backend of a service port, also of those that are kept.
 pub fn backends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<BackendRow> {
     let for_each = move |each: &mut dyn FnMut(BackendRow)| {
         reports::each_backend(&snapshot, &filter).for_each(|report| each(report.into()));
+        kept::backends(&snapshot, &filter).into_iter().for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }

@@ -5,20 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
 use super::row::{Micros, ToCell, rows};
-use crate::explain::outside;
-use crate::explain::reports::distinct;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use nodelb_core::compile::select::Choice;
 use nodelb_core::durations;
-use nodelb_core::filter::Filter;
 use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, TrafficPolicy};
 use nodelb_core::model::time::{Clocks, Time};
-use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
 
@@ -53,8 +49,8 @@ rows! {
 
     /// A description of a service by one source.
     ServiceRow in "services" {
-        /// The full name, `namespace/name`.
-        service: String = name("Service"),
+        /// The full name, `namespace/name`; absent if unknown, with the status Kept.
+        service: Option<String> = name("Service"),
         /// The source that describes the service.
         source: String = name("Source").spare(),
         /// The ports, such as `http=80/TCP`.
@@ -85,12 +81,11 @@ rows! {
     BackendRow in "backends" {
         /// The transport address of the backend.
         address: L4Addr = name("Address"),
-        /// The service; absent if unknown, which happens only without the daemon.
+        /// The service; absent if unknown: without the daemon, or from before the start.
         service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
         port: Option<String> = name("Port").spare(),
-        /// The state according to the source and nodelb's own health checks; absent if unknown, which happens only
-        /// without the daemon.
+        /// The state according to the source and nodelb's own health checks; absent if unknown, as the service.
         state: Option<BackendState> = one_of("State", &BackendState::NAMES),
         /// The share of new connections relative to the other backends.
         weight: u64 = number("Weight").wide(),
@@ -276,42 +271,12 @@ impl FrontendRow {
             error: report.error,
         }
     }
-
-    /// The addresses that no service claims and that the maps contain from before the start.
-    pub(super) fn kept<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = Self> + 'a {
-        let is_any = filter.service.is_none() && filter.kind.is_none();
-        let kept = is_any.then(|| snapshot.kept()).into_iter().flatten();
-        let kept = kept.filter(|(address, _, status)| {
-            filter.address.is_none_or(|addr| address.addr == addr)
-                && filter.status.is_none_or(|wanted| *status == wanted)
-        });
-        kept.map(|(address, entry, status)| {
-            let service = snapshot.realised.services.get(&entry.service);
-            let outside = match snapshot.realised.outside.contains_key(&address) {
-                _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
-                true => outside::access_now(snapshot),
-                false => OutsideAccess::NodeOnly,
-            };
-            Self {
-                address,
-                kind: None,
-                service: None,
-                port: None,
-                backends: service.map(|service| distinct(service.view(entry.inside_local))).unwrap_or_default(),
-                flags: Vec::new(),
-                outside: outside.to_string(),
-                status,
-                since: None,
-                error: snapshot.why_kept(entry),
-            }
-        })
-    }
 }
 
 impl From<ServiceReport> for ServiceRow {
     fn from(report: ServiceReport) -> Self {
         Self {
-            service: String::from(&report.service),
+            service: Some(String::from(&report.service)),
             source: report.source.to_string(),
             ports: report.ports,
             internal_policy: policy(report.internal_policy),
@@ -328,7 +293,7 @@ impl From<ServiceReport> for ServiceRow {
     }
 }
 
-fn policy(policy: TrafficPolicy) -> String {
+pub(super) fn policy(policy: TrafficPolicy) -> String {
     let [cluster, local] = POLICIES;
     match policy {
         TrafficPolicy::Cluster => cluster,

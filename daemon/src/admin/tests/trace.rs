@@ -192,8 +192,7 @@ fn an_address_that_is_kept_from_before_the_start_is_forwarded_all_the_same() {
     let snapshot = after.snapshot(Moment(0));
     let explanation = explanation::explain(&snapshot, at, Client::Host);
     let text = text_of(&answer(explanation, None, Moment(5_000)));
-    let kept =
-        "the kernel serves it as before the start, until the source files has described everything: a.toml: line 1";
+    let kept = "the kernel serves it as before the start, until nodelb has read everything from files: a.toml: line 1";
     assert!(text.contains(kept) && text.contains("verdict   forwarded to 192.0.2.7:8080/TCP"), "{text}");
 }
 

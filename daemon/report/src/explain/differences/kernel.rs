@@ -143,7 +143,7 @@ fn likely_cause(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: Next
         return ("the change is in progress".into(), "done with the next round".into());
     }
     let waiting = waiting.join(", ");
-    (format!("{waiting} has not reported everything yet"), "waits for that: nothing is removed before".into())
+    (format!("nodelb has not read everything from {waiting} yet"), "waits for that: nothing is removed before".into())
 }
 
 /// The sources that prevent removals because they have not reported everything.

@@ -234,6 +234,6 @@ fn a_waiting_object_names_its_source() {
     assert_eq!(rows[0].what, "source kubernetes");
     assert!(rows[0].cause.contains("nodelb apiservers"), "{}", rows[0].cause);
     let frontend = rows.iter().find(|row| row.what == "198.51.100.10:80/TCP").expect("it is not wanted yet");
-    assert_eq!(frontend.cause, "kubernetes has not reported everything yet");
+    assert_eq!(frontend.cause, "nodelb has not read everything from kubernetes yet");
     assert_eq!(frontend.action, "waits for that: nothing is removed before");
 }

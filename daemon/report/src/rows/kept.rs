@@ -1,0 +1,109 @@
+//! Rows about what the maps contain from before the start and no source describes. Of a service, the maps contain no name.
+
+use std::collections::BTreeMap;
+
+use super::from_maps::slot_rows;
+use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
+use crate::explain::outside;
+use crate::explain::reports::distinct;
+use crate::explain::rows::OutsideAccess;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::TrafficPolicy;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
+use nodelb_core::state::status::Status;
+
+/// The rows of `/frontends`, by address.
+pub(super) fn frontends<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = FrontendRow> + 'a {
+    let kept = addresses(snapshot, filter);
+    let kept = kept.filter(|(.., status)| filter.status.is_none_or(|wanted| *status == wanted));
+    kept.map(|(address, entry, status)| {
+        let service = snapshot.realised.services.get(&entry.service);
+        FrontendRow {
+            address,
+            kind: None,
+            service: None,
+            port: None,
+            backends: service.map(|service| distinct(service.view(entry.inside_local))).unwrap_or_default(),
+            flags: Vec::new(),
+            outside: access(snapshot, address).to_string(),
+            status,
+            since: None,
+            error: Some(why(snapshot, entry)),
+        }
+    })
+}
+
+/// The rows of `/services`: one for each service port.
+pub(super) fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceRow> {
+    let ports = ports(snapshot, filter).into_iter();
+    let rows = ports.filter_map(|(id, addresses)| service(snapshot, snapshot.realised.services.get(&id)?, &addresses));
+    rows.filter(|row| filter.status.is_none_or(|status| row.status == status)).collect()
+}
+
+/// The rows of `/backends`, by service port and address.
+pub(super) fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendRow> {
+    let everywhere = Filter { address: None, ..filter.clone() };
+    let ports = ports(snapshot, &everywhere).into_keys();
+    let rows = ports.filter_map(|id| Some(slot_rows(snapshot.realised.services.get(&id)?, None))).flatten();
+    rows.filter(|row| filter.address.is_none_or(|addr| row.address.addr == addr)).collect()
+}
+
+type Kept<'a> = (L4Addr, &'a FrontendEntry, Status);
+
+/// The addresses that the filter accepts. None of them has a known service or type.
+fn addresses<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = Kept<'a>> + 'a {
+    let is_any = filter.service.is_none() && filter.namespace.is_none() && filter.kind.is_none();
+    let kept = is_any.then(|| snapshot.kept()).into_iter().flatten();
+    kept.filter(|(address, ..)| filter.address.is_none_or(|addr| address.addr == addr))
+}
+
+fn ports<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> BTreeMap<ServiceId, Vec<Kept<'a>>> {
+    let mut ports: BTreeMap<ServiceId, Vec<Kept<'_>>> = BTreeMap::new();
+    addresses(snapshot, filter).for_each(|kept| ports.entry(kept.1.service).or_default().push(kept));
+    ports
+}
+
+fn service(snapshot: &Snapshot, entry: &ServiceEntry, addresses: &[Kept<'_>]) -> Option<ServiceRow> {
+    let (first, of_first, _) = addresses.first()?;
+    let is_local = |view: fn(&FrontendEntry) -> bool| {
+        let is_any = addresses.iter().any(|(_, entry, _)| view(entry));
+        policy(if is_any { TrafficPolicy::Local } else { TrafficPolicy::Cluster })
+    };
+    let mut ports: Vec<String> =
+        addresses.iter().map(|(address, ..)| format!("{}/{}", address.port, address.protocol)).collect();
+    ports.dedup();
+    Some(ServiceRow {
+        service: None,
+        source: entry.tag.map(|tag| tag.source.to_string()).unwrap_or_default(),
+        ports,
+        internal_policy: is_local(|entry| entry.inside_local),
+        external_policy: is_local(|entry| entry.outside_local),
+        affinity: (entry.affinity_seconds > 0).then_some(entry.affinity_seconds.into()),
+        frontends: addresses.len() as u64,
+        outside: addresses.iter().map(|(address, ..)| access(snapshot, *address)).min()?.to_string(),
+        backends: distinct(&entry.cluster).len() as u64,
+        selectable: distinct(entry.view(of_first.inside_local)).len() as u64,
+        status: addresses.iter().map(|(.., status)| *status).max_by_key(|status| status.badness())?,
+        origin: None,
+        error: Some(format!("{first}: {}", why(snapshot, of_first))),
+    })
+}
+
+fn why(snapshot: &Snapshot, entry: &FrontendEntry) -> String {
+    format!("in use as before the start, {}", snapshot.why_kept(entry))
+}
+
+/// Whether clients outside the node are served at the address.
+fn access(snapshot: &Snapshot, address: L4Addr) -> OutsideAccess {
+    match snapshot.realised.outside.contains_key(&address) {
+        _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
+        true => outside::access_now(snapshot),
+        false => OutsideAccess::NodeOnly,
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/kept.rs"]
+mod tests;
