@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
-use nodelb_core::state::entries::MapState;
+use nodelb_core::model::time::Time;
+use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_report::explain::reports;
 use proptest::prelude::*;
@@ -90,6 +91,15 @@ proptest! {
                 prop_assert_eq!(after.get(address), before.get(address), "{} of {}", address, name);
             }
         }
+        // What stays is shown.
+        let snapshot = host.engine.snapshot(host.now);
+        let kept: BTreeSet<L4Addr> = snapshot.kept().map(|(address, ..)| address).collect();
+        for (address, _) in held.frontends.iter().filter(|(_, entry)| entry.service != ServiceId::CANARY) {
+            let is_listed = kept.contains(address) || snapshot.rows.contains_key(address);
+            prop_assert!(is_listed, "{} is in no list", address);
+        }
+        let has_row = reports::absent_sources(&snapshot, Time(0)).next().is_some();
+        prop_assert!(has_row || kept.is_empty(), "{:?} of no source", kept);
         // The source is configured again.
         host.sources = SOURCES.into_iter().collect();
         host.restart();
