@@ -197,7 +197,9 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
         ""
     };
     let finding = context.finding_in(Kind::NoBackends, "no usable backend", case, &[]);
-    let finding = finding.evidence([refused]).evidence(names.map(str::to_owned)).evidence(why).evidence(defined);
+    // The words of `/status` have it, too.
+    let names = names.filter(|error| !finding.what.contains(error)).map(str::to_owned);
+    let finding = finding.evidence([refused]).evidence(names).evidence(why).evidence(defined);
     Some(match &daemon.definition {
         Some(definition) => finding.at(&definition.file, definition.line),
         None => finding,
