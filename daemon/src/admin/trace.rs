@@ -254,7 +254,7 @@ fn hook(explanation: &Explanation) -> String {
     if explanation.from == Client::Outside {
         return format!("{}, where the packets arrive at the node", explanation.hooks.join(" or "));
     }
-    format!("{}; it does not translate the sockets of nodelb itself", explanation.hooks.join(" or "))
+    explanation.hooks.join(" or ")
 }
 
 fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &FrontendReport) -> String {

@@ -99,7 +99,7 @@ fn a_refusal_reads_from_the_client_to_the_verdict() {
 trace:
 Step      Finding
 client    a process in the network namespace of the node connects to 10.96.7.7:80/TCP
-hook      connect4; it does not translate the sockets of nodelb itself
+hook      connect4
 frontend  10.96.7.7:80/TCP is a ClusterIP address of shop/web, port http
 claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP is owned by shop/web, which is older; takes over when that service gives it up
 view      cluster: every backend that is selected (internalTrafficPolicy is Cluster)
