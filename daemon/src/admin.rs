@@ -6,6 +6,9 @@
 //! ([`answer`]) is a [`Page`](nodelb_report::output::table::Page) of known columns (`tables`, `maps`), rendered
 //! as text or JSON. Metrics have a format of their own (`metrics`).
 
+use std::time::Duration;
+
+use nodelb_host::clock::ticking;
 use tokio::sync::mpsc;
 
 use crate::http::Listener;
@@ -46,6 +49,18 @@ mod trace;
 pub mod without_daemon;
 
 pub use state::{AdminState, Now};
+
+/// How often the usage of the maps is looked at without a request, so that its problem has the right time.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Looks for maps that are nearly full. Runs until it is dropped.
+pub async fn watch_tables(state: AdminState) {
+    let mut due = ticking(LOOK_EVERY);
+    loop {
+        due.tick().await;
+        state.tables(&state.snapshot(), (state.clock)());
+    }
+}
 
 /// Serves the API on every listener that arrives, until `shutdown` resolves.
 pub async fn serve(listeners: mpsc::Receiver<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {

@@ -18,6 +18,7 @@
 
 mod answer;
 mod ask;
+mod due;
 mod frontends;
 mod in_use;
 mod journal;

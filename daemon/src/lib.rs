@@ -28,6 +28,7 @@ pub mod notify;
 pub mod reconcile;
 pub mod recorder;
 pub mod run;
+pub mod since;
 pub mod sockets;
 pub mod status;
 #[cfg(test)]

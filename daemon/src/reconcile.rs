@@ -315,7 +315,7 @@ impl<D: Datapath> Owner<D> {
 
     /// Notifies systemd that everything possible is done, although not every source is synced.
     fn go_without_all(&mut self, state: &mut LoopState) {
-        let is_due = self.clock.now::<Moment>().0 >= READY_WITHOUT_ALL;
+        let is_due = self.clock.now::<Moment>() >= self.clock.started::<Moment>().plus(READY_WITHOUT_ALL);
         if !is_due || state.was_ready || state.goes_without {
             return;
         }

@@ -38,7 +38,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, dns, drains, files, http, kubernetes, log, node, recorder};
+use crate::{checks, devices, dns, drains, files, http, kubernetes, log, node, recorder, since};
 
 mod admin_sockets;
 mod kernel;
@@ -167,16 +167,18 @@ async fn serve<D: Datapath + Send + 'static>(
     let OpenDatapath { datapath, probe, register, reader, stale_sockets, packets } = open;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let Listeners { open, unopened } = admin_sockets.listeners().map_err(system("listening for the admin API"))?;
-    let (clock, limits, shutdown) = (Clock::start(), datapath.limits(), CancellationToken::new());
+    let (clock, limits, shutdown) = (Clock::since_boot(), datapath.limits(), CancellationToken::new());
     let stop = || shutdown.clone().cancelled_owned();
 
     // The state of the previous run.
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
-    let previous_sources = kubernetes::previous_sources(&config).await;
+    let since_file = since::path(&config.state.directory);
+    let (previous_sources, statuses) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
     let recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
-    let engine = Engine::new(engine_config, realised);
+    let mut engine = Engine::new(engine_config, realised);
+    engine.recall(statuses, clock.now());
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 
@@ -223,16 +225,20 @@ async fn serve<D: Datapath + Send + 'static>(
         reloads: reloads.subscribe(),
         unopened,
         summaries: Arc::default(),
+        nearly_full: Arc::default(),
         clock: Arc::new(move || Now::read(clock)),
+        started: clock.started(),
     };
+    tokio::spawn(until(stop(), admin::watch_tables(state.clone())));
     tokio::spawn(admin::serve(open, state, stop()));
     tokio::spawn(until(stop(), release_free_memory(handle.snapshot.clone())));
 
+    let since = since::start(since_file, handle.snapshot.clone(), shutdown.clone());
     let owner = tokio::spawn(owner.run(stop()));
     let reload = Reload { config, reloads, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
-    end(from_kubernetes.into_iter().flatten().chain([dns.task, checker]), owner, recorder.task).await
+    end(from_kubernetes.into_iter().flatten().chain([dns.task, checker]), owner, [recorder.task, since]).await
 }
 
 /// Returns memory to the kernel when the start is complete, and regularly after that: bursts of events, large answers and
@@ -246,17 +252,17 @@ async fn release_free_memory(mut snapshot: watch::Receiver<Arc<Snapshot>>) {
     }
 }
 
-/// Waits for the tasks that store their state: the Kubernetes source stores the owner's last snapshot, and the recorder
-/// receives all events of the owner.
+/// Waits for the tasks that store their state: the Kubernetes source stores the owner's last snapshot, and `records`
+/// receive all events and the last snapshot of the owner.
 async fn end(
     tasks: impl Iterator<Item = JoinHandle<()>>,
     owner: JoinHandle<()>,
-    recorder: JoinHandle<()>,
+    records: [JoinHandle<()>; 2],
 ) -> Result<(), Failure> {
     let by = Instant::now() + SHUTDOWN_TIMEOUT;
     join_until(tasks, by).await;
     let owner = timeout_at(by, owner).await;
-    join_until(std::iter::once(recorder), Instant::now() + SHUTDOWN_TIMEOUT).await;
+    join_until(records.into_iter(), Instant::now() + SHUTDOWN_TIMEOUT).await;
     match owner {
         Ok(ended) => {
             ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop failed: {error}")))

@@ -158,7 +158,7 @@ impl Pair {
         } else {
             // The answers in the file may be those before the last ones.
             self.is_right &= stored != Stored::OfEarlierVersion || recent.is_empty();
-            self.expected.is_stored = false;
+            (self.expected.is_stored, self.expected.gone_since) = (false, None);
         }
         Ok(())
     }
@@ -184,7 +184,6 @@ impl Pair {
         self.are_there = self.are_there.map(|it| it && has_maps);
         self.are_ok = [false; 2];
         (self.is_right, self.was_right, self.is_broken) = (false, false, self.is_file_broken);
-        self.expected.gone_since = None;
     }
 }
 

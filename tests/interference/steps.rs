@@ -77,7 +77,7 @@ pub(crate) struct Expected {
     pub(crate) backend: Option<String>,
     /// Whether names.json has it.
     pub(crate) is_stored: bool,
-    /// Since when each answer of this run was that the name does not exist, in milliseconds.
+    /// Since when each answer was that the name does not exist, in milliseconds.
     pub(crate) gone_since: Option<u64>,
 }
 

@@ -137,6 +137,7 @@ pub(crate) enum Object {
     Remember,
     Unread,
     Translation,
+    Happened,
     Synced(Source),
 }
 
@@ -157,6 +158,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::Remember(_) => Object::Remember,
         Change::Unread(_) => Object::Unread,
         Change::Translation(_) => Object::Translation,
+        Change::Happened(_) => Object::Happened,
         Change::Synced { source, .. } => Object::Synced(*source),
     }
 }

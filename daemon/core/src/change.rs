@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::history::Event;
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::drain::{DrainCause, Drains};
 use crate::model::node::{NodeFacts, NodeObject};
@@ -46,6 +47,8 @@ pub enum Change {
     Uplinks(Vec<Uplink>),
     /// What nodelb does now with new connections from outside the node, if the configuration lets it translate them.
     Translation(Translation),
+    /// Something that an observer of the node has seen or done, and that belongs into the history. The table ignores it.
+    Happened(Event),
     /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that reach one
     /// of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),

@@ -194,6 +194,16 @@ impl Row {
         }
     }
 
+    /// Sets since when the claim at this position has had its status.
+    pub(crate) fn date(&mut self, place: usize, since: Moment) {
+        if let Some(claim) = self.claims.get_mut(place) {
+            claim.since = since;
+        }
+        if place == 0 {
+            self.status.since = since;
+        }
+    }
+
     /// Sets the age of the first claim, if it is refused.
     pub(crate) fn date_refusal(&mut self, now: Moment) {
         self.claims.first_mut().filter(|claim| claim.target.is_err()).into_iter().for_each(|claim| claim.since = now);

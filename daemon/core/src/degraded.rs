@@ -50,6 +50,16 @@ impl DegradedPorts {
         before
     }
 
+    /// The port has been as it is since this time at least.
+    pub(crate) fn date(&mut self, id: ServiceId, since: Moment) {
+        if let Some(degraded) = self.ports.get_mut(&id).filter(|degraded| degraded.since > since) {
+            Arc::make_mut(degraded).since = since;
+        }
+        if self.recovered.get(&id).is_some_and(|recovered| *recovered > since) {
+            self.recovered.remove(&id);
+        }
+    }
+
     /// Forgets a port that no longer exists. Does not copy what is shared with readers without need.
     pub(crate) fn forget(&mut self, id: ServiceId) {
         if self.ports.contains_key(&id) {

@@ -36,6 +36,7 @@ use absent::SyncState;
 use apply_step::References;
 use at_start::AtStart;
 use batching::Batching;
+use before::Before;
 use compiled::Compiled;
 use conflicts::Conflicts;
 use deferred::Deferred;
@@ -48,6 +49,7 @@ mod absent;
 mod apply_step;
 mod at_start;
 mod batching;
+mod before;
 mod compile_step;
 mod compiled;
 mod conflicts;
@@ -60,6 +62,8 @@ mod hold;
 mod rings;
 
 pub use absent::{Kept, KeptBecause};
+pub(crate) use before::Before as StatusesBefore;
+pub use before::{Lasting, Statuses};
 pub use conflicts::{AddressConflict, Takeover};
 
 /// A service that was compiled again.
@@ -128,6 +132,7 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
+    before: Before,
     references: References,
     /// Operations that have succeeded and that `realised` does not contain yet, in a round that makes it equal to
     /// `desired`: the copy of that needs no change of each entry.
@@ -163,6 +168,7 @@ impl Engine {
         let mut engine = Self {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
+            before: Before::default(),
             event_recorder: EventRecorder::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
@@ -215,6 +221,9 @@ impl Engine {
     /// Accepts one change. The maps do not change before the next round.
     pub fn change(&mut self, change: Change) {
         self.at_start.note_kept_out(&change);
+        if let Change::Happened(event) = &change {
+            self.event_recorder.note_happened(event);
+        }
         match self.table.apply(change) {
             Effect::None => {}
             Effect::Services(names, trigger) => {
@@ -392,6 +401,7 @@ impl Engine {
             config: Arc::clone(&self.config),
             facts: self.table.facts(),
             rows: self.rows.clone(),
+            before: self.before.clone(),
             owners: self.owners.clone(),
             holds: self.holds.clone(),
             degraded: self.degraded.clone(),

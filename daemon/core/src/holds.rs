@@ -189,6 +189,13 @@ impl Holds {
         self.from_start.insert(id);
     }
 
+    /// The hold has lasted since this time at least.
+    pub(crate) fn date(&mut self, id: ServiceId, since: Moment) {
+        if let Some(port) = self.held.get_mut(&id).filter(|port| port.since > since) {
+            Arc::make_mut(port).since = since;
+        }
+    }
+
     /// Updates a hold that exists already.
     pub(crate) fn renew(&mut self, id: ServiceId, port: HeldPort) {
         self.held.insert(id, Arc::new(port));

@@ -13,6 +13,7 @@ use crate::compile::select;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
 use crate::degraded::{Degraded, DegradedPorts};
+use crate::engine::{Lasting, Statuses, StatusesBefore};
 use crate::filter::Filter;
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
@@ -21,7 +22,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::model::uplink::Uplink;
 use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapState, Realised, ServiceId};
-use crate::state::owner::{IdOwner, OwnerTag};
+use crate::state::owner::{IdOwner, OwnerTag, hash_of};
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
@@ -52,6 +53,7 @@ pub struct Snapshot {
     /// The service port of each id.
     pub owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
+    pub(crate) before: StatusesBefore,
     /// The ports without a healthy backend.
     pub degraded: DegradedPorts,
     /// Sources that were used before the start and are not configured.
@@ -118,6 +120,10 @@ impl Snapshot {
                 format!("in use as before the start, until every source has reported everything; then not: {why}");
             (status.status, status.error) = (Status::Kept, Some(text.into()));
         }
+        if status.status == Status::Kept {
+            let since = self.before.since(address, Some(hash_of(&claim.key.service)), true);
+            status.since = since.unwrap_or(status.since);
+        }
         if status.status != Status::Ok {
             return status;
         }
@@ -174,8 +180,9 @@ impl Snapshot {
     }
 
     /// The addresses that the maps contain from before the start and that no service claims now, because a source is no
-    /// longer configured or has not reported everything yet: [`Status::Kept`], or [`Status::NoBackends`] if they had none.
-    pub fn kept(&self) -> impl Iterator<Item = (L4Addr, &FrontendEntry, Status)> {
+    /// longer configured or has not reported everything yet: [`Status::Kept`], or [`Status::NoBackends`] if they had none;
+    /// and since when this is so.
+    pub fn kept(&self) -> impl Iterator<Item = (L4Addr, &FrontendEntry, Lasting)> {
         let is_claimed = |address: &L4Addr| {
             let first = self.rows.get(address).and_then(|row| row.claims().first());
             first.is_some_and(|claim| claim.target.is_ok() || self.still_serves(*address, claim))
@@ -186,8 +193,27 @@ impl Snapshot {
         let kept = of_others.filter(move |(address, entry)| entry.service != ServiceId::CANARY && !is_claimed(address));
         kept.map(|(address, entry)| {
             let is_usable = self.realised.reaches_backends(*address, entry.service);
-            (*address, entry, if is_usable { Status::Kept } else { Status::NoBackends })
+            let status = if is_usable { Status::Kept } else { Status::NoBackends };
+            let tag = self.realised.services.get(&entry.service).and_then(|entry| entry.tag);
+            let since = self.before.since(*address, tag.map(|tag| tag.service), is_usable);
+            (*address, entry, Lasting { status, since: since.unwrap_or(self.before.start) })
         })
+    }
+
+    /// The statuses for the next run, which passes them to [`Engine::recall`](crate::engine::Engine::recall). Those that
+    /// this run does not know yet are as the previous run had them.
+    pub fn statuses(&self) -> Statuses {
+        let mut statuses: Statuses = self.before.iter().map(|(key, before)| (*key, *before)).collect();
+        for (address, row) in &self.rows {
+            // The first claim of a service decides.
+            for (place, claim) in row.claims().iter().enumerate().rev() {
+                let RowStatus { status, since, .. } = self.status_of(row, place, *address);
+                if !matches!(status, Status::Kept | Status::Pending) {
+                    statuses.insert((*address, hash_of(&claim.key.service)), Lasting { status, since });
+                }
+            }
+        }
+        statuses
     }
 
     /// Why the maps still contain what a source asked for before the start, such as `until nodelb has read everything from

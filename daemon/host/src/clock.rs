@@ -1,31 +1,55 @@
-//! The monotonic clock behind every moment, as the time since the daemon started, and timers for loops. No
-//! other module reads the clock.
+//! The monotonic clock behind every moment, as the time since the boot, and timers for loops. No other module reads the
+//! clock.
 
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
+use nix::time::ClockId;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-/// A monotonic clock that starts at 0.
+/// A monotonic clock. Its times begin at [`Self::start`], or at the boot of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
+    /// Its time at `start`.
+    at_start: Duration,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// A clock that starts now, at 0.
     pub fn start() -> Self {
-        Self { start: Instant::now() }
+        Self { start: Instant::now(), at_start: Duration::ZERO }
     }
 
-    /// The time since the start, in the type that the caller uses for it.
+    /// The clock that starts at the boot, so that its times can be compared with those of earlier runs.
+    pub fn since_boot() -> Self {
+        // It never fails. Without it, nothing of an earlier run is believed, because its times are in the future.
+        let at_start = nix::time::clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+        Self { start: Instant::now(), at_start }
+    }
+
+    /// The time, in the type that the caller uses for it.
     pub fn now<T: From<Duration>>(&self) -> T {
-        self.start.elapsed().into()
+        (self.at_start + self.start.elapsed()).into()
     }
 
-    /// The instant of a time since the start, for a timer.
-    pub fn instant_of(&self, since_start: impl Into<Duration>) -> Instant {
-        self.start + since_start.into()
+    /// The time of the start.
+    pub fn started<T: From<Duration>>(&self) -> T {
+        self.at_start.into()
     }
+
+    /// The instant of a time, for a timer. A time before the start is the start.
+    pub fn instant_of(&self, time: impl Into<Duration>) -> Instant {
+        self.start + time.into().saturating_sub(self.at_start)
+    }
+}
+
+/// The kernel's id of the current boot.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// When an operation began, as wall-clock time and on the monotonic clock. Latencies are measured from it.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::PoisonError;
 
 use nodelb_core::model::addr::Family;
 use nodelb_core::model::time::{Clocks, Time};
@@ -72,10 +73,21 @@ impl AdminState {
         forwarding::everywhere(&self.packets.as_ref()?.sysctls, family, &devices.uplinks())?
     }
 
+    /// The usage of the maps, with the time since which each is nearly full: the first call that found it so.
+    pub(super) fn tables(&self, snapshot: &Snapshot, now: Now) -> Vec<TableUsage> {
+        let mut tables: Vec<TableUsage> = usage(&snapshot.realised, self, now.moment).into_iter().map(table).collect();
+        let mut known = self.nearly_full.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|name, _| tables.iter().any(|table| table.name == *name && table.is_nearly_full()));
+        for table in tables.iter_mut().filter(|table| table.is_nearly_full()) {
+            table.full_since = Some(*known.entry(table.name).or_insert(now.clocks().time));
+        }
+        tables
+    }
+
     fn observed(&self, now: Now) -> Observed {
         let snapshot = self.snapshot();
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
-        let tables = usage(&snapshot.realised, self, now.moment).into_iter().map(table).collect();
+        let tables = self.tables(&snapshot, now);
         let apiservers = self.apiservers();
         let socket_programs = self.datapath.socket_programs();
         Observed {
@@ -114,7 +126,14 @@ impl AdminState {
 }
 
 fn table(MapUsage { name, used, limit, key }: MapUsage) -> TableUsage {
-    TableUsage { name, used: used.map(|used| used as u64), limit: limit.into(), key, is_cache: name == CACHE }
+    TableUsage {
+        name,
+        used: used.map(|used| used as u64),
+        limit: limit.into(),
+        key,
+        is_cache: name == CACHE,
+        full_since: None,
+    }
 }
 
 /// The apiservers; without one in use, with the reason why.

@@ -1,11 +1,13 @@
 //! The state behind the API: the values that other modules publish, one part for each of them. `run` collects the
 //! parts.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use nodelb_core::history::History;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::{Clock, unix_seconds};
@@ -55,7 +57,11 @@ pub struct AdminState {
     pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
     /// The summary of the last snapshot that a request needed.
     pub summaries: Arc<Summaries>,
+    /// The maps that are nearly full, and since when.
+    pub nearly_full: Arc<Mutex<BTreeMap<&'static str, Time>>>,
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
+    /// The start of the daemon.
+    pub started: Moment,
 }
 
 /// The summary of the last snapshot that a request needed. Requests for the same snapshot share it.
@@ -124,7 +130,7 @@ impl AdminState {
         let mut rows = self.files.borrow().to_vec();
         rows.extend(self.dns.borrow().source.clone());
         rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
-        rows.extend(reports::absent_sources(&self.snapshot(), now.clocks().time_of(Moment(0))));
+        rows.extend(reports::absent_sources(&self.snapshot(), now.clocks().time_of(self.started)));
         rows
     }
 

@@ -13,7 +13,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
         node: snapshot.facts().node().name.to_string(),
         version: env!("CARGO_PKG_VERSION").into(),
         time: now.clocks().time,
-        uptime_seconds: now.moment.0 / 1_000,
+        uptime_seconds: now.moment.0.saturating_sub(state.started.0) / 1_000,
         ready: state.is_ready(now),
         kernel: state.datapath.kernel().cloned(),
         checks: state.readiness(now),

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
+use nodelb_core::history::{Event, Kernel, What};
 use nodelb_datapath::{
     Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState,
 };
 use nodelb_host::messages;
+use nodelb_report::problems::HOOKS;
 use tracing::{info, warn};
 
 use super::uplinks::{Device, Role};
@@ -69,6 +71,8 @@ pub(crate) struct Hooks {
     moves: BTreeMap<u32, BTreeSet<(Direction, u32)>>,
     /// The programs that run before nodelb's, for each device with one, which the journal has.
     ahead: BTreeMap<u32, String>,
+    /// What has happened, for the history.
+    events: Vec<Event>,
 }
 
 impl Hooks {
@@ -80,7 +84,23 @@ impl Hooks {
             repairs: 0,
             moves: BTreeMap::new(),
             ahead: BTreeMap::new(),
+            events: Vec::new(),
         }
+    }
+
+    /// What has happened to the programs since the last call.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    fn note(&mut self, what: What, text: &str) {
+        let kernel = if what == What::Repaired { Kernel::Done } else { Kernel::Untouched };
+        self.events.push(Event { kernel, ..Event::for_daemon(what, format!("{HOOKS}{text}")) });
+    }
+
+    /// The name of a device that has programs.
+    fn name(&self, ifindex: u32) -> Arc<str> {
+        self.names.get(&ifindex).cloned().unwrap_or_else(|| format!("index {ifindex}").into())
     }
 
     pub(crate) fn method(&self) -> HookMethod {
@@ -131,7 +151,6 @@ impl Hooks {
             }
         }
         self.report(&errors, devices);
-        self.errors.clone_from(&errors);
         self.keep_first();
         errors
     }
@@ -142,17 +161,18 @@ impl Hooks {
         let mut remaining: BTreeMap<u32, String> = BTreeMap::new();
         self.moves.retain(|ifindex, _| self.names.contains_key(ifindex));
         for Ahead { ifindex, direction, program, name } in self.attach.ahead() {
-            let device = self.names.get(&ifindex).cloned().unwrap_or_else(|| "?".into());
+            let device = self.name(ifindex);
             let name = if name.is_empty() { format!("with id {program}") } else { name };
             let moves = self.moves.entry(ifindex).or_default();
             let is_new = moves.len() < MOVES && moves.insert((direction, program));
             if is_new && self.attach.move_to_front(ifindex, direction).is_ok() {
                 self.repairs += 1;
-                warn!(
-                    message_id = %messages::PROGRAM_IN_FRONT,
+                let text = format!(
                     "the program {name} ran before nodelb's program at {direction} of device {device}: nodelb has moved its \
                      program to the front"
                 );
+                warn!(message_id = %messages::PROGRAM_IN_FRONT, "{text}");
+                self.note(What::Repaired, &text);
                 continue;
             }
             let text = format!("the program {name} runs before nodelb's at {direction}");
@@ -160,15 +180,20 @@ impl Hooks {
             let separator = if all.is_empty() { "" } else { "; " };
             all.push_str(&format!("{separator}{text}"));
         }
-        for (ifindex, text) in remaining.iter().filter(|(index, text)| self.ahead.get(index) != Some(text)) {
-            let device = self.names.get(ifindex).cloned().unwrap_or_else(|| "?".into());
+        let before = std::mem::replace(&mut self.ahead, remaining.clone());
+        for (ifindex, text) in remaining.iter().filter(|(index, text)| before.get(index) != Some(text)) {
+            let device = self.name(*ifindex);
             warn!(
                 message_id = %messages::PROGRAM_IN_FRONT,
                 "device {device}: {text}; nodelb does not see packets that it passes to the network stack, drops or \
                  redirects. nodelb moves its programs to the front only once for each program"
             );
+            self.note(What::Failed, &format!("device {device}: {text}"));
         }
-        self.ahead = remaining;
+        for (ifindex, text) in before.iter().filter(|(index, _)| !remaining.contains_key(index)) {
+            let device = self.name(*ifindex);
+            self.note(What::Healed, &format!("device {device}: no longer so: {text}"));
+        }
     }
 
     fn detach(&mut self, ifindex: u32, is_gone: bool) -> Result<(), String> {
@@ -203,11 +228,12 @@ impl Hooks {
         let lost: Vec<String> = lost.collect();
         if is_known && !lost.is_empty() {
             self.repairs += lost.len() as u64;
-            warn!(
-                message_id = %messages::LINKS_REPAIRED,
+            let text = format!(
                 "attached nodelb's programs to device {name} again, because another process had removed them: {}",
                 lost.join("; ")
             );
+            warn!(message_id = %messages::LINKS_REPAIRED, "{text}");
+            self.note(What::Repaired, &text);
         } else if !is_known {
             let what = match device.side {
                 DeviceSide::Uplink => "leads to other machines",
@@ -220,16 +246,23 @@ impl Hooks {
         }
     }
 
-    /// Logs each error once.
-    fn report(&self, errors: &BTreeMap<u32, String>, devices: &[Device]) {
-        for (ifindex, error) in errors.iter().filter(|(index, error)| self.errors.get(index) != Some(error)) {
+    /// Reports each error, and its end, once.
+    fn report(&mut self, errors: &BTreeMap<u32, String>, devices: &[Device]) {
+        let before = std::mem::replace(&mut self.errors, errors.clone());
+        let name = |ifindex: &u32| {
             let device = devices.iter().find(|device| device.ifindex == *ifindex);
-            let name = device.map_or_else(|| format!("index {ifindex}"), |device| device.name.to_string());
+            device.map_or_else(|| format!("index {ifindex}"), |device| device.name.to_string())
+        };
+        for (ifindex, error) in errors.iter().filter(|(index, error)| before.get(index) != Some(error)) {
+            let text = format!("cannot change nodelb's programs at device {}: {error}", name(ifindex));
             warn!(
                 message_id = %messages::DEVICE_NOT_ATTACHED,
-                "cannot change nodelb's programs at device {name}: {error}; connections from outside the node that \
-                 pass the device may fail. nodelb retries every 10 seconds"
+                "{text}; connections from outside the node that pass the device may fail. nodelb retries every 10 seconds"
             );
+            self.note(What::Failed, &text);
+        }
+        for ifindex in before.keys().filter(|index| !errors.contains_key(index)) {
+            self.note(What::Healed, &format!("nodelb's programs at device {} are as they should be", name(ifindex)));
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
+use nodelb_core::history::{Event, What};
 use nodelb_core::model::uplink::{Translation, Uplink};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
@@ -114,6 +115,8 @@ struct Task {
     is_idle: bool,
     /// Whether the last read failed, which was logged.
     has_failed: bool,
+    /// What has happened, for the history.
+    happened: Vec<Event>,
 }
 
 impl Task {
@@ -133,6 +136,7 @@ impl Task {
             is_drained: false,
             is_idle: false,
             has_failed: false,
+            happened: Vec::new(),
             inputs,
         }
     }
@@ -210,7 +214,8 @@ impl Task {
             let errors = if is_late { BTreeMap::new() } else { hooks.sync(&devices, is_on) };
             (hooks, devices, errors)
         });
-        let Ok((hooks, devices, errors)) = synced.await else { return true };
+        let Ok((mut hooks, devices, errors)) = synced.await else { return true };
+        self.happened.extend(hooks.take_events());
         let devices: Vec<_> = devices
             .into_iter()
             .map(|device| {
@@ -229,7 +234,13 @@ impl Task {
             failure: None,
         }));
         self.hooks = Some(hooks);
-        self.send_translation(translation).await
+        self.send_events().await && self.send_translation(translation).await
+    }
+
+    /// Sends to the owner what has happened; returns false if it has closed the queue.
+    async fn send_events(&mut self) -> bool {
+        let events: Vec<Change> = std::mem::take(&mut self.happened).into_iter().map(Change::Happened).collect();
+        events.is_empty() || self.inputs.changes.send(events).await.is_ok()
     }
 
     /// Sends to the owner whether new connections are translated, if that has changed; returns false if it has closed the
@@ -312,7 +323,12 @@ impl Task {
                 Activity::Draining => "existing connections from outside the node are translated, and no new ones",
                 Activity::Off => "connections from outside the node are not translated",
             };
-            info!(message_id = %messages::PACKETS_ACTIVITY, "{text}: {}", decision.reason);
+            let text = format!("{text}: {}", decision.reason);
+            info!(message_id = %messages::PACKETS_ACTIVITY, "{text}");
+            // A start has no earlier decision, and usually continues what was before.
+            if self.decision.is_some() {
+                self.happened.push(Event::for_daemon(What::Changed, text));
+            }
             self.decision = Some(decision.clone());
         }
         decision

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record};
 use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::calendar::utc;
 use serde::{Deserialize, Serialize};
 
 use crate::files::named::{DnsName, Question, RecordType};
@@ -239,6 +241,12 @@ fn negative_ttl(message: &Message) -> Option<Ttl> {
         RData::SOA(soa) => Some(valid_ttl(record.ttl).min(valid_ttl(soa.minimum))),
         _ => None,
     })
+}
+
+/// The problem of a name that does not exist; `until` is the end of the hold.
+pub(super) fn nonexistent(server: &str, until: Option<u64>) -> Arc<str> {
+    let until = until.and_then(utc).map(|at| format!("; dns.hold keeps its last addresses until {at}"));
+    format!("{server} answers that the name does not exist (NXDOMAIN){}", until.unwrap_or_default()).into()
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::model::calendar::utc;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{ServiceName, SliceName};
 
-use super::answer::{Answer, Records, Ttl};
+use super::answer::{Answer, Records, Ttl, nonexistent};
+use super::due::Due;
 use super::servers::{Asking, MAX_SILENT};
+use super::slices::separate_targets;
 use crate::files::merge::Names as Wanted;
 use crate::files::named::{DnsName, Named, Question, RecordType};
 
@@ -72,6 +73,16 @@ pub(super) enum Reply {
     Failed(Arc<str>),
 }
 
+/// Since when a name has not existed: on the clock since the boot, and in seconds since 1970.
+pub(super) type GoneSince = (Moment, u64);
+
+/// Why the last records of a question are not current.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) problem: Arc<str>,
+    pub(super) gone_since: Option<GoneSince>,
+}
+
 /// What is known about a question.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -95,9 +106,9 @@ pub(super) struct Entry {
     pub(super) is_open: bool,
     /// Whether `known` is of an earlier run.
     pub(super) is_recalled: bool,
-    failures: u32,
-    /// The time since which each answer was that the name does not exist, on both clocks.
-    gone_since: Option<(Moment, u64)>,
+    pub(super) failures: u32,
+    /// Since when each answer was that the name does not exist.
+    gone_since: Option<GoneSince>,
     /// Whether that has been so for the whole time of the hold.
     is_gone: bool,
     /// The slices that depend on the answer.
@@ -105,11 +116,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn new(known: Option<Known>, now: Moment) -> Self {
+    fn new(known: Option<Known>, held: Option<Held>, now: Moment) -> Self {
         Self {
             is_recalled: known.is_some(),
             known,
-            problem: None,
+            gone_since: held.as_ref().and_then(|held| held.gone_since),
+            problem: held.map(|held| held.problem),
             server: None,
             ttl: None,
             due: now,
@@ -118,7 +130,6 @@ impl Entry {
             was_answered: false,
             is_open: false,
             failures: 0,
-            gone_since: None,
             is_gone: false,
             slices: BTreeSet::new(),
         }
@@ -145,32 +156,6 @@ impl Entry {
     }
 }
 
-/// The times of the next queries. Questions of which the last query failed are apart: the others do not wait for them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Due {
-    failed: BTreeSet<(Moment, Question)>,
-    others: BTreeSet<(Moment, Question)>,
-}
-
-impl Due {
-    fn of(&mut self, entry: &Entry) -> &mut BTreeSet<(Moment, Question)> {
-        if entry.failures > 0 { &mut self.failed } else { &mut self.others }
-    }
-
-    fn insert(&mut self, question: &Question, entry: &Entry) {
-        self.of(entry).insert((entry.due, question.clone()));
-    }
-
-    fn remove(&mut self, question: &Question, entry: &Entry) {
-        self.of(entry).remove(&(entry.due, question.clone()));
-    }
-
-    fn first(&self, which: Which) -> Option<&(Moment, Question)> {
-        let failed = self.failed.first().filter(|_| which == Which::All);
-        self.others.first().into_iter().chain(failed).min()
-    }
-}
-
 /// Every question with its answers. See the module's documentation.
 pub(super) struct Names {
     bounds: Bounds,
@@ -184,6 +169,7 @@ pub(super) struct Names {
     unheard: usize,
     /// Records of an earlier run, of questions that are not asked yet.
     recalled: BTreeMap<Question, Known>,
+    recalled_held: BTreeMap<Question, Held>,
     /// The slices that an answer may have changed.
     dirty: BTreeSet<SliceName>,
 }
@@ -192,7 +178,16 @@ impl Names {
     /// `recalled` are the records of an earlier run.
     pub(super) fn new(bounds: Bounds, seed: u64, recalled: BTreeMap<Question, Known>) -> Self {
         let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), Due::default());
-        Self { bounds, seed, wanted, services: 0, entries, due, unheard: 0, recalled, dirty: BTreeSet::new() }
+        let (recalled_held, dirty) = (BTreeMap::new(), BTreeSet::new());
+        Self { bounds, seed, wanted, services: 0, entries, due, unheard: 0, recalled, recalled_held, dirty }
+    }
+
+    /// Continues the holds of an earlier run. One that would have ended meanwhile begins again: only answers end it.
+    pub(super) fn recall_held(&mut self, mut held: BTreeMap<Question, Held>, now: Moment) {
+        let hold = self.bounds.hold.unwrap_or(u64::MAX);
+        let lasts = |(since, _): GoneSince| since <= now && since.0.saturating_add(hold) > now.0;
+        held.retain(|_, held| held.gone_since.is_none_or(lasts));
+        self.recalled_held = held;
     }
 
     /// Asks for these names from now on, and for no others.
@@ -241,11 +236,12 @@ impl Names {
         Some(question)
     }
 
-    /// Takes the reply to an open question. Returns whether the records have changed.
+    /// Takes the reply to an open question. Returns whether anything that is stored has changed.
     pub(super) fn answer(&mut self, question: &Question, reply: Reply, now: Moment, unix: u64) -> bool {
         let jitter = self.jitter(question, now);
         let Some(entry) = self.entries.get_mut(question) else { return false };
         let before = (entry.known.clone(), entry.problem.clone(), entry.was_asked, entry.is_gone);
+        let held_before = (entry.is_held(), entry.gone_since);
         // A question that has left the file and returned may have been asked twice.
         self.due.remove(question, entry);
         self.unheard -= usize::from(entry.is_unheard());
@@ -258,6 +254,7 @@ impl Names {
             entry.since = now;
         }
         let has_changed = before.0 != entry.known;
+        let is_outdated = has_changed || held_before != (entry.is_held(), entry.gone_since);
         if has_changed || before != (entry.known.clone(), entry.problem.clone(), true, entry.is_gone) {
             self.dirty.extend(entry.slices.iter().cloned());
         }
@@ -265,7 +262,7 @@ impl Names {
             let (slices, known) = (entry.slices.clone(), entry.known.clone());
             self.rewire_targets(&slices, (before.0.as_ref(), known.as_ref()), now);
         }
-        has_changed
+        is_outdated
     }
 
     /// A number below 1,000 that differs between hosts, questions and times.
@@ -330,9 +327,18 @@ impl Names {
         self.recalled.clone().into_iter().chain(known).collect()
     }
 
+    /// The questions with last records that are not current.
+    pub(super) fn held(&self) -> BTreeMap<Question, Held> {
+        let held = |entry: &Entry| Some(Held { problem: entry.problem.clone()?, gone_since: entry.gone_since });
+        let entries = self.entries.iter().filter(|(_, entry)| entry.is_held());
+        let held = entries.filter_map(|(question, entry)| Some((question.clone(), held(entry)?)));
+        self.recalled_held.clone().into_iter().chain(held).collect()
+    }
+
     /// Forgets the records of an earlier run that are not needed, because every source has been read.
     pub(super) fn forget_recalled(&mut self) {
         self.recalled.clear();
+        self.recalled_held.clear();
     }
 
     /// Determines the questions and which slices depend on each. The questions about the targets of SRV records follow
@@ -400,7 +406,7 @@ impl Names {
     /// The entry of the question, which is asked at once if it is new.
     fn ask(&mut self, question: &Question, now: Moment) -> &mut Entry {
         self.entries.entry(question.clone()).or_insert_with(|| {
-            let entry = Entry::new(self.recalled.remove(question), now);
+            let entry = Entry::new(self.recalled.remove(question), self.recalled_held.remove(question), now);
             self.due.insert(question, &entry);
             self.unheard += usize::from(entry.is_unheard());
             entry
@@ -412,22 +418,6 @@ impl Names {
         let known = self.entries.get(&named.question).and_then(|entry| entry.known.as_ref());
         separate_targets(named, known.or_else(|| self.recalled.get(&named.question)))
     }
-}
-
-/// The questions about targets of these records, which have no addresses for them.
-fn separate_targets(named: &Named, known: Option<&Known>) -> BTreeSet<Question> {
-    let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
-    let (mut names, mut questions) = (BTreeSet::new(), BTreeSet::new());
-    for target in targets {
-        let missing = target.missing(&named.families).map(RecordType::of);
-        let asked: Vec<_> = missing.map(|record| Question { name: target.name.clone(), record }).collect();
-        if asked.is_empty() || names.len() == MAX_TARGETS && !names.contains(&target.name) {
-            continue;
-        }
-        names.insert(&target.name);
-        questions.extend(asked);
-    }
-    questions
 }
 
 impl Entry {
@@ -485,12 +475,6 @@ impl Entry {
         self.server = Some(server);
         pause
     }
-}
-
-/// The problem of a name that does not exist; `until` is the end of the hold.
-fn nonexistent(server: &str, until: Option<u64>) -> Arc<str> {
-    let until = until.and_then(utc).map(|at| format!("; dns.hold keeps its last addresses until {at}"));
-    format!("{server} answers that the name does not exist (NXDOMAIN){}", until.unwrap_or_default()).into()
 }
 
 #[cfg(test)]

@@ -145,8 +145,10 @@ pub fn start(
 pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
     let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
     let mut stored = state_file::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
+    let mut names = Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone());
+    names.recall_held(stored.saved().held.clone(), resolver.clock.now());
     let mut running = Running {
-        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone()),
+        names,
         in_use: InUse::new(stored.saved().in_use.clone()),
         servers: Servers::default(),
         server_problems: Vec::new(),
@@ -250,7 +252,7 @@ impl Running {
     }
 
     fn saved(&self) -> Saved {
-        Saved { answers: self.names.known(), in_use: self.in_use.saved() }
+        Saved { answers: self.names.known(), in_use: self.in_use.saved(), held: self.names.held() }
     }
 
     /// Reads the servers of the system, if no others are configured and there are names. Network interfaces may come and

@@ -6,8 +6,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::SliceName;
 use nodelb_core::text::is_control;
+use nodelb_host::clock::boot_id;
 use nodelb_host::messages;
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
@@ -15,7 +17,7 @@ use tracing::info;
 
 use super::answer::{Records, refusal};
 use super::in_use::{Used, UsedBackend, UsedBySlice};
-use super::names::Known;
+use super::names::{Held, Known};
 use super::slices::MAX_BACKENDS;
 use crate::files::named::{DnsName, Question};
 
@@ -30,6 +32,9 @@ const MAX_BYTES: usize = 32 << 20;
 /// Maximum length in characters of the name of a server that is read from the file.
 const MAX_SERVER: usize = 64;
 
+/// Maximum length in characters of a problem that is read from the file.
+const MAX_PROBLEM: usize = 512;
+
 /// The last records by question.
 pub(super) type Answers = BTreeMap<Question, Known>;
 
@@ -37,6 +42,8 @@ pub(super) type Answers = BTreeMap<Question, Known>;
 pub(super) struct Saved {
     pub(super) answers: Answers,
     pub(super) in_use: UsedBySlice,
+    /// The answers that are not current.
+    pub(super) held: BTreeMap<Question, Held>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,6 +53,9 @@ struct Form {
     /// Earlier versions neither write nor read this.
     #[serde(default)]
     in_use: Vec<InUseEntry>,
+    /// The boot since which `gone` counts. It is as new as `in_use`.
+    #[serde(default)]
+    boot: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -62,12 +72,18 @@ struct Entry {
     records: Records,
     server: String,
     since: u64,
+    /// See [`Held`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gone: Option<(u64, u64)>,
 }
 
 fn read(path: &Path) -> io::Result<Saved> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let mut saved = Saved::default();
-    let Some(Form { answers, in_use, .. }) = form else { return Ok(saved) };
+    let Some(Form { answers, in_use, boot, .. }) = form else { return Ok(saved) };
+    let is_of_boot = boot_id().is_ok_and(|current| current == boot);
     let server =
         |server: String| server.chars().filter(|c| !is_control(*c)).take(MAX_SERVER).collect::<String>().into();
     for entry in answers {
@@ -81,6 +97,11 @@ fn read(path: &Path) -> io::Result<Saved> {
             };
         if is_valid {
             let known = Known { records: entry.records, server: server(entry.server), since: entry.since };
+            if let Some(problem) = entry.problem.filter(|_| is_of_boot) {
+                let problem = problem.chars().filter(|c| !is_control(*c)).take(MAX_PROBLEM).collect::<String>().into();
+                let gone_since = entry.gone.map(|(since, unix)| (Moment(since), unix));
+                saved.held.insert(entry.question.clone(), Held { problem, gone_since });
+            }
             saved.answers.insert(entry.question, known);
         }
     }
@@ -100,6 +121,8 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
         records: known.records.clone(),
         server: known.server.to_string(),
         since: known.since,
+        problem: saved.held.get(question).map(|held| held.problem.to_string()),
+        gone: saved.held.get(question).and_then(|held| held.gone_since).map(|(since, unix)| (since.0, unix)),
     };
     let in_use = |(slice, used): (&SliceName, &Used)| InUseEntry {
         slice: slice.clone(),
@@ -111,6 +134,7 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
         version: VERSION,
         answers: saved.answers.iter().map(answer).collect(),
         in_use: saved.in_use.iter().map(in_use).collect(),
+        boot: boot_id()?,
     };
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json(path, &form)

@@ -16,6 +16,8 @@ const EXACT: u64 = 1_000;
 const LAG: u64 = 1_000;
 /// What happens this long before `kill -9`, the history may lack: it is stored four times a second.
 const UNSTORED: u64 = 400;
+/// The same for the statuses, which are stored once a second.
+const UNSTORED_STATUS: u64 = 1_500;
 /// A client that sleeps or waits this much longer than it meant to is a sign that the machine stood still.
 const LATE: u64 = 250;
 /// Around such a time, nothing is compared.
@@ -216,6 +218,40 @@ impl Compared<'_> {
                 self.shown(shown, &outages);
             }
         }
+        for (died, ready) in &self.node.dead {
+            self.restart((*died, *ready), &outages);
+        }
+    }
+
+    /// Of two rows with the address, that with the status that clients get.
+    fn row<'s>(&self, shown: &'s Shown) -> Option<&'s Value> {
+        let address = format!("{}/TCP", address(self.number));
+        // A service that another one took the address from has a row with its status, and what clients get is the other's.
+        let rows = shown.frontends.iter().filter(|row| row["address"] == address.as_str());
+        rows.max_by_key(|row| (row["service"] == name(self.number).as_str(), row["status"] == "Kept"))
+    }
+
+    /// A restart that changes nothing for clients is the beginning of nothing.
+    fn restart(&mut self, (died, ready): (u64, u64), outages: &[Vec<Outage>]) {
+        let observed = self.observed;
+        let Some(before) = observed.shown.iter().rfind(|shown| shown.end + UNSTORED < died) else { return };
+        let effect = |row: &Value| row["status"].as_str().map(|it| if it == "Kept" { "OK" } else { it }.to_owned());
+        let Some(had) = self.row(before).filter(|row| time(row, "since").is_some()) else { return };
+        for shown in observed.shown.iter().filter(|shown| shown.begin > died) {
+            let Some(row) = self.row(shown).filter(|row| effect(row) == effect(had)) else { continue };
+            let Some(since) = time(row, "since").filter(|since| (died..ready + LAG).contains(since)) else { continue };
+            // What has just happened may not be stored yet.
+            let during = died.saturating_sub(UNSTORED_STATUS)..since + EXACT;
+            let is_done = self.node.done.iter().any(|(when, it, _)| *it == self.number && during.contains(when));
+            let begins_or_ends =
+                |it: &Outage| [it.began, it.ended].iter().any(|(from, to)| *from < during.end && *to > during.start);
+            let is_changed = is_done || outages.iter().flatten().any(begins_or_ends);
+            let is_own = row["service"].is_null() || row["service"] == had["service"];
+            if !is_changed && is_own && !observed.is_stalled((died, since)) {
+                self.lie(shown.begin, "since the restart, which changed nothing", &(had, row));
+                return;
+            }
+        }
     }
 
     /// The history has the beginning, with its cause, and the end.
@@ -283,9 +319,7 @@ impl Compared<'_> {
         let of_service: Vec<&Value> = shown.problems.iter().filter(is_own).collect();
         let is_critical = of_service.iter().any(|problem| problem["severity"] == "critical");
         let is_unready = shown.problems.iter().any(|problem| problem["blocks_readiness"] == true);
-        // A service that another one took the address from has a row with its status, and what clients get is the other's.
-        let rows = shown.frontends.iter().filter(|row| row["address"] == address.as_str());
-        let row = rows.max_by_key(|row| (row["service"] == service.as_str(), row["status"] == "Kept"));
+        let row = self.row(shown);
         if row.is_some_and(|row| !row["service"].is_null() && row["service"] != service.as_str()) {
             return;
         }
@@ -317,7 +351,10 @@ impl Compared<'_> {
         if current[0].is_some() && !is_pending && ["OK", "Held", "Kept"].contains(&&*status) {
             self.lie(shown.begin, "connections of the node fail, but the status is good", row);
         }
-        let Some(since) = time(row, "since") else { return };
+        let Some(since) = time(row, "since") else {
+            self.lie(shown.begin, "no since", row);
+            return;
+        };
         let last =
             outages[0].iter().rfind(|outage| outage.is_long() && outage.ended.1.saturating_add(LAG) < shown.begin);
         if let Some(last) = last.filter(|_| is_fine)

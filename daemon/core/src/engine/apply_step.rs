@@ -324,6 +324,7 @@ impl Engine {
             self.settle(&touched);
             self.refresh_touched(&touched, now);
         }
+        self.continue_statuses(now);
         for id in touched.services {
             if !self.desired.services.contains_key(&id) {
                 self.forget_service(id, now);
@@ -462,9 +463,15 @@ impl Engine {
             _ => {}
         }
         if let Some(row) = self.rows.get_mut(&address) {
-            Arc::make_mut(row).status = RowStatus { status, since: now, error };
+            let since = if is_same_to_connections(row.status.status, status) { row.status.since } else { now };
+            Arc::make_mut(row).status = RowStatus { status, since, error };
         }
     }
+}
+
+/// Whether connections get the same with both statuses: only the text differs, or whether the source has confirmed it.
+fn is_same_to_connections(before: Status, now: Status) -> bool {
+    before == now || matches!((before, now), (Status::Ok, Status::Kept) | (Status::Kept, Status::Ok))
 }
 
 /// Whether a view that had backends has none any more.

@@ -54,6 +54,8 @@ pub(super) struct EventRecorder {
     omitted: usize,
     /// The drains that began or ended.
     drains: Vec<(ServiceName, DrainCause)>,
+    /// What observers of the node have reported.
+    happened: Vec<Event>,
     /// Entries with an event that reports that the maps do not contain them yet.
     pending: BTreeMap<ServiceId, Arc<PortKey>>,
     /// The times of the changes that slices reported in this round, with the slice's service.
@@ -157,6 +159,15 @@ impl EventRecorder {
         }
     }
 
+    /// Records what an observer of the node has reported.
+    pub(super) fn note_happened(&mut self, event: &Event) {
+        if self.happened.len() < MAX_EVENTS {
+            self.happened.push(event.clone());
+        } else {
+            self.omitted += 1;
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.drafts.clear();
         self.refusals.clear();
@@ -182,6 +193,7 @@ impl EventRecorder {
         self.add_claims(context, &mut events);
         self.add_kernel_results(context, &mut events);
         Self::add_repairs(context, &mut events);
+        std::mem::take(&mut self.happened).into_iter().for_each(|event| events.push(event));
         self.add_sources_and_pruned(context, &mut events);
         let omitted = events.omitted + self.omitted;
         let mut events = events.events;

@@ -80,7 +80,7 @@ impl Summary {
                 }
             }
         }
-        snapshot.kept().for_each(|(.., status)| statuses[status as usize] += 1);
+        snapshot.kept().for_each(|(.., kept)| statuses[kept.status as usize] += 1);
         held.sort_unstable();
         held.dedup();
         let counts = &mut self.counts;

@@ -1,11 +1,12 @@
 //! Problems of the daemon and the node, as opposed to those of single services.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage};
 use super::reason::{Reason, Severity};
 use crate::check::Check;
-use nodelb_core::history::{Record, What};
+use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::service::Source;
 use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -19,8 +20,7 @@ const STARTS: (u64, usize) = (1_800_000, 3);
 const EXTERNAL_WITHIN: u64 = 900_000;
 /// The window for slow changes, and the time until the kernel had one that counts as slow, in milliseconds.
 const SLOW: (u64, u64) = (300_000, 10_000);
-/// A table or the file descriptors count as nearly full from this usage, in percent.
-const TABLE_PERCENT: u64 = 90;
+/// The file descriptors count as nearly used up from this usage, in percent.
 const FILES_PERCENT: u64 = 80;
 /// The window for dropped packets, in milliseconds.
 const DROPS_WITHIN: u64 = 300_000;
@@ -88,11 +88,19 @@ fn sources(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
+/// The first start after the source reported anything for the last time, as far as the history tells.
+fn missing_since(history: &History, source: Source) -> Option<Time> {
+    let is_of_source = |record: &&Arc<Record>| record.event.source == Some(source);
+    let later = history.latest_first().take_while(|record| !is_of_source(record));
+    later.filter(|record| record.event.what == What::Started).last().map(|record| Time(record.at))
+}
+
 fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
     let since = Some(Time::from_seconds(report.since));
     if observed.snapshot.absent.contains(&report.source) {
         let cause = report.problems.join("; ");
-        return Some(Problem::new(Reason::SourceAbsent, report.source.to_string(), cause).since(since));
+        let missing = missing_since(&observed.history, report.source).or(since);
+        return Some(Problem::new(Reason::SourceAbsent, report.source.to_string(), cause).since(missing));
     }
     let object = match (report.kind, report.source) {
         (Some(_), Source::Kubernetes) => format!("{}/{}", report.source, report.path),
@@ -152,10 +160,10 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
 }
 
 fn tables(observed: &Observed, found: &mut Vec<Problem>) {
-    for TableUsage { name, used, limit, key, is_cache } in &observed.tables {
-        let Some(used) = used.filter(|used| !is_cache && used * 100 > limit * TABLE_PERCENT) else { continue };
-        let cause = format!("{used} of {limit} entries in use: raise {key} and restart nodelb");
-        found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause));
+    for table in observed.tables.iter().filter(|table| table.is_nearly_full()) {
+        let TableUsage { name, used, limit, key, full_since, .. } = table;
+        let cause = format!("{} of {limit} entries in use: raise {key} and restart nodelb", used.unwrap_or_default());
+        found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause).since(*full_since));
     }
     observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
     if let Some(failure) = &observed.packet_failure {
@@ -234,7 +242,7 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
         let problem = Problem::new(Reason::ExternalChanges, object, format!("repaired: {what}{more}"));
         found.push(problem.since(Some(Time(last.at))));
     }
-    let slow = |record: &&std::sync::Arc<Record>| latency(record).is_some_and(|millis| millis > SLOW.1);
+    let slow = |record: &&Arc<Record>| latency(record).is_some_and(|millis| millis > SLOW.1);
     let measured = within(SLOW.0).filter(|record| latency(record).is_some()).count();
     let slow: Vec<_> = within(SLOW.0).filter(slow).collect();
     if let Some(last) = slow.first().filter(|_| slow.len() * 100 > measured) {

@@ -16,6 +16,9 @@ use nodelb_core::source_report::SourceReport;
 /// How the detail of an event about repaired hooks begins, as opposed to one about entries of maps.
 pub const HOOKS: &str = "hooks: ";
 
+/// A table counts as nearly full from this usage, in percent.
+const TABLE_PERCENT: u64 = 90;
+
 /// A problem: what is wrong with which object, since when, why, and what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
@@ -76,6 +79,15 @@ pub struct TableUsage {
     pub key: &'static str,
     /// Whether the kernel evicts old entries when the map is full. Then a full map is no problem.
     pub is_cache: bool,
+    /// Since when it is nearly full.
+    pub full_since: Option<Time>,
+}
+
+impl TableUsage {
+    /// Whether so many entries are in use that there may soon be no room for others.
+    pub fn is_nearly_full(&self) -> bool {
+        !self.is_cache && self.used.is_some_and(|used| used * 100 > self.limit * TABLE_PERCENT)
+    }
 }
 
 /// Packets of clients outside the node with the same fate, since the start of the daemon.

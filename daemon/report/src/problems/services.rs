@@ -47,10 +47,11 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
 
 /// Addresses that no source describes, that the maps contain from before the start, and that had no backend then.
 fn kept(observed: &Observed, found: &mut Vec<Problem>) {
-    let empty = observed.snapshot.kept().filter(|(.., status)| *status == Status::NoBackends);
-    found.extend(empty.map(|(address, entry, _)| {
+    let empty = observed.snapshot.kept().filter(|(.., kept)| kept.status == Status::NoBackends);
+    found.extend(empty.map(|(address, entry, kept)| {
         let cause = format!("no usable backend, as before the start, {}", observed.snapshot.why_kept(entry));
-        let problem = Problem::new(Reason::NoBackends, address.to_string(), cause);
+        let problem = Problem::new(Reason::NoBackends, address.to_string(), cause)
+            .since(Some(observed.clocks.time_of(kept.since)));
         Problem { command: format!("nodelb trace {address}"), ..problem }
     }));
 }

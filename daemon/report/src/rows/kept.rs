@@ -7,18 +7,23 @@ use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
 use crate::explain::outside;
 use crate::explain::reports::distinct;
 use crate::explain::rows::OutsideAccess;
+use nodelb_core::engine::Lasting;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::TrafficPolicy;
+use nodelb_core::model::time::Clocks;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
-use nodelb_core::state::status::Status;
 
 /// The rows of `/frontends`, by address.
-pub(super) fn frontends<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = FrontendRow> + 'a {
+pub(super) fn frontends<'a>(
+    snapshot: &'a Snapshot,
+    filter: &'a Filter,
+    clocks: Clocks,
+) -> impl Iterator<Item = FrontendRow> + 'a {
     let kept = addresses(snapshot, filter);
-    let kept = kept.filter(|(.., status)| filter.status.is_none_or(|wanted| *status == wanted));
-    kept.map(|(address, entry, status)| {
+    let kept = kept.filter(|(.., kept)| filter.status.is_none_or(|wanted| kept.status == wanted));
+    kept.map(move |(address, entry, Lasting { status, since })| {
         let service = snapshot.realised.services.get(&entry.service);
         FrontendRow {
             address,
@@ -29,7 +34,7 @@ pub(super) fn frontends<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl 
             flags: Vec::new(),
             outside: access(snapshot, address).to_string(),
             status,
-            since: None,
+            since: Some(clocks.time_of(since)),
             error: Some(why(snapshot, entry)),
         }
     })
@@ -50,7 +55,7 @@ pub(super) fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendRow> 
     rows.filter(|row| filter.address.is_none_or(|addr| row.address.addr == addr)).collect()
 }
 
-type Kept<'a> = (L4Addr, &'a FrontendEntry, Status);
+type Kept<'a> = (L4Addr, &'a FrontendEntry, Lasting);
 
 /// The addresses that the filter accepts. None of them has a known service or type.
 fn addresses<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = Kept<'a>> + 'a {
@@ -85,7 +90,7 @@ fn service(snapshot: &Snapshot, entry: &ServiceEntry, addresses: &[Kept<'_>]) ->
         outside: addresses.iter().map(|(address, ..)| access(snapshot, *address)).min()?.to_string(),
         backends: distinct(&entry.cluster).len() as u64,
         selectable: distinct(entry.view(of_first.inside_local)).len() as u64,
-        status: addresses.iter().map(|(.., status)| *status).max_by_key(|status| status.badness())?,
+        status: addresses.iter().map(|(.., kept)| kept.status).max_by_key(|status| status.badness())?,
         origin: None,
         error: Some(format!("{first}: {}", why(snapshot, of_first))),
     })

@@ -54,7 +54,7 @@ impl<R: Row> Rendered for Listed<R> {
 pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<FrontendRow> {
     let for_each = move |each: &mut dyn FnMut(FrontendRow)| {
         reports::each_frontend(&snapshot, &filter).for_each(|report| each(FrontendRow::new(report, clocks)));
-        kept::frontends(&snapshot, &filter).for_each(each);
+        kept::frontends(&snapshot, &filter, clocks).for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }

@@ -443,7 +443,14 @@ fn conditions_of_the_node_have_the_time_of_the_first_report() {
 
 #[test]
 fn the_daemon_reports_its_own_problems_worst_first() {
-    let table = |name, used, is_cache| TableUsage { name, used: Some(used), limit: 100, key: "datapath.max", is_cache };
+    let table = |name, used, is_cache| TableUsage {
+        name,
+        used: Some(used),
+        limit: 100,
+        key: "datapath.max",
+        is_cache,
+        full_since: None,
+    };
     let mut node = Node::new();
     node.send([Change::NodeObject(None)]);
     let observed = Observed {
@@ -529,6 +536,15 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     let found = problems(&Observed { sources: sources(&node), ..node.observed() });
     assert_eq!((only(&found).reason, only(&found).since), (Reason::SourceAbsent, Some(Time(7_000))));
     assert!(only(&found).cause.starts_with("no longer configured: 1 service port kept as last known"), "{found:#?}");
+    // It was configured at the second start for the last time.
+    let (started, synced) = (Event::for_daemon(What::Started, ""), Event::for_daemon(What::Synced, ""));
+    let synced = Event { source: Some(Source::Kubernetes), ..synced };
+    let mut history = History::default();
+    for (at, event) in (1..).zip([&started, &started, &synced, &started, &started]) {
+        history.add(event.clone(), Stamp { at: at * 1_000, to_kernel: 0 });
+    }
+    let found = problems(&Observed { history: history.into(), ..node.observed() });
+    assert_eq!(only(&found).since, Some(Time(4_000)));
 }
 
 #[test]

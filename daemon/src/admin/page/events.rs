@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use futures_util::stream;
 use nodelb_core::filter::Filter;
-use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
@@ -94,7 +93,7 @@ impl Hub {
     /// A hub without pages. The caller runs it.
     pub(in crate::admin) fn new(state: Arc<AdminState>) -> Self {
         let messages = broadcast::Sender::new(BACKLOG);
-        let started = (state.clock)().clocks().time_of(Moment(0));
+        let started = (state.clock)().clocks().time_of(state.started);
         Self { state, sent: Mutex::default(), messages, joined: Notify::new(), started }
     }
 

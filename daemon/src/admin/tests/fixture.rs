@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use tokio::sync::watch;
@@ -37,7 +38,9 @@ pub(super) fn unsynced() -> AdminState {
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         summaries: Arc::default(),
+        nearly_full: Arc::default(),
         clock: Arc::new(Now::default),
+        started: Moment(0),
     }
 }
 

@@ -1,4 +1,7 @@
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::time::Time;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{FrontendEntry, ServiceId};
 use nodelb_report::problems::{Reason, Reloads};
 
 use crate::admin::Now;
@@ -7,6 +10,25 @@ use crate::admin::state::AdminState;
 
 fn reasons(state: &AdminState) -> Vec<Reason> {
     state.problems(Now::default()).iter().map(|problem| problem.reason).collect()
+}
+
+#[test]
+fn a_map_is_nearly_full_since_it_was_first_seen_so() {
+    let state = unsynced();
+    let address = |last: u8| format!("192.0.2.{last}:80/TCP").parse().unwrap();
+    let entry = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
+    let with = |count: u8| {
+        let mut snapshot = Snapshot::default();
+        snapshot.realised.frontends = (0..count).map(|last| (address(last), entry)).collect();
+        snapshot
+    };
+    let since = |count, unix| {
+        let tables = state.tables(&with(count), Now { moment: Moment(0), unix });
+        tables.iter().find(|table| table.name == "frontends").unwrap().full_since
+    };
+    let limit = u8::try_from(state.datapath.limits().frontends).unwrap();
+    assert_eq!([since(limit, 1), since(limit, 5)], [Some(Time(1_000)); 2]);
+    assert_eq!([since(0, 6), since(limit, 7)], [None, Some(Time(7_000))]);
 }
 
 #[test]

@@ -136,6 +136,9 @@ fn removed_programs_are_attached_again_and_counted() {
     hooks.sync(&devices, true);
     assert_eq!(calls(&fake), ["attach 1", "attach 2", "attach 2"]);
     assert_eq!(hooks.repairs(), 1);
+    let text =
+        "attached nodelb's programs to device eth1 again, because another process had removed them: ingress: gone";
+    assert_eq!(events(&mut hooks), [format!("Repaired hooks: {text}")]);
 }
 
 #[test]
@@ -150,6 +153,39 @@ fn a_refusal_is_reported_and_tried_again() {
     fake.kernel().refused.clear();
     assert!(hooks.sync(&devices, true).is_empty());
     assert_eq!(calls(&fake), ["attach 1", "attach 2", "attach 1"]);
+    let [failed, healed] = &events(&mut hooks)[..] else { panic!("each once") };
+    assert!(failed.starts_with("Failed hooks: cannot change nodelb's programs at device eth0: "), "{failed}");
+    assert_eq!(healed, "Healed hooks: nodelb's programs at device eth0 are as they should be");
+}
+
+/// The events since the last call.
+fn events(hooks: &mut Hooks) -> Vec<String> {
+    let text = |event: Event| format!("{} {}", event.what, event.detail.unwrap_or_default());
+    hooks.take_events().into_iter().map(text).collect()
+}
+
+/// Clients outside were not served until nodelb's program was in front again, and only the journal knew it.
+#[test]
+fn a_program_in_front_is_an_event() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let devices = [device(1, "eth0", Role::Uplink)];
+    hooks.sync(&devices, true);
+    assert_eq!(events(&mut hooks), [""; 0]);
+    for ahead in [true, true, true, false] {
+        let other = Ahead { ifindex: 1, direction: Direction::In, program: 7, name: "other".into() };
+        fake.kernel().ahead = ahead.then_some(other).into_iter().collect();
+        hooks.sync(&devices, true);
+    }
+    assert_eq!(
+        events(&mut hooks),
+        [
+            "Repaired hooks: the program other ran before nodelb's program at ingress of device eth0: nodelb has moved its \
+             program to the front",
+            "Failed hooks: device eth0: the program other runs before nodelb's at ingress",
+            "Healed hooks: device eth0: no longer so: the program other runs before nodelb's at ingress",
+        ]
+    );
 }
 
 #[test]

@@ -125,18 +125,28 @@ async fn the_mode_follows_the_configuration() {
 #[tokio::test]
 async fn the_owner_knows_whether_new_connections_are_translated() {
     let mut rig = start_with("mode = \"on\"", false);
-    let mut seen = Vec::new();
+    let (mut seen, mut events) = (Vec::new(), Vec::new());
     for (mode, expected) in [("drain", Translation::Draining), ("off", Translation::Off), ("on", Translation::On)] {
         rig.config.send_replace(config(&format!("mode = {mode:?}")));
         while seen.last() != Some(&expected) {
             let batch = timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
             seen.extend(batch.into_iter().filter_map(|change| match change {
                 Change::Translation(translation) => Some(translation),
+                Change::Happened(event) => {
+                    events.push(event.detail.unwrap().split(": ").next().unwrap().to_owned());
+                    None
+                }
                 _ => None,
             }));
         }
     }
     assert_eq!(seen, [Translation::Draining, Translation::Off, Translation::On], "each once");
+    let texts = [
+        "existing connections from outside the node are translated, and no new ones",
+        "connections from outside the node are not translated",
+        "connections from outside the node are translated",
+    ];
+    assert_eq!(events, texts, "the history has each, too");
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ use super::names::{Bounds, MAX_PAUSE, Names, Reply, Which};
 use super::servers::Servers;
 use super::state_file::Saved;
 use crate::files::merge::{Merged, merge};
-use crate::files::named::{DnsName, RecordType};
+use crate::files::named::{DnsName, Question, RecordType};
 use crate::files::parse;
 
 #[path = "../../../../tests/interference/steps.rs"]
@@ -314,7 +314,8 @@ impl Node {
     }
 
     fn restart(&mut self, stored: Stored, is_rebooted: bool) {
-        let mut saved = Saved { answers: self.names.known(), in_use: self.in_use.saved() };
+        let mut saved = Saved { answers: self.names.known(), in_use: self.in_use.saved(), held: self.names.held() };
+        saved.held.retain(|question, _| saved.answers.contains_key(question));
         let is_of_a = |text: &str| text.contains("a.example");
         if !self.has(Rule::InUseIsStored) {
             saved.in_use.clear();
@@ -322,9 +323,10 @@ impl Node {
         match stored {
             Stored::Kept => {}
             Stored::Lost => saved = Saved::default(),
-            Stored::OfEarlierVersion => saved.in_use.clear(),
+            Stored::OfEarlierVersion => (saved.in_use, saved.held) = Default::default(),
             Stored::Damaged => {
                 saved.answers.retain(|question, _| !is_of_a(question.name.as_str()));
+                saved.held.retain(|question, _| !is_of_a(question.name.as_str()));
                 saved.in_use.retain(|slice, _| !is_of_a(&slice.name));
             }
         }
@@ -337,11 +339,16 @@ impl Node {
             self.expected.backend = None;
         }
         self.names = Names::new(BOUNDS, 1, saved.answers);
+        self.names.recall_held(saved.held, self.now);
+        let held = self.names.held();
+        let is_own =
+            |question: &&Question| is_of_a(question.name.as_str()) && !question.name.as_str().starts_with("host");
+        self.expected.gone_since =
+            held.keys().find(is_own).and_then(|question| held[question].gone_since).map(|(since, _)| since.0);
         self.in_use = InUse::new(saved.in_use);
         self.servers = new_servers();
         (self.frontends, self.files, self.sent) = (Frontends::default(), Merged::default(), BTreeMap::new());
-        (self.is_complete, self.is_broken, self.has_d, self.expected.gone_since) =
-            (false, self.is_file_broken, false, None);
+        (self.is_complete, self.is_broken, self.has_d) = (false, self.is_file_broken, false);
         self.engine = new_engine(&self.datapath);
         self.start();
     }

@@ -285,6 +285,49 @@ fn records_of_an_earlier_run_are_in_use_also_those_of_targets() {
     assert_eq!(names.known(), recalled);
 }
 
+/// The operator was told when the hold ends. A restart once moved that by the time that it took.
+#[test]
+fn a_hold_ends_when_it_was_said_also_after_a_restart() {
+    let question = question("web.example", RecordType::A);
+    let gone = || Reply::Answered("s".into(), Answer::NoSuchName(Some(5)));
+    let problem = |names: &Names| names.entry(&question).unwrap().problem.as_deref().unwrap().to_owned();
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
+    assert!(names.answer(&question, records(&["192.0.2.1"], 5), Moment(0), 1_000));
+    assert!(names.answer(&question, gone(), Moment(10_000), 1_010), "it is stored");
+    assert!(!names.answer(&question, gone(), Moment(15_000), 1_015));
+    let said = problem(&names);
+    let restarted = |now: Moment| {
+        let mut next = Names::new(BOUNDS, 1, names.known());
+        next.recall_held(names.held(), now);
+        next.follow(wanted(std::slice::from_ref(&question)), now);
+        assert_eq!(next.known(), names.known());
+        next
+    };
+    let mut next = restarted(Moment(200_000));
+    assert_eq!(problem(&next), said, "before the first answer");
+    next.answer(&question, gone(), Moment(200_500), 1_999);
+    assert_eq!(problem(&next), said);
+    next.answer(&question, Reply::Failed("no server answers".into()), Moment(300_000), 2_098);
+    next.answer(&question, gone(), Moment(309_999), 2_099);
+    assert!(!next.entry(&question).unwrap().is_gone());
+    next.answer(&question, gone(), Moment(310_000), 2_100);
+    assert!(next.entry(&question).unwrap().is_gone());
+
+    // While the daemon was stopped, the name may have existed; nor has it been gone since a time to come.
+    for now in [Moment(310_000), Moment(9_999)] {
+        let mut late = restarted(now);
+        late.answer(&question, gone(), now.plus(1_000), 3_000);
+        late.answer(&question, gone(), now.plus(300_999), 3_300);
+        assert!(!late.entry(&question).unwrap().is_gone());
+        late.answer(&question, gone(), now.plus(301_000), 3_301);
+        assert!(late.entry(&question).unwrap().is_gone());
+    }
+    let mut back = restarted(Moment(200_000));
+    assert!(back.answer(&question, records(&["192.0.2.1"], 5), Moment(200_001), 1_200));
+    assert_eq!(back.held(), BTreeMap::new());
+}
+
 #[test]
 fn a_question_that_returns_while_it_is_open_is_not_asked_twice_from_then_on() {
     let question = question("web.example", RecordType::A);

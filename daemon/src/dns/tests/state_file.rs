@@ -4,10 +4,12 @@ use crate::files::named::RecordType;
 fn saved() -> Saved {
     let question = Question { name: DnsName::of_labels("web.example").unwrap(), record: RecordType::A };
     let records = Records::Addresses(vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
+    let held = Held { problem: "SERVFAIL".into(), gone_since: Some((Moment(70_000), 1_764_000_000)) };
+    let held = [(question.clone(), held)].into();
     let answers: Answers = [(question, Known { records, server: "192.0.2.53:53".into(), since: 9 })].into();
     let backends = vec![UsedBackend { addr: "192.0.2.9".parse().unwrap(), port: 80, weight: 1 }];
     let used = Used { backends, server: "192.0.2.53:53".into(), since: 8 };
-    Saved { answers, in_use: [(SliceName::new("shop", "dns:web"), used)].into() }
+    Saved { answers, in_use: [(SliceName::new("shop", "dns:web"), used)].into(), held }
 }
 
 #[test]
@@ -19,13 +21,15 @@ fn the_file_has_what_was_written_and_hostile_contents_are_left_out() {
     let text = std::fs::read_to_string(&path).unwrap();
     for (from, to) in [("web.example", "w\\u001b.example"), ("web.example", "WEB.example"), ("web.example", "")] {
         std::fs::write(&path, text.replace(from, to)).unwrap();
-        assert_eq!(read(&path).unwrap(), Saved { answers: Answers::new(), ..saved() }, "{to}");
+        assert_eq!(read(&path).unwrap(), Saved { in_use: saved().in_use, ..Saved::default() }, "{to}");
     }
     for (from, to) in [("192.0.2.9", "0.0.0.0"), ("192.0.2.9", "127.0.0.1"), ("\"port\": 80", "\"port\": 0")] {
         assert!(text.contains(from), "{text}");
         std::fs::write(&path, text.replace(from, to)).unwrap();
         assert_eq!(read(&path).unwrap(), Saved { in_use: UsedBySlice::new(), ..saved() }, "{to}");
     }
+    std::fs::write(&path, text.replace(&boot_id().unwrap(), "another")).unwrap();
+    assert_eq!(read(&path).unwrap(), Saved { held: BTreeMap::new(), ..saved() }, "times of another boot");
     std::fs::write(&path, "{").unwrap();
     assert!(read(&path).is_err() && scratch.path().join("names.json.corrupt").exists());
 }
@@ -42,7 +46,7 @@ fn files_of_an_earlier_version_are_read_and_an_earlier_version_reads_this_one() 
     let path = scratch.path().join("names.json");
     let old = r#"{"version":1,"answers":[{"question":{"name":"web.example","record":"A"},"records":{"addresses":["192.0.2.1","2001:db8::1"]},"server":"192.0.2.53:53","since":9}]}"#;
     std::fs::write(&path, old).unwrap();
-    assert_eq!(read(&path).unwrap(), Saved { in_use: UsedBySlice::new(), ..saved() });
+    assert_eq!(read(&path).unwrap(), Saved { answers: saved().answers, ..Saved::default() });
     write(&path, &saved()).unwrap();
     let earlier: Earlier = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!((earlier.version, earlier.answers.len()), (1, 1));

@@ -6,14 +6,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nodelb_host::clock::boot_id;
 use nodelb_host::state_file;
 use nodelb_host::threads::run_within;
 
 /// Name of the file in the state directory.
 const FILE: &str = "boot-id";
-
-/// The kernel's file with the id of the current boot.
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// More bytes than the kernel's text has.
 const MOST: u64 = 64;
@@ -24,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Whether nodelb has run before, in another boot than this one. Stores the current id. Returns false if that is not
 /// known.
 pub(super) async fn is_another(directory: PathBuf) -> bool {
-    run_within(LIMIT, move || remember(&directory, fs::read_to_string(BOOT)?.trim())).await.unwrap_or(false)
+    run_within(LIMIT, move || remember(&directory, &boot_id()?)).await.unwrap_or(false)
 }
 
 /// Stores the id of this boot; returns whether a different one was stored before. May block.
