@@ -125,6 +125,7 @@ async fn the_mode_follows_the_configuration() {
 #[tokio::test]
 async fn the_owner_knows_whether_new_connections_are_translated() {
     let mut rig = start_with("mode = \"on\"", false);
+    rig.activity(Activity::On).await;
     let (mut seen, mut events) = (Vec::new(), Vec::new());
     for (mode, expected) in [("drain", Translation::Draining), ("off", Translation::Off), ("on", Translation::On)] {
         rig.config.send_replace(config(&format!("mode = {mode:?}")));
