@@ -203,7 +203,7 @@ impl Snapshot {
     /// The statuses for the next run, which passes them to [`Engine::recall`](crate::engine::Engine::recall). Those that
     /// this run does not know yet are as the previous run had them.
     pub fn statuses(&self) -> Statuses {
-        let mut statuses: Statuses = self.before.iter().map(|(key, before)| (*key, *before)).collect();
+        let mut statuses = Statuses::new();
         for (address, row) in &self.rows {
             // The first claim of a service decides.
             for (place, claim) in row.claims().iter().enumerate().rev() {
@@ -213,6 +213,7 @@ impl Snapshot {
                 }
             }
         }
+        statuses.extend(self.before.iter().map(|(key, before)| (*key, *before)));
         statuses
     }
 

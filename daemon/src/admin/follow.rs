@@ -187,7 +187,7 @@ impl StreamWriter {
         let Some(lines) = &self.lines else { return };
         out.push(change.mark.sign());
         out.push(' ');
-        out.push_str(&utc(now.unix).unwrap_or_default());
+        out.push_str(&utc(now.unix()).unwrap_or_default());
         out.push_str("  ");
         lines.push_row(&change.row.cells(now, &self.output_format.style), out);
     }

@@ -21,7 +21,7 @@ use crate::devices::forwarding;
 impl Now {
     /// This time for the core.
     pub(super) fn clocks(self) -> Clocks {
-        Clocks { moment: self.moment, time: Time::from_seconds(self.unix) }
+        Clocks { moment: self.moment, time: self.time }
     }
 }
 
@@ -139,7 +139,7 @@ fn table(MapUsage { name, used, limit, key }: MapUsage) -> TableUsage {
 /// The apiservers; without one in use, with the reason why.
 pub(super) fn apiserver(report: &PoolReport, now: Now) -> ApiserverState {
     let last_error = || {
-        let mut rows = report.rows(now.moment, now.unix).into_iter();
+        let mut rows = report.rows(now.moment, now.unix()).into_iter();
         rows.find_map(|row| Some(format!("{}: {}", row.address, row.error?.1)))
     };
     ApiserverState {

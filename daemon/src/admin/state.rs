@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::SystemTime;
 
 use nodelb_core::history::History;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_host::clock::{Clock, unix_seconds};
+use nodelb_host::clock::{Clock, unix_millis};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
@@ -84,14 +83,19 @@ impl Summaries {
 pub struct Now {
     /// The clock of the reconcile loop, for frontends and health.
     pub moment: Moment,
-    /// Seconds since 1970, for sources.
-    pub unix: u64,
+    /// The wall clock, for sources, and exact: the age of a frontend is the same in all answers.
+    pub time: Time,
 }
 
 impl Now {
     /// The current time; `clock` is that of the reconcile loop.
     pub fn read(clock: Clock) -> Self {
-        Self { moment: clock.now(), unix: unix_seconds(SystemTime::now()) }
+        Self { moment: clock.now(), time: Time(unix_millis()) }
+    }
+
+    /// Seconds since 1970, for sources.
+    pub(super) fn unix(&self) -> u64 {
+        self.time.seconds()
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn names(report: &DnsReport, now: Now) -> Names {
 pub(super) fn apiservers(report: &PoolReport, now: Now) -> Apiservers {
     let clocks = now.clocks();
     let time_of = |moment: Moment| clocks.time_of(moment);
-    let rows = report.rows(now.moment, now.unix).into_iter().map(|row| {
+    let rows = report.rows(now.moment, now.unix()).into_iter().map(|row| {
         let worked = row.worked.map(|ago| Time(clocks.time.0.saturating_sub(ago)));
         let (failed, error) = row.error.map(|(at, error)| (time_of(at), error)).unzip();
         let is_past = worked > failed;

@@ -1,10 +1,10 @@
 //! The answers to reading commands without the daemon: from the pinned maps, and from the files in the state directory. The rows are those of the admin API, with what is known.
 
+use nodelb_core::model::time::Time;
 use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::SystemTime;
 
 use axum::http::Uri;
 use nix::unistd::geteuid;
@@ -15,7 +15,7 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::moment::Moment;
 use nodelb_datapath::PinnedContent;
-use nodelb_host::clock::unix_seconds;
+use nodelb_host::clock::unix_millis;
 use nodelb_kube::source::state_file;
 use nodelb_report::explain::explanation::Client;
 use nodelb_report::rows::from_maps::{MapContent, Names};
@@ -207,7 +207,7 @@ impl Reader {
         };
         let content = self.content()?;
         let mut answer = trace::from_maps::trace(content, to, from);
-        let now = Now { moment: Moment(0), unix: unix_seconds(SystemTime::now()) };
+        let now = Now { moment: Moment(0), time: Time(unix_millis()) };
         if let Ok(history) = self.stored_history().as_ref()
             && content.trace(to, Client::Host).found.is_none()
         {

@@ -239,7 +239,8 @@ impl Task {
 
     /// Sends to the owner what has happened; returns false if it has closed the queue.
     async fn send_events(&mut self) -> bool {
-        let events: Vec<Change> = std::mem::take(&mut self.happened).into_iter().map(Change::Happened).collect();
+        let events: Vec<Change> =
+            std::mem::take(&mut self.happened).into_iter().map(|event| Change::Happened(event.into())).collect();
         events.is_empty() || self.inputs.changes.send(events).await.is_ok()
     }
 

@@ -20,6 +20,11 @@ impl Time {
         Self(seconds.saturating_mul(1_000))
     }
 
+    /// The whole seconds since 1970.
+    pub const fn seconds(self) -> u64 {
+        self.0 / 1_000
+    }
+
     /// The time in milliseconds from this point to `now`; 0 for a point in the future.
     pub const fn age(self, now: Self) -> u64 {
         now.0.saturating_sub(self.0)

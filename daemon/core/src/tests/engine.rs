@@ -19,6 +19,8 @@ use crate::state::entries::{MapOp, MapState};
 use crate::state::status::Status;
 use crate::trace::{Verdict, trace};
 
+#[path = "engine/before.rs"]
+mod before;
 #[path = "engine/checks_before_sync.rs"]
 mod checks_before_sync;
 #[path = "engine/deferred.rs"]

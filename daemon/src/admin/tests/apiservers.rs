@@ -1,3 +1,4 @@
+use nodelb_core::model::time::Time;
 use std::net::SocketAddr;
 
 use nodelb_kube::apiserver::address::{Address, Server};
@@ -24,7 +25,7 @@ pub(crate) fn report() -> PoolReport {
 
 #[test]
 fn the_pool_reads_as_documented() {
-    let now = Now { moment: Moment(21_000), unix: 1_700_000_000 };
+    let now = Now { moment: Moment(21_000), time: Time::from_seconds(1_700_000_000) };
     let text = apiservers(&report(), now).text(now.clocks().time, &Style::default());
     let expected = "\
 apiservers:

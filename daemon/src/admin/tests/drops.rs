@@ -1,3 +1,4 @@
+use nodelb_core::model::time::Time;
 use std::io;
 use std::sync::Arc;
 
@@ -20,7 +21,11 @@ fn asked(query: &str, drops: impl Fn() -> io::Result<Counted> + Send + Sync + 's
     let packets = DeviceOutputs { drops: Arc::new(drops), ..DeviceOutputs::default() };
     let state = AdminState { packets: Some(packets), ..unsynced() };
     let uri: Uri = format!("/drops?{query}").parse().unwrap();
-    super::drops(&state, &Query::parse(&uri, &[&SERVICE]).unwrap(), Now { moment: Moment(0), unix: 1_764_000_000 })
+    super::drops(
+        &state,
+        &Query::parse(&uri, &[&SERVICE]).unwrap(),
+        Now { moment: Moment(0), time: Time::from_seconds(1_764_000_000) },
+    )
 }
 
 fn some() -> Counted {

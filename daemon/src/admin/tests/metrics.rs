@@ -1,3 +1,4 @@
+use nodelb_core::model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ fn datapath(connections: Option<Connections>) -> Arc<FakeDatapath> {
 
 /// Returns the samples of these families, as `name{labels} value`.
 fn samples_of(state: &AdminState, about: &str) -> BTreeSet<String> {
-    let now = Now { moment: Moment(21_500), unix: 1_700_000_060 };
+    let now = Now { moment: Moment(21_500), time: Time::from_seconds(1_700_000_060) };
     let text = metrics(state, now).unwrap();
     openmetrics::read(&text).unwrap();
     let is_meant = |line: &&str| !line.starts_with('#') && line.contains(about);
@@ -317,7 +318,7 @@ fn full() -> AdminState {
 /// The published metrics are exactly those of the table, with the same types, units, help texts and labels.
 #[test]
 fn every_metric_of_the_table_is_published() {
-    let now = Now { moment: Moment(21_500), unix: 1_700_000_060 };
+    let now = Now { moment: Moment(21_500), time: Time::from_seconds(1_700_000_060) };
     let families = openmetrics::read(&metrics(&full(), now).unwrap()).unwrap();
     let expected: BTreeMap<_, _> = METRICS.iter().map(|metric| (metric.family(), metric)).collect();
     let names: Vec<_> = families.keys().map(String::as_str).collect();

@@ -23,7 +23,7 @@ fn a_map_is_nearly_full_since_it_was_first_seen_so() {
         snapshot
     };
     let since = |count, unix| {
-        let tables = state.tables(&with(count), Now { moment: Moment(0), unix });
+        let tables = state.tables(&with(count), Now { moment: Moment(0), time: Time::from_seconds(unix) });
         tables.iter().find(|table| table.name == "frontends").unwrap().full_since
     };
     let limit = u8::try_from(state.datapath.limits().frontends).unwrap();

@@ -327,7 +327,13 @@ fn the_last_service_at_an_address_is_named() {
     history.add(gave_up("shop/past", "10.96.7.7:80", "/etc/past.toml"), Stamp { at: 2_000, to_kernel: 0 });
     let traced = |to: &str| {
         let query = Query { to: Some(to.parse().unwrap()), ..Query::default() };
-        trace(&snapshot(), &history, Kernel::default(), (&query, Now { moment: Moment(0), unix: 5 })).unwrap()
+        trace(
+            &snapshot(),
+            &history,
+            Kernel::default(),
+            (&query, Now { moment: Moment(0), time: Time::from_seconds(5) }),
+        )
+        .unwrap()
     };
     let text = text_of(&traced("198.51.100.70:80"));
     let steps = "frontend  none: no service uses 198.51.100.70:80/TCP\n\
@@ -391,7 +397,7 @@ fn programs_of_others_are_a_step_if_they_run_before_nodelb() {
     let others = [program(true, "connect4"), program(false, "sendmsg4"), program(true, "connect6")];
     let step = |to: &str, from| {
         let query = Query { to: Some(to.parse().unwrap()), from: Some(TraceFrom::Client(from)), ..Query::default() };
-        let now = Now { moment: Moment(0), unix: 5 };
+        let now = Now { moment: Moment(0), time: Time::from_seconds(5) };
         let answer =
             trace(&snapshot(), &History::default(), Kernel { programs: &others, ..Kernel::default() }, (&query, now))
                 .unwrap();

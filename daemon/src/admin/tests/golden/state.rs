@@ -1,5 +1,6 @@
 //! The state of the daemon for the golden files: equal each time.
 
+use nodelb_core::model::time::Time;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub(super) fn state(services: u32) -> AdminState {
     let snapshot = world.engine.snapshot(world.now);
     let realised = snapshot.realised.clone();
     let content = move || Ok(MapContent { state: realised.clone(), ..MapContent::default() });
-    let now = Now { moment: world.now, unix: UNIX };
+    let now = Now { moment: world.now, time: Time::from_seconds(UNIX) };
     let health = Health { heartbeat: world.now, checks: vec![Check::passed("links", "10 links")] };
     AdminState {
         owner: reconcile::OwnerOutputs { health: always(health), ..owner(always(snapshot)) },

@@ -1,5 +1,6 @@
 //! A server with an engine behind it, which the test drives.
 
+use nodelb_core::model::time::Time;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ pub(super) async fn limited(limits: http::ServerLimits, streams: usize) -> Serve
     let state = AdminState {
         owner: OwnerOutputs { health: health_seen, ..owner(shown) },
         datapath: Arc::new(FakeDatapath { limits: LIMITS, content: Box::new(content), ..FakeDatapath::default() }),
-        clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
+        clock: Arc::new(|| Now { moment: NOW, time: Time::from_seconds(1_700_000_000) }),
         ..unsynced()
     };
     let (stop, stopped) = oneshot::channel::<()>();

@@ -1,23 +1,8 @@
-use std::collections::BTreeSet;
+//! Since when frontends have had their status, over restarts.
 
 use super::*;
-use crate::change::Change;
-use crate::compile::guard::Guard;
-use crate::config::{EngineConfig, PacketsConfig};
-use crate::datapath::{Datapath, Limits};
-use crate::memory::MemoryDatapath;
-use crate::model::addr::Protocol;
+use crate::engine::{Lasting, Statuses};
 use crate::model::health_check::HealthCheck;
-use crate::model::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
-};
-use crate::state::dump::dump;
-use crate::state::entries::MapOp;
-
-#[path = "../../tests/engine/rig.rs"]
-mod rig;
-
-use rig::{LIMITS, engine_with, l4, name, service, slice, synced};
 
 const WEB: &str = "198.51.100.1:80";
 const OTHER: &str = "198.51.100.2:80";
@@ -75,7 +60,7 @@ fn list(full: &str, backends: &[&str]) -> Change {
     Change::UpsertSlice(slice(full, full, backends))
 }
 
-fn failing(full: &str, backends: &[&str]) -> Change {
+fn failed_checks(full: &str, backends: &[&str]) -> Change {
     let failed = backends.iter().map(|text| ((l4(text).addr, l4(text).port), "refused".into()));
     Change::Quarantine(name(full), failed.collect())
 }
@@ -91,7 +76,7 @@ fn objects() -> [Change; 4] {
 fn failed() -> Run {
     let mut run = Run::first();
     run.send(objects().into_iter().chain([synced()]));
-    run.send([failing("shop/web", &[BACKEND])]);
+    run.send([failed_checks("shop/web", &[BACKEND])]);
     run.send([]);
     assert_eq!([run.status(WEB), run.status(OTHER)], [(Status::LastResort, 3_000), (Status::Ok, 2_000)]);
     run
@@ -103,13 +88,13 @@ fn a_restart_that_changes_nothing_changes_no_since() {
     for _ in 0..2 {
         run = run.restarted();
         assert_eq!([run.status(WEB), run.status(OTHER)], [(Status::Kept, 3_000), (Status::Kept, 2_000)]);
-        run.send([failing("shop/web", &[BACKEND])].into_iter().chain(objects()).chain([synced()]));
+        run.send([failed_checks("shop/web", &[BACKEND])].into_iter().chain(objects()).chain([synced()]));
         assert_eq!([run.status(WEB), run.status(OTHER)], [(Status::LastResort, 3_000), (Status::Ok, 2_000)]);
         let snapshot = run.engine.snapshot(run.now);
         assert_eq!(snapshot.degraded().map(|(_, degraded)| degraded.since).collect::<Vec<_>>(), [Moment(3_000)]);
         assert!(run.engine.before.statuses.is_empty(), "nothing is kept that is known");
     }
-    run.send([failing("shop/web", &[])]);
+    run.send([failed_checks("shop/web", &[])]);
     assert_eq!(run.status(WEB), (Status::Ok, run.now.0));
 }
 
@@ -120,9 +105,9 @@ fn what_is_not_known_yet_is_stored_for_the_next_run() {
     assert_eq!([run.status(WEB), run.status(OTHER)], [(Status::Kept, 3_000), (Status::Kept, 2_000)]);
     let mut run = run.restarted();
     let [web, web_list, ..] = objects();
-    run.send([web, web_list, failing("shop/web", &[BACKEND])]);
+    run.send([web, web_list, failed_checks("shop/web", &[BACKEND])]);
     let mut run = run.restarted();
-    run.send([failing("shop/web", &[BACKEND])].into_iter().chain(objects()).chain([synced()]));
+    run.send([failed_checks("shop/web", &[BACKEND])].into_iter().chain(objects()).chain([synced()]));
     assert_eq!([run.status(WEB), run.status(OTHER)], [(Status::LastResort, 3_000), (Status::Ok, 2_000)]);
 }
 
@@ -185,4 +170,34 @@ fn a_source_that_cannot_be_read_for_a_while_changes_no_since() {
     assert_eq!(run.status(OTHER), (Status::Kept, 2_000));
     run.send(objects());
     assert_eq!(run.status(OTHER), (Status::Ok, 2_000));
+}
+
+/// kubernetes.jsonl was older than the maps: seed 203 of the truth test.
+#[test]
+fn what_was_stored_of_a_source_before_the_last_change_is_no_change() {
+    let of_kubernetes = |backends: &[&str]| {
+        let service = Service { source: Source::Kubernetes, ..service("shop/web", WEB) };
+        let slice = Slice { source: Source::Kubernetes, ..slice("shop/web", "a", backends) };
+        [Change::UpsertService(service), Change::UpsertSlice(slice)]
+    };
+    let synced = || Change::Synced { source: Source::Kubernetes, incomplete: None };
+    let kubernetes = |datapath: &MemoryDatapath| {
+        let (sources, max_services) = ([Source::Kubernetes].into(), LIMITS.services);
+        let config = EngineConfig { sources, max_services, ..EngineConfig::default() };
+        Engine::new(config, datapath.dump().expect("memory can be read"))
+    };
+    let mut run = Run::first();
+    run.engine = kubernetes(&run.datapath);
+    run.send(of_kubernetes(&[BACKEND]).into_iter().chain([synced()]));
+    run.send(of_kubernetes(&[]));
+    assert_eq!(run.status(WEB), (Status::NoBackends, 3_000));
+    for _ in 0..2 {
+        let statuses = run.engine.snapshot(run.now).statuses();
+        run.engine = kubernetes(&run.datapath);
+        run.now = run.now.plus(60_000);
+        run.engine.recall(statuses, run.now);
+        run.send(of_kubernetes(&[BACKEND]));
+    }
+    run.send(of_kubernetes(&[]).into_iter().chain([synced()]));
+    assert_eq!(run.status(WEB), (Status::NoBackends, 3_000));
 }
