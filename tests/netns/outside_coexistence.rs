@@ -192,6 +192,11 @@ fn wait_for_front(daemon: &Daemon, moved: u64, ahead: Option<&str>) {
         let error = uplink.and_then(|row| row["error"].as_str());
         page["packets"]["repairs"] == moved && error == ahead
     });
+    // Until then, clients outside may not have been served.
+    eventually(&format!("{moved} moves in the history"), || {
+        let history = get("/history").unwrap_or_default().to_string();
+        history.matches("nodelb has moved its program to the front").count() as u64 == moved
+    });
 }
 
 #[test]
