@@ -51,14 +51,14 @@ pub mod without_daemon;
 pub use state::{AdminState, Now};
 
 /// How often the usage of the maps is looked at without a request, so that its problem has the right time.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Looks for maps that are nearly full. Runs until it is dropped.
 pub async fn watch_tables(state: AdminState) {
     let mut due = ticking(LOOK_EVERY);
     loop {
         due.tick().await;
-        state.tables(&state.snapshot(), (state.clock)());
+        state.watch_tables();
     }
 }
 

@@ -159,9 +159,14 @@ pub(super) struct MapUsage {
 /// Returns the usage of each map. Slots at rest count as used, if their number is known. The maps of connections have two
 /// entries for each connection; their rows count connections, as the last count found them.
 pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<MapUsage> {
+    usage_with(held, state, now, state.datapath.clients())
+}
+
+/// [`usage`] with this number of clients, which takes long to count.
+pub(super) fn usage_with(held: &MapState, state: &AdminState, now: Moment, clients: Option<usize>) -> Vec<MapUsage> {
     let datapath = &state.datapath;
     let slots = datapath.slots_taken(now).unwrap_or_else(|| held.slot_count());
-    let mut usage = usage_of(held, datapath.limits(), (slots, datapath.clients()));
+    let mut usage = usage_of(held, datapath.limits(), (slots, clients));
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
     if let Some(sweep) = state.packets.as_ref().and_then(|packets| packets.sweep.as_ref()) {
         let (sweep, max_handshakes) = (latest(sweep), latest(&state.config).packets.max_handshakes);

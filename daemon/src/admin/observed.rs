@@ -13,7 +13,7 @@ use nodelb_host::unwritten;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::problems::{self, ApiserverState, DroppedPackets, Observed, Problem, TableUsage};
 
-use super::maps::{MapUsage, usage};
+use super::maps::{MapUsage, usage, usage_with};
 use super::metrics::open_files;
 use super::state::{AdminState, Now, latest};
 use crate::devices::forwarding;
@@ -73,9 +73,15 @@ impl AdminState {
         forwarding::everywhere(&self.packets.as_ref()?.sysctls, family, &devices.uplinks())?
     }
 
+    /// Notes which maps are nearly full, for the time since which each is.
+    pub(super) fn watch_tables(&self) {
+        let (snapshot, now) = (self.snapshot(), (self.clock)());
+        self.tables(usage_with(&snapshot.realised, self, now.moment, None), now);
+    }
+
     /// The usage of the maps, with the time since which each is nearly full: the first call that found it so.
-    pub(super) fn tables(&self, snapshot: &Snapshot, now: Now) -> Vec<TableUsage> {
-        let mut tables: Vec<TableUsage> = usage(&snapshot.realised, self, now.moment).into_iter().map(table).collect();
+    fn tables(&self, usage: Vec<MapUsage>, now: Now) -> Vec<TableUsage> {
+        let mut tables: Vec<TableUsage> = usage.into_iter().map(table).collect();
         let mut known = self.nearly_full.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|name, _| tables.iter().any(|table| table.name == *name && table.is_nearly_full()));
         for table in tables.iter_mut().filter(|table| table.is_nearly_full()) {
@@ -87,7 +93,7 @@ impl AdminState {
     fn observed(&self, now: Now) -> Observed {
         let snapshot = self.snapshot();
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
-        let tables = self.tables(&snapshot, now);
+        let tables = self.tables(usage(&snapshot.realised, self, now.moment), now);
         let apiservers = self.apiservers();
         let socket_programs = self.datapath.socket_programs();
         Observed {

@@ -6,6 +6,7 @@ use nodelb_report::problems::{Reason, Reloads};
 
 use crate::admin::Now;
 use crate::admin::fixture::{always, unsynced};
+use crate::admin::maps::usage;
 use crate::admin::state::AdminState;
 
 fn reasons(state: &AdminState) -> Vec<Reason> {
@@ -23,7 +24,10 @@ fn a_map_is_nearly_full_since_it_was_first_seen_so() {
         snapshot
     };
     let since = |count, unix| {
-        let tables = state.tables(&with(count), Now { moment: Moment(0), time: Time::from_seconds(unix) });
+        let tables = state.tables(
+            usage(&with(count).realised, &state, Moment(0)),
+            Now { moment: Moment(0), time: Time::from_seconds(unix) },
+        );
         tables.iter().find(|table| table.name == "frontends").unwrap().full_since
     };
     let limit = u8::try_from(state.datapath.limits().frontends).unwrap();
