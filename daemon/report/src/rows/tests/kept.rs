@@ -1,3 +1,5 @@
+use nodelb_core::state::status::Status;
+
 use super::*;
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
@@ -53,7 +55,7 @@ fn a_kept_service_is_in_every_list() {
     let snapshot = snapshot(Source::Files);
     let all = Filter::default();
     let why = "in use as before the start, until nodelb has read everything from files: a.toml cannot be used";
-    let found: Vec<FrontendRow> = frontends(&snapshot, &all).collect();
+    let found: Vec<FrontendRow> = frontends(&snapshot, &all, Clocks::default()).collect();
     let at: Vec<L4Addr> = found.iter().map(|row| row.address).collect();
     assert_eq!((at, found[0].error.as_deref()), (vec![l4("198.51.100.1:80"), l4("198.51.100.2:80")], Some(why)));
     let [service] = &services(&snapshot, &all)[..] else { panic!("one service port") };
@@ -71,7 +73,7 @@ fn a_kept_service_is_in_every_list() {
 fn what_a_source_had_that_is_not_configured_is_in_every_list() {
     let snapshot = snapshot(Source::Kubernetes);
     let why = Some("in use as before the start, because files is no longer configured");
-    let found: Vec<FrontendRow> = frontends(&snapshot, &Filter::default()).collect();
+    let found: Vec<FrontendRow> = frontends(&snapshot, &Filter::default(), Clocks::default()).collect();
     assert_eq!((found.len(), found[0].status, found[0].error.as_deref()), (2, Status::Kept, why));
     assert_eq!(services(&snapshot, &Filter::default()).len(), 1);
     assert_eq!(backends(&snapshot, &Filter::default()).len(), 2);
@@ -84,7 +86,7 @@ fn a_filter_by_name_finds_none() {
     let of_namespace = Filter { namespace: Some("shop".into()), ..Filter::default() };
     for filter in [named, of_namespace, Filter { status: Some(Status::Ok), ..Filter::default() }] {
         assert_eq!(
-            (frontends(&snapshot, &filter).count(), services(&snapshot, &filter)),
+            (frontends(&snapshot, &filter, Clocks::default()).count(), services(&snapshot, &filter)),
             (0, Vec::new()),
             "{filter:?}"
         );
