@@ -19,6 +19,7 @@
 mod answer;
 mod ask;
 mod due;
+mod entry;
 mod frontends;
 mod in_use;
 mod journal;

@@ -10,7 +10,7 @@ use std::{fs, io};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 
-use nodelb_core::engine::{Lasting, Statuses};
+use nodelb_core::before::{Lasting, Statuses};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;

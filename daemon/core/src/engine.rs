@@ -12,6 +12,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use imbl::{OrdMap, OrdSet};
 
+use crate::before::Before;
 use crate::change::Change;
 use crate::claims::Row;
 use crate::config::EngineConfig;
@@ -36,7 +37,6 @@ use absent::SyncState;
 use apply_step::References;
 use at_start::AtStart;
 use batching::Batching;
-use before::Before;
 use compiled::Compiled;
 use conflicts::Conflicts;
 use deferred::Deferred;
@@ -49,7 +49,6 @@ mod absent;
 mod apply_step;
 mod at_start;
 mod batching;
-mod before;
 mod compile_step;
 mod compiled;
 mod conflicts;
@@ -59,11 +58,10 @@ mod drift;
 mod event_recorder;
 mod failures;
 mod hold;
+mod recall;
 mod rings;
 
 pub use absent::{Kept, KeptBecause};
-pub(crate) use before::Before as StatusesBefore;
-pub use before::{Lasting, Statuses};
 pub use conflicts::{AddressConflict, Takeover};
 
 /// A service that was compiled again.

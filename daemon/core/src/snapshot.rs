@@ -7,13 +7,13 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
+use crate::before::{Before, Lasting, Statuses};
 use crate::claims::{Claim, Row, RowStatus};
 use crate::compile::guard::BackendRefusal;
 use crate::compile::select;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
 use crate::degraded::{Degraded, DegradedPorts};
-use crate::engine::{Lasting, Statuses, StatusesBefore};
 use crate::filter::Filter;
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
@@ -53,7 +53,7 @@ pub struct Snapshot {
     /// The service port of each id.
     pub owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
-    pub(crate) before: StatusesBefore,
+    pub(crate) before: Before,
     /// The ports without a healthy backend.
     pub degraded: DegradedPorts,
     /// Sources that were used before the start and are not configured.

@@ -4,8 +4,16 @@ use std::collections::BTreeSet;
 
 use nodelb_core::model::moment::Moment;
 
-use super::names::{Entry, Which};
+use super::entry::Entry;
 use crate::files::named::Question;
+
+/// Questions to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    All,
+    /// Those of which the last query did not fail.
+    NotFailed,
+}
 
 /// The times of the next queries. Questions of which the last query failed are apart: the others do not wait for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

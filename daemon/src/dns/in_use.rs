@@ -10,7 +10,8 @@ use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::model::service::{Backend, Origin, Slice, SliceName, SlicePort, Source};
 use serde::{Deserialize, Serialize};
 
-use super::names::{Entry, Names};
+use super::entry::Entry;
+use super::names::Names;
 use super::slices::{IsFrontend, Resolved, origin, resolve};
 use crate::files::merge::Names as Wanted;
 use crate::files::named::{Named, RecordType};
@@ -118,7 +119,7 @@ impl InUse {
     ) -> Option<Settled> {
         let entry = names.entry(&named.question)?;
         let resolved = resolve(named, names, is_frontend);
-        if entry.is_gone() {
+        if entry.is_gone {
             let has_changed = self.used.remove(&named.slice).is_some();
             self.unknown.remove(&named.slice);
             let Settled { mut slice, refused, .. } = without_backends(named, entry, resolved?, Vec::new());

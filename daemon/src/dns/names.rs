@@ -11,10 +11,10 @@ use std::time::Duration;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{ServiceName, SliceName};
 
-use super::answer::{Answer, Records, Ttl, nonexistent};
-use super::due::Due;
+use super::answer::{Answer, Ttl, nonexistent};
+use super::due::{Due, Which};
+use super::entry::{Entry, GoneSince, Held, Known, separate_targets};
 use super::servers::{Asking, MAX_SILENT};
-use super::slices::separate_targets;
 use crate::files::merge::Names as Wanted;
 use crate::files::named::{DnsName, Named, Question, RecordType};
 
@@ -26,9 +26,6 @@ pub(super) const MAX_PAUSE: u64 = 30_000;
 const DEFAULT_NEGATIVE_TTL: Ttl = 10;
 /// The longest time for which such an answer is believed, in milliseconds: a new record should be found soon.
 pub(super) const MAX_NEGATIVE: u64 = 60_000;
-/// The maximum number of targets of one SRV answer that are asked for separately.
-pub(super) const MAX_TARGETS: usize = 256;
-
 /// The bounds of times, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -47,113 +44,12 @@ impl Bounds {
     }
 }
 
-/// The last records of a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) records: Records,
-    /// The server that they come from.
-    pub(super) server: Arc<str>,
-    /// The time since which they are the same, in seconds since 1970.
-    pub(super) since: u64,
-}
-
-/// Questions to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    All,
-    /// Those of which the last query did not fail.
-    NotFailed,
-}
-
 /// What a server, or all servers together, said to a question.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Answered(Arc<str>, Answer),
     /// No server has; the text names each with its reason.
     Failed(Arc<str>),
-}
-
-/// Since when a name has not existed: on the clock since the boot, and in seconds since 1970.
-pub(super) type GoneSince = (Moment, u64);
-
-/// Why the last records of a question are not current.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
-    pub(super) problem: Arc<str>,
-    pub(super) gone_since: Option<GoneSince>,
-}
-
-/// What is known about a question.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    /// The last records, if any.
-    pub(super) known: Option<Known>,
-    /// Why there are no current records; `None` if `known` is current.
-    pub(super) problem: Option<Arc<str>>,
-    /// The server of the last answer.
-    pub(super) server: Option<Arc<str>>,
-    /// The TTL of the last answer, in seconds.
-    pub(super) ttl: Option<Ttl>,
-    /// The time of the next query.
-    pub(super) due: Moment,
-    /// The time since which `problem` is or is not there.
-    pub(super) since: Moment,
-    /// Whether a query was answered or failed since the start.
-    pub(super) was_asked: bool,
-    /// Whether a server has answered since the start.
-    pub(super) was_answered: bool,
-    /// Whether a query is waiting for its answer.
-    pub(super) is_open: bool,
-    /// Whether `known` is of an earlier run.
-    pub(super) is_recalled: bool,
-    pub(super) failures: u32,
-    /// Since when each answer was that the name does not exist.
-    gone_since: Option<GoneSince>,
-    /// Whether that has been so for the whole time of the hold.
-    is_gone: bool,
-    /// The slices that depend on the answer.
-    slices: BTreeSet<SliceName>,
-}
-
-impl Entry {
-    fn new(known: Option<Known>, held: Option<Held>, now: Moment) -> Self {
-        Self {
-            is_recalled: known.is_some(),
-            known,
-            gone_since: held.as_ref().and_then(|held| held.gone_since),
-            problem: held.map(|held| held.problem),
-            server: None,
-            ttl: None,
-            due: now,
-            since: now,
-            was_asked: false,
-            was_answered: false,
-            is_open: false,
-            failures: 0,
-            is_gone: false,
-            slices: BTreeSet::new(),
-        }
-    }
-
-    /// The slices that depend on the answer.
-    pub(super) fn slices(&self) -> &BTreeSet<SliceName> {
-        &self.slices
-    }
-
-    /// Whether the name has not existed for the whole time of the hold, so that its last backends are not in use either.
-    pub(super) fn is_gone(&self) -> bool {
-        self.is_gone
-    }
-
-    /// Whether nothing is known, and nothing was asked since the start.
-    fn is_unheard(&self) -> bool {
-        self.known.is_none() && !self.was_asked
-    }
-
-    /// Whether the last records are in use although they are not current.
-    pub(super) fn is_held(&self) -> bool {
-        self.known.is_some() && self.problem.is_some()
-    }
 }
 
 /// Every question with its answers. See the module's documentation.

@@ -10,7 +10,8 @@ use nodelb_core::text::listed;
 
 use super::answer::{Answer, Ttl};
 use super::ask::Failure;
-use super::names::{Entry, Names};
+use super::entry::Entry;
+use super::names::Names;
 use crate::files::named::Question;
 
 /// The maximum number of problems in the row of `/sources`; `/dns` has the others.
@@ -137,7 +138,7 @@ pub(super) fn report(
 }
 
 fn name_report(question: &Question, entry: &Entry, names: &Names, refused: &BTreeMap<SliceName, String>) -> NameReport {
-    let slices = entry.slices();
+    let slices = &entry.slices;
     let mut services: Vec<ServiceName> =
         slices.iter().filter_map(|slice| Some(names.wanted().get(slice)?.service.clone())).collect();
     services.dedup();

@@ -21,10 +21,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{AskTimeouts, Failure, ask};
+use super::due::Which;
 use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
 use super::journal;
-use super::names::{Bounds, Names, Reply, Which};
+use super::names::{Bounds, Names, Reply};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::Servers;
 use super::state_file::{self, Saved};

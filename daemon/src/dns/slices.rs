@@ -1,13 +1,14 @@
 //! The backends that follow from the answers to a name. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::{Backend, Origin};
 
 use super::answer::{self, Records, Target};
-use super::names::{Entry, Known, MAX_TARGETS, Names};
+use super::entry::{Entry, Known};
+use super::names::Names;
 use crate::files::named::{Named, Question, RecordType};
 
 /// The maximum number of backends of a name: as many as an answer about addresses may have.
@@ -136,22 +137,6 @@ impl Collected<'_> {
         let questions = records.map(|record| Question { name: target.name.clone(), record });
         questions.filter_map(|question| names.entry(&question)).collect()
     }
-}
-
-/// The questions about targets of these records, which have no addresses for them.
-pub(super) fn separate_targets(named: &Named, known: Option<&Known>) -> BTreeSet<Question> {
-    let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
-    let (mut names, mut questions) = (BTreeSet::new(), BTreeSet::new());
-    for target in targets {
-        let missing = target.missing(&named.families).map(RecordType::of);
-        let asked: Vec<_> = missing.map(|record| Question { name: target.name.clone(), record }).collect();
-        if asked.is_empty() || names.len() == MAX_TARGETS && !names.contains(&target.name) {
-            continue;
-        }
-        names.insert(&target.name);
-        questions.extend(asked);
-    }
-    questions
 }
 
 #[cfg(test)]

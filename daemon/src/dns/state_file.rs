@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::answer::{Records, refusal};
+use super::entry::{Held, Known};
 use super::in_use::{Used, UsedBackend, UsedBySlice};
-use super::names::{Held, Known};
 use super::slices::MAX_BACKENDS;
 use crate::files::named::{DnsName, Question};
 

@@ -7,7 +7,7 @@ use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
 use crate::explain::outside;
 use crate::explain::reports::distinct;
 use crate::explain::rows::OutsideAccess;
-use nodelb_core::engine::Lasting;
+use nodelb_core::before::Lasting;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::TrafficPolicy;

@@ -4,7 +4,8 @@ use nodelb_core::model::service::ServiceName;
 
 use super::*;
 use crate::dns::answer::{Answer, Records};
-use crate::dns::names::{Bounds, Reply, Which};
+use crate::dns::due::Which;
+use crate::dns::names::{Bounds, Reply};
 use crate::files::named::{DnsName, Question};
 
 const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 60_000, hold: Some(5_000) };
@@ -84,7 +85,7 @@ fn an_answer_that_is_refused_replaces_nothing_that_is_in_use_or_stored() {
 #[test]
 fn an_answer_of_an_earlier_run_replaces_nothing_that_was_in_use() {
     let question = named().question;
-    let known = super::super::names::Known {
+    let known = super::super::entry::Known {
         records: Records::Addresses(vec!["198.51.100.1".parse().unwrap()]),
         server: "s".into(),
         since: 3,

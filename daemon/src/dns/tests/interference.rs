@@ -24,9 +24,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::answer::{Answer, Records, Target};
+use super::due::Which;
 use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
-use super::names::{Bounds, MAX_PAUSE, Names, Reply, Which};
+use super::names::{Bounds, MAX_PAUSE, Names, Reply};
 use super::servers::Servers;
 use super::state_file::Saved;
 use crate::files::merge::{Merged, merge};

@@ -4,7 +4,8 @@ use nodelb_core::model::service::{ServiceName, SliceName};
 
 use super::*;
 use crate::dns::answer::Answer;
-use crate::dns::names::{Bounds, Reply, Which};
+use crate::dns::due::Which;
+use crate::dns::names::{Bounds, Reply};
 use crate::files::named::DnsName;
 
 /// An answer of 64 KiB may have thousands of targets, and the name of all of them thousands of addresses.

@@ -1,7 +1,7 @@
 //! Since when frontends have had their status, over restarts.
 
 use super::*;
-use crate::engine::{Lasting, Statuses};
+use crate::before::{Lasting, Statuses};
 use crate::model::health_check::HealthCheck;
 
 const WEB: &str = "198.51.100.1:80";

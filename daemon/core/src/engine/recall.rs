@@ -1,49 +1,13 @@
-//! Since when frontends have had their status, over a restart: connections continue while nodelb does not run, so a
-//! restart that changes nothing for them is not the beginning of a status.
+//! The engine's part of [`crate::before`]: statuses of the previous run are accepted and continued.
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
-
 use super::Engine;
+use crate::before::{Before, Lasting, Statuses};
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::state::owner::hash_of;
 use crate::state::status::Status;
-
-/// A status and since when it has lasted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lasting {
-    pub status: Status,
-    pub since: Moment,
-}
-
-/// Statuses by the address and the hash of the service, as in [`OwnerTag`](crate::state::owner::OwnerTag).
-pub type Statuses = OrdMap<(L4Addr, u32), Lasting>;
-
-/// The statuses that the previous run had, until this run has found out the present one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Before {
-    /// The start of this run.
-    pub(crate) start: Moment,
-    pub(super) statuses: Statuses,
-}
-
-impl Before {
-    /// Since when an address from before the start has had backends, or none, if the previous run has stored it.
-    /// `service` is the hash of the service, if it is known.
-    pub(crate) fn since(&self, address: L4Addr, service: Option<u32>, has_backends: bool) -> Option<Moment> {
-        let range = (address, service.unwrap_or(0))..=(address, service.unwrap_or(u32::MAX));
-        let is_same =
-            |before: &&Lasting| before.status.is_in_maps() && (before.status != Status::NoBackends) == has_backends;
-        let mut same = self.statuses.range(range).map(|(_, before)| before).filter(is_same);
-        same.next().map(|before| before.since)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&(L4Addr, u32), &Lasting)> {
-        self.statuses.iter()
-    }
-}
 
 impl Engine {
     /// Accepts the statuses of the previous run. What the maps do not contain any more has lost its status.

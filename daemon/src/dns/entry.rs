@@ -1,0 +1,112 @@
+//! What is known about a question. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::SliceName;
+
+use super::answer::{Records, Ttl};
+use crate::files::named::{Named, Question, RecordType};
+
+/// The maximum number of targets of one SRV answer that are asked for separately.
+pub(super) const MAX_TARGETS: usize = 256;
+
+/// The last records of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) records: Records,
+    /// The server that they come from.
+    pub(super) server: Arc<str>,
+    /// The time since which they are the same, in seconds since 1970.
+    pub(super) since: u64,
+}
+
+/// Since when a name has not existed: on the clock since the boot, and in seconds since 1970.
+pub(super) type GoneSince = (Moment, u64);
+
+/// Why the last records of a question are not current.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) problem: Arc<str>,
+    pub(super) gone_since: Option<GoneSince>,
+}
+
+/// What is known about a question.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// The last records, if any.
+    pub(super) known: Option<Known>,
+    /// Why there are no current records; `None` if `known` is current.
+    pub(super) problem: Option<Arc<str>>,
+    /// The server of the last answer.
+    pub(super) server: Option<Arc<str>>,
+    /// The TTL of the last answer, in seconds.
+    pub(super) ttl: Option<Ttl>,
+    /// The time of the next query.
+    pub(super) due: Moment,
+    /// The time since which `problem` is or is not there.
+    pub(super) since: Moment,
+    /// Whether a query was answered or failed since the start.
+    pub(super) was_asked: bool,
+    /// Whether a server has answered since the start.
+    pub(super) was_answered: bool,
+    /// Whether a query is waiting for its answer.
+    pub(super) is_open: bool,
+    /// Whether `known` is of an earlier run.
+    pub(super) is_recalled: bool,
+    pub(super) failures: u32,
+    /// Since when each answer was that the name does not exist.
+    pub(super) gone_since: Option<GoneSince>,
+    /// Whether that has been so for the whole time of the hold.
+    pub(super) is_gone: bool,
+    /// The slices that depend on the answer.
+    pub(super) slices: BTreeSet<SliceName>,
+}
+
+impl Entry {
+    pub(super) fn new(known: Option<Known>, held: Option<Held>, now: Moment) -> Self {
+        Self {
+            is_recalled: known.is_some(),
+            known,
+            gone_since: held.as_ref().and_then(|held| held.gone_since),
+            problem: held.map(|held| held.problem),
+            server: None,
+            ttl: None,
+            due: now,
+            since: now,
+            was_asked: false,
+            was_answered: false,
+            is_open: false,
+            failures: 0,
+            is_gone: false,
+            slices: BTreeSet::new(),
+        }
+    }
+
+    /// Whether nothing is known, and nothing was asked since the start.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.known.is_none() && !self.was_asked
+    }
+
+    /// Whether the last records are in use although they are not current.
+    pub(super) fn is_held(&self) -> bool {
+        self.known.is_some() && self.problem.is_some()
+    }
+}
+
+/// The questions about targets of these records, which have no addresses for them.
+pub(super) fn separate_targets(named: &Named, known: Option<&Known>) -> BTreeSet<Question> {
+    let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
+    let (mut names, mut questions) = (BTreeSet::new(), BTreeSet::new());
+    for target in targets {
+        let missing = target.missing(&named.families).map(RecordType::of);
+        let asked: Vec<_> = missing.map(|record| Question { name: target.name.clone(), record }).collect();
+        if asked.is_empty() || names.len() == MAX_TARGETS && !names.contains(&target.name) {
+            continue;
+        }
+        names.insert(&target.name);
+        questions.extend(asked);
+    }
+    questions
+}
