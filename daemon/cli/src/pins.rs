@@ -20,11 +20,9 @@ impl Pins {
             Self::Present => "Existing and new connections continue with the last known backends, even with backends \
                               that have failed since: nodelb diagnose NAMESPACE/NAME tests them."
                 .into(),
-            Self::Absent(directory) => format!(
-                "No BPF maps of nodelb are pinned in {}: service addresses do not work. Start nodelb: systemctl start \
-                 nodelb",
-                directory.display()
-            ),
+            Self::Absent(directory) => {
+                format!("No BPF maps of nodelb are pinned in {}: service addresses do not work", directory.display())
+            }
             Self::Unknown(why) => format!("Whether service addresses work is not known: {why}"),
         }
     }

@@ -26,8 +26,7 @@ fn a_daemon_that_does_not_answer_is_no_claim_that_connections_work() {
     let mut failure = silent();
     assert!(!failure.to_string().contains("connections"), "{failure}");
     explain(&mut failure, nothing);
-    let effect = "No BPF maps of nodelb are pinned in /sys/fs/bpf/nodelb: service addresses do not work. Start nodelb: \
-                  systemctl start nodelb\n";
+    let effect = "No BPF maps of nodelb are pinned in /sys/fs/bpf/nodelb: service addresses do not work\n";
     assert!(failure.to_string().contains(effect), "{failure}");
     explain(&mut failure, || stored(Pins::Present));
     assert!(failure.to_string().contains("\nExisting and new connections continue with the last known"), "{failure}");

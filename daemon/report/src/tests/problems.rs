@@ -543,7 +543,7 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     for (at, event) in (1..).zip([&started, &started, &synced, &started, &started]) {
         history.add(event.clone(), Stamp { at: at * 1_000, to_kernel: 0 });
     }
-    let found = problems(&Observed { history: history.into(), ..node.observed() });
+    let found = problems(&Observed { sources: sources(&node), history: history.into(), ..node.observed() });
     assert_eq!(only(&found).since, Some(Time(4_000)));
 }
 
