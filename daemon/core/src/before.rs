@@ -5,6 +5,8 @@ use imbl::OrdMap;
 
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
+use crate::model::service::Source;
+use crate::state::entries::{FrontendEntry, MapState};
 use crate::state::status::Status;
 
 /// A status and since when it has lasted.
@@ -23,6 +25,28 @@ pub(crate) struct Before {
     /// The start of this run.
     pub(crate) start: Moment,
     pub(crate) statuses: Statuses,
+    /// The sources without a complete report, and whether the maps have nothing else, when all statuses were compared.
+    pub(crate) compared_with: Option<(Vec<Source>, bool)>,
+}
+
+impl Lasting {
+    /// Whether the maps show that this service has lost the status, if it ever had it: they decide what connections get,
+    /// also while sources have not reported everything.
+    pub(crate) fn is_refuted(&self, maps: &MapState, address: L4Addr, service: u32) -> bool {
+        let Some(entry) = serving(maps, address, service) else { return self.status.is_in_maps() };
+        match self.status {
+            Status::Ok | Status::Held | Status::LastResort => !maps.reaches_backends(address, entry.service),
+            Status::NoBackends | Status::Kept | Status::Pending => false,
+            Status::Conflict | Status::Refused => true,
+        }
+    }
+}
+
+/// The entry of the address, if it belongs to the service with this hash.
+pub(crate) fn serving(maps: &MapState, address: L4Addr, service: u32) -> Option<&FrontendEntry> {
+    let entry = maps.frontends.get(&address)?;
+    let tag = maps.services.get(&entry.service)?.tag;
+    tag.is_none_or(|tag| tag.service == service).then_some(entry)
 }
 
 impl Before {

@@ -1,6 +1,6 @@
 //! The second half of a round: operations are planned, passed to the datapath, and committed if they succeeded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -316,15 +316,18 @@ impl Engine {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
         self.date_refusals(now);
+        let mut changed =
+            if self.before.statuses.is_empty() { BTreeSet::new() } else { self.addresses_of(&touched).collect() };
         if self.is_settled() {
             for address in std::mem::take(&mut self.unsettled) {
                 self.refresh_status(address, now);
+                changed.insert(address);
             }
         } else {
             self.settle(&touched);
             self.refresh_touched(&touched, now);
         }
-        self.continue_statuses(now);
+        self.continue_statuses(changed, now);
         for id in touched.services {
             if !self.desired.services.contains_key(&id) {
                 self.forget_service(id, now);
@@ -391,6 +394,12 @@ impl Engine {
         for address in &touched.frontends {
             self.refresh_status(*address, now);
         }
+    }
+
+    /// The touched addresses, and those of touched services.
+    fn addresses_of<'a>(&'a self, touched: &'a Touched) -> impl Iterator<Item = L4Addr> + 'a {
+        let of_services = touched.services.iter().flat_map(|id| self.desired_frontends_of(*id).unwrap_or_default());
+        touched.frontends.iter().copied().chain(of_services)
     }
 
     /// Clears the errors of touched entries that are equal in the desired and the realised state. Inherited entries

@@ -1,5 +1,6 @@
 //! The engine's part of [`crate::before`]: statuses of the previous run are accepted and continued.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Engine;
@@ -10,46 +11,56 @@ use crate::state::owner::hash_of;
 use crate::state::status::Status;
 
 impl Engine {
-    /// Accepts the statuses of the previous run. What the maps do not contain any more has lost its status.
+    /// Accepts the statuses of the previous run that the maps do not refute. The file is not trusted: of addresses that
+    /// the maps do not have, there are at most as many as services.
     pub fn recall(&mut self, statuses: Statuses, start: Moment) {
-        let is_in_maps = |address: &L4Addr| self.realised.frontends.contains_key(address);
-        let is_plausible = |((address, _), before): &((L4Addr, u32), Lasting)| {
+        let is_plausible = |((address, service), before): &((L4Addr, u32), Lasting)| {
             let is_transient = matches!(before.status, Status::Kept | Status::Pending);
-            !is_transient && before.since <= start && (!before.status.is_in_maps() || is_in_maps(address))
+            !is_transient && before.since <= start && !before.is_refuted(&self.realised, *address, *service)
         };
-        self.before = Before { start, statuses: statuses.into_iter().filter(is_plausible).collect() };
+        let (served, others): (Vec<_>, Vec<_>) =
+            statuses.into_iter().filter(is_plausible).partition(|(_, before)| before.status.is_in_maps());
+        let others = others.into_iter().take(self.config.max_services as usize);
+        self.before = Before { start, statuses: served.into_iter().chain(others).collect(), compared_with: None };
     }
 
-    /// Gives each frontend that now has the status of the previous run the time since which it had it.
-    pub(super) fn continue_statuses(&mut self, now: Moment) {
+    /// Gives each frontend that now has the status of the previous run the time since which it had it. Only `changed`
+    /// addresses can have another status than after the last round, unless a source has reported everything meanwhile.
+    pub(super) fn continue_statuses(&mut self, changed: BTreeSet<L4Addr>, now: Moment) {
         if self.before.statuses.is_empty() {
             return;
         }
+        let compared_with = Some((self.unsynced(), self.sync.is_pruned));
+        let keys: Vec<(L4Addr, u32)> = if self.before.compared_with == compared_with {
+            let of_address = |address| self.before.statuses.range((address, 0)..=(address, u32::MAX));
+            changed.into_iter().flat_map(of_address).map(|(key, _)| *key).collect()
+        } else {
+            self.before.statuses.keys().copied().collect()
+        };
+        self.before.compared_with = compared_with;
         let snapshot = self.snapshot(now);
-        let mut waiting = Statuses::new();
-        for (key, before) in std::mem::take(&mut self.before.statuses) {
-            let (address, service) = key;
+        for key @ (address, service) in keys {
+            let Some(before) = self.before.statuses.get(&key).copied() else { continue };
             let row = snapshot.rows.get(&address);
             let place = row.and_then(|row| row.claims().iter().position(|it| hash_of(&it.key.service) == service));
-            let Some((row, place)) = row.zip(place) else {
-                // A source that has not reported everything may describe it.
-                let is_in_maps = snapshot.realised.frontends.contains_key(&address);
-                if is_in_maps || !self.sync.is_pruned {
-                    waiting.insert(key, before);
+            let waits = if before.is_refuted(&snapshot.realised, address, service) {
+                false
+            } else if let Some((row, place)) = row.zip(place) {
+                let status = snapshot.status_of(row, place, address).status;
+                if status == before.status {
+                    self.date(address, place, before);
                 }
-                continue;
+                // What was stored of a source may be older than the maps. Checks are facts of this run.
+                let is_certain = self.table.is_synced(row.claims()[place].source) || status == Status::LastResort;
+                !is_certain || matches!(status, Status::Kept | Status::Pending)
+            } else {
+                // A source that has not reported everything may describe it.
+                before.status.is_in_maps() || !self.sync.is_pruned
             };
-            let status = snapshot.status_of(row, place, address).status;
-            if status == before.status {
-                self.date(address, place, before);
-            }
-            // What was stored of a source may be older than the maps. Checks are facts of this run.
-            let is_certain = self.table.is_synced(row.claims()[place].source) || status == Status::LastResort;
-            if !is_certain || matches!(status, Status::Kept | Status::Pending) {
-                waiting.insert(key, before);
+            if !waits {
+                self.before.statuses.remove(&key);
             }
         }
-        self.before.statuses = waiting;
     }
 
     fn date(&mut self, address: L4Addr, place: usize, before: Lasting) {

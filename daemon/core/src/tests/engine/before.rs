@@ -201,3 +201,65 @@ fn what_was_stored_of_a_source_before_the_last_change_is_no_change() {
     run.send(of_kubernetes(&[]).into_iter().chain([synced()]));
     assert_eq!(run.status(WEB), (Status::NoBackends, 3_000));
 }
+
+#[test]
+fn an_outage_before_the_source_has_reported_ends_what_was_stored() {
+    let incomplete = || Change::Synced { source: Source::Files, incomplete: Some("b.toml cannot be used".into()) };
+    let mut run = failed().restarted();
+    run.send(objects().into_iter().chain([incomplete()]));
+    assert_eq!(run.status(OTHER), (Status::Ok, 2_000));
+    run.send([list("shop/other", &[])]);
+    assert_eq!(run.status(OTHER).0, Status::NoBackends);
+    run.send([list("shop/other", &[BACKEND])]);
+    assert_eq!(run.status(OTHER), (Status::Ok, run.now.0));
+    let since = run.now.0;
+    let mut run = run.restarted();
+    run.send(objects().into_iter().chain([synced()]));
+    assert_eq!(run.status(OTHER), (Status::Ok, since));
+}
+
+#[test]
+fn checks_that_fail_before_the_source_has_reported_continue_a_last_resort() {
+    let mut run = failed().restarted();
+    run.send(objects());
+    run.send([]);
+    run.send([failed_checks("shop/web", &[BACKEND])]);
+    run.send([synced()]);
+    assert_eq!(run.status(WEB), (Status::LastResort, 3_000));
+}
+
+#[test]
+fn an_address_that_another_service_had_meanwhile_begins_again() {
+    let mut run = failed().restarted();
+    let other = service("shop/third", OTHER);
+    run.send([Change::UpsertService(other), list("shop/third", &[BACKEND]), synced()]);
+    assert_eq!(run.status(OTHER), (Status::Ok, run.now.0));
+    run.send([Change::RemoveService(name("shop/third"), Source::Files)]);
+    run.send(objects());
+    assert_eq!(run.status(OTHER), (Status::Ok, run.now.0));
+}
+
+#[test]
+fn a_refusal_ends_when_no_source_describes_it() {
+    let mut run = Run::first();
+    let loser = || [Change::UpsertService(service("shop/third", OTHER)), list("shop/third", &[BACKEND])];
+    run.send(objects().into_iter().chain([synced()]));
+    run.send(loser());
+    let snapshot = run.engine.snapshot(run.now);
+    let stored = snapshot.statuses();
+    assert!(stored.values().any(|it| it.status == Status::Conflict), "{stored:?}");
+    let mut run = run.restarted();
+    run.send(objects().into_iter().chain([synced()]));
+    assert!(run.engine.before.statuses.is_empty(), "{:?}", run.engine.before.statuses);
+}
+
+#[test]
+fn a_file_with_a_million_refusals_occupies_no_memory() {
+    let run = failed();
+    let mut statuses = run.engine.snapshot(run.now).statuses();
+    let refused = Lasting { status: Status::Refused, since: Moment(1) };
+    statuses.extend((0..100_000).map(|service| ((l4("198.51.100.9:80"), service), refused)));
+    let run = run.restarted_with(statuses);
+    assert_eq!(run.engine.before.statuses.len(), 2 + LIMITS.services as usize);
+    assert_eq!(run.status(OTHER), (Status::Kept, 2_000));
+}
