@@ -34,6 +34,9 @@ pub struct ServiceIds {
     orphan_of: BTreeMap<L4Addr, ServiceId>,
     /// The owners of the orphans that record one. The others were written by an earlier nodelb.
     tags: BTreeMap<ServiceId, OwnerTag>,
+    /// The orphans that no address points at, by service and port of their owners. Such an entry waits for an address
+    /// that another service has.
+    without_address: BTreeMap<(u32, u32), ServiceId>,
 }
 
 impl ServiceIds {
@@ -47,9 +50,13 @@ impl ServiceIds {
         orphans.remove(&ServiceId::CANARY);
         let orphan_of = orphans.iter().flat_map(|(id, addresses)| addresses.iter().map(|a| (*a, *id))).collect();
         let seeded = orphans.keys().copied().collect();
-        let tags = orphans.keys().filter_map(|id| Some((*id, realised.services.get(id)?.tag?))).collect();
+        let tags: BTreeMap<_, _> =
+            orphans.keys().filter_map(|id| Some((*id, realised.services.get(id)?.tag?))).collect();
+        let has_no_address = |id: &ServiceId| orphans.get(id).is_some_and(BTreeSet::is_empty);
+        let without_address = tags.iter().filter(|(id, _)| has_no_address(id));
+        let without_address = without_address.map(|(id, tag)| ((tag.service, tag.port), *id)).collect();
         let (in_use, released) = (HashSet::default(), VecDeque::new());
-        Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, tags }
+        Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, tags, without_address }
     }
 
     /// Assigns an id to the service port with this tag and these addresses: the id that the maps already have for it,
@@ -60,9 +67,9 @@ impl ServiceIds {
         Some(id)
     }
 
-    /// Finds the previous id of the service port. One of the addresses must point at it. If the id has a tag, it must
-    /// be this port's. If it has none, no other address may point at it: that address may belong to a service that no
-    /// source has described yet, and would then get this one's backends.
+    /// Finds the previous id of the service port. One of the addresses must point at it, or no address at all if the id
+    /// has a tag. If it has one, it must be this port's. If it has none, no other address may point at it: that address
+    /// may belong to a service that no source has described yet, and would then get this one's backends.
     fn adopt(&mut self, tag: OwnerTag, addresses: &[L4Addr]) -> Option<ServiceId> {
         if self.orphans.is_empty() {
             return None;
@@ -72,7 +79,9 @@ impl ServiceIds {
             (Some(known), Some(_)) => known.is_of_port(tag),
             (None, Some(pointing)) => pointing.iter().all(|address| addresses.contains(address)),
         };
-        let id = addresses.iter().filter_map(|address| self.orphan_of.get(address)).copied().find(is_own)?;
+        let mut pointed_at = addresses.iter().filter_map(|address| self.orphan_of.get(address)).copied();
+        let without_address = || self.without_address.get(&(tag.service, tag.port)).copied().filter(is_own);
+        let id = pointed_at.find(is_own).or_else(without_address)?;
         self.orphans.remove(&id);
         Some(id)
     }
@@ -144,6 +153,7 @@ impl ServiceIds {
         if self.orphans.is_empty() {
             self.orphan_of.clear();
             self.tags.clear();
+            self.without_address.clear();
         }
         self.in_use.extend(&gone);
         gone

@@ -84,6 +84,20 @@ fn an_id_with_a_tag_goes_to_its_own_service_and_to_no_other() {
     assert_eq!(ids.orphan(ServiceId(5)), None);
 }
 
+/// The address belongs to another service, so that each start gave the waiting one a further entry.
+#[test]
+fn a_service_that_waits_for_its_address_keeps_its_id() {
+    let mut state = kernel(&[("198.51.100.1:80", 5)]);
+    let entry = |tag: OwnerTag| ServiceEntry { tag: Some(tag), ..ServiceEntry::default() };
+    let other = OwnerTag { service: 2, ..TAG };
+    state.services.insert(ServiceId(5), entry(other).into());
+    state.services.insert(ServiceId(6), entry(TAG).into());
+    let mut ids = ServiceIds::new(8, &state);
+    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(6)));
+    assert_eq!(ids.allocate(other, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(5)));
+    assert!(!ids.has_orphans());
+}
+
 #[test]
 fn what_the_kernel_holds_is_never_given_out_as_new() {
     let mut ids = ServiceIds::new(4, &kernel(&[("198.51.100.1:80", 1), ("198.51.100.2:80", 3)]));
