@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
+use nodelb_core::history::History;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::model::time::Time;
@@ -98,7 +99,7 @@ proptest! {
             let is_listed = kept.contains(address) || snapshot.rows.contains_key(address);
             prop_assert!(is_listed, "{} is in no list", address);
         }
-        let has_row = reports::absent_sources(&snapshot, Time(0)).next().is_some();
+        let has_row = reports::absent_sources(&snapshot, &History::default(), Time(0)).next().is_some();
         prop_assert!(has_row || kept.is_empty(), "{:?} of no source", kept);
         // The source is configured again.
         host.sources = SOURCES.into_iter().collect();

@@ -134,7 +134,7 @@ impl AdminState {
         let mut rows = self.files.borrow().to_vec();
         rows.extend(self.dns.borrow().source.clone());
         rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
-        rows.extend(reports::absent_sources(&self.snapshot(), now.clocks().time_of(self.started)));
+        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.clocks().time_of(self.started)));
         rows
     }
 

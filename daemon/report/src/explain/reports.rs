@@ -8,10 +8,13 @@ use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, Service
 use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::filter::Filter;
+use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::health_check::Quarantine;
-use nodelb_core::model::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice};
+use nodelb_core::model::service::{
+    BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source,
+};
 use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -172,8 +175,19 @@ fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
     })
 }
 
+/// The first start after the source reported anything for the last time, as far as the history tells.
+fn missing_since(history: &History, source: Source) -> Option<Time> {
+    let is_of_source = |record: &&Arc<Record>| record.event.source == Some(source);
+    let later = history.latest_first().take_while(|record| !is_of_source(record));
+    later.filter(|record| record.event.what == What::Started).last().map(|record| Time(record.at))
+}
+
 /// A row of `/sources` for each source of an earlier run that is not configured, as long as something of it is kept.
-pub fn absent_sources(snapshot: &Snapshot, started: Time) -> impl Iterator<Item = SourceReport> + '_ {
+pub fn absent_sources<'a>(
+    snapshot: &'a Snapshot,
+    history: &'a History,
+    started: Time,
+) -> impl Iterator<Item = SourceReport> + 'a {
     snapshot.absent.iter().filter_map(move |source| {
         // The stored state describes these.
         let ports: Vec<_> = snapshot.owners.values().filter(|owner| owner.source == *source).collect();
@@ -193,7 +207,7 @@ pub fn absent_sources(snapshot: &Snapshot, started: Time) -> impl Iterator<Item 
             slices: 0,
             notices: Vec::new(),
             problems: vec![problem],
-            since: started.0 / 1_000,
+            since: missing_since(history, *source).unwrap_or(started).seconds(),
             last_received: None,
         })
     })

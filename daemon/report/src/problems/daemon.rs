@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage};
 use super::reason::{Reason, Severity};
 use crate::check::Check;
-use nodelb_core::history::{History, Record, What};
+use nodelb_core::history::{Record, What};
 use nodelb_core::model::service::Source;
 use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -88,19 +88,11 @@ fn sources(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// The first start after the source reported anything for the last time, as far as the history tells.
-fn missing_since(history: &History, source: Source) -> Option<Time> {
-    let is_of_source = |record: &&Arc<Record>| record.event.source == Some(source);
-    let later = history.latest_first().take_while(|record| !is_of_source(record));
-    later.filter(|record| record.event.what == What::Started).last().map(|record| Time(record.at))
-}
-
 fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
     let since = Some(Time::from_seconds(report.since));
     if observed.snapshot.absent.contains(&report.source) {
         let cause = report.problems.join("; ");
-        let missing = missing_since(&observed.history, report.source).or(since);
-        return Some(Problem::new(Reason::SourceAbsent, report.source.to_string(), cause).since(missing));
+        return Some(Problem::new(Reason::SourceAbsent, report.source.to_string(), cause).since(since));
     }
     let object = match (report.kind, report.source) {
         (Some(_), Source::Kubernetes) => format!("{}/{}", report.source, report.path),

@@ -525,8 +525,10 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     let mut node =
         Node { engine: Engine::new(config, MapState::default()), maps: MemoryDatapath::new(LIMITS), now: Moment(0) };
     node.send([Change::Synced { source: Source::Files, incomplete: None }]);
-    let sources =
-        |node: &Node| reports::absent_sources(&node.engine.snapshot(node.now), Time(7_000)).collect::<Vec<_>>();
+    let of_history = |node: &Node, history: &History| {
+        reports::absent_sources(&node.engine.snapshot(node.now), history, Time(7_000)).collect::<Vec<_>>()
+    };
+    let sources = |node: &Node| of_history(node, &History::default());
     assert_eq!(sources(&node), [], "nothing is kept");
     // From the stored state.
     let Change::UpsertSlice(slice) = slice("shop/web", &["192.0.2.1:80"]) else { panic!("a slice") };
@@ -543,7 +545,7 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     for (at, event) in (1..).zip([&started, &started, &synced, &started, &started]) {
         history.add(event.clone(), Stamp { at: at * 1_000, to_kernel: 0 });
     }
-    let found = problems(&Observed { sources: sources(&node), history: history.into(), ..node.observed() });
+    let found = problems(&Observed { sources: of_history(&node, &history), ..node.observed() });
     assert_eq!(only(&found).since, Some(Time(4_000)));
 }
 
