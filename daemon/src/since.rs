@@ -1,14 +1,13 @@
 //! Since when each frontend has had its status, kept in the state directory over a restart: connections continue while
 //! nodelb does not run. Owns the format of the file. After a reboot it is of no use.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{fs, io};
-
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
 
 use nodelb_core::before::{Lasting, Statuses};
 use nodelb_core::model::addr::L4Addr;

@@ -5,7 +5,6 @@ use imbl::OrdMap;
 
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
-use crate::model::service::Source;
 use crate::state::entries::{FrontendEntry, MapState};
 use crate::state::status::Status;
 
@@ -25,8 +24,6 @@ pub(crate) struct Before {
     /// The start of this run.
     pub(crate) start: Moment,
     pub(crate) statuses: Statuses,
-    /// The sources without a complete report, and whether the maps have nothing else, when all statuses were compared.
-    pub(crate) compared_with: Option<(Vec<Source>, bool)>,
 }
 
 impl Lasting {

@@ -131,6 +131,8 @@ pub struct Engine {
     realised: Realised,
     at_start: AtStart,
     before: Before,
+    /// The unsynced sources, and whether the maps were pruned, when all statuses of `before` were compared.
+    compared_with: Option<(Vec<Source>, bool)>,
     references: References,
     /// Operations that have succeeded and that `realised` does not contain yet, in a round that makes it equal to
     /// `desired`: the copy of that needs no change of each entry.
@@ -167,6 +169,7 @@ impl Engine {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
             before: Before::default(),
+            compared_with: None,
             event_recorder: EventRecorder::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),

@@ -1,6 +1,6 @@
 //! The second half of a round: operations are planned, passed to the datapath, and committed if they succeeded.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -316,18 +316,21 @@ impl Engine {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
         self.date_refusals(now);
-        let mut changed =
-            if self.before.statuses.is_empty() { BTreeSet::new() } else { self.addresses_of(&touched).collect() };
-        if self.is_settled() {
+        let is_settled = self.is_settled();
+        let mut changed = Vec::new();
+        if !is_settled || !self.before.statuses.is_empty() {
+            changed = self.addresses_of(&touched);
+        }
+        if is_settled {
             for address in std::mem::take(&mut self.unsettled) {
                 self.refresh_status(address, now);
-                changed.insert(address);
+                changed.push(address);
             }
         } else {
             self.settle(&touched);
-            self.refresh_touched(&touched, now);
+            changed.iter().for_each(|address| self.refresh_status(*address, now));
         }
-        self.continue_statuses(changed, now);
+        self.continue_statuses(&changed, now);
         for id in touched.services {
             if !self.desired.services.contains_key(&id) {
                 self.forget_service(id, now);
@@ -383,23 +386,11 @@ impl Engine {
         self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
     }
 
-    fn refresh_touched(&mut self, touched: &Touched, now: Moment) {
-        for id in &touched.services {
-            for address in self.desired_frontends_of(*id).unwrap_or_default() {
-                if touched.frontends.binary_search(&address).is_err() {
-                    self.refresh_status(address, now);
-                }
-            }
-        }
-        for address in &touched.frontends {
-            self.refresh_status(*address, now);
-        }
-    }
-
-    /// The touched addresses, and those of touched services.
-    fn addresses_of<'a>(&'a self, touched: &'a Touched) -> impl Iterator<Item = L4Addr> + 'a {
+    /// The touched addresses, and those of touched services, each once.
+    fn addresses_of(&self, touched: &Touched) -> Vec<L4Addr> {
         let of_services = touched.services.iter().flat_map(|id| self.desired_frontends_of(*id).unwrap_or_default());
-        touched.frontends.iter().copied().chain(of_services)
+        let others = of_services.filter(|address| touched.frontends.binary_search(address).is_err());
+        others.chain(touched.frontends.iter().copied()).collect()
     }
 
     /// Clears the errors of touched entries that are equal in the desired and the realised state. Inherited entries

@@ -1,6 +1,5 @@
 //! The engine's part of [`crate::before`]: statuses of the previous run are accepted and continued.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Engine;
@@ -21,23 +20,24 @@ impl Engine {
         let (served, others): (Vec<_>, Vec<_>) =
             statuses.into_iter().filter(is_plausible).partition(|(_, before)| before.status.is_in_maps());
         let others = others.into_iter().take(self.config.max_services as usize);
-        self.before = Before { start, statuses: served.into_iter().chain(others).collect(), compared_with: None };
+        self.before = Before { start, statuses: served.into_iter().chain(others).collect() };
+        self.compared_with = None;
     }
 
     /// Gives each frontend that now has the status of the previous run the time since which it had it. Only `changed`
     /// addresses can have another status than after the last round, unless a source has reported everything meanwhile.
-    pub(super) fn continue_statuses(&mut self, changed: BTreeSet<L4Addr>, now: Moment) {
+    pub(super) fn continue_statuses(&mut self, changed: &[L4Addr], now: Moment) {
         if self.before.statuses.is_empty() {
             return;
         }
         let compared_with = Some((self.unsynced(), self.sync.is_pruned));
-        let keys: Vec<(L4Addr, u32)> = if self.before.compared_with == compared_with {
-            let of_address = |address| self.before.statuses.range((address, 0)..=(address, u32::MAX));
-            changed.into_iter().flat_map(of_address).map(|(key, _)| *key).collect()
+        let keys: Vec<(L4Addr, u32)> = if self.compared_with == compared_with {
+            let of_address = |at: &L4Addr| self.before.statuses.range((*at, 0)..=(*at, u32::MAX));
+            changed.iter().flat_map(of_address).map(|(key, _)| *key).collect()
         } else {
             self.before.statuses.keys().copied().collect()
         };
-        self.before.compared_with = compared_with;
+        self.compared_with = compared_with;
         let snapshot = self.snapshot(now);
         for key @ (address, service) in keys {
             let Some(before) = self.before.statuses.get(&key).copied() else { continue };

@@ -59,8 +59,9 @@ impl Names {
     }
 
     /// The backends of the port that are drained, which the entry therefore does not have.
-    fn drained(&self, key: &PortKey, entry: &ServiceEntry) -> Vec<(L4Addr, &Drain)> {
-        let (Some(drains), Some(known)) = (self.drains.get(&key.service), self.backends.get(key)) else {
+    fn drained(&self, key: Option<&Arc<PortKey>>, entry: Option<&Arc<ServiceEntry>>) -> Vec<(L4Addr, &Drain)> {
+        let Some((key, entry)) = key.map(Arc::as_ref).zip(entry) else { return Vec::new() };
+        let Some((drains, known)) = self.drains.get(&key.service).zip(self.backends.get(key)) else {
             return Vec::new();
         };
         let unused = known.iter().filter(|at| entry.cluster.iter().all(|slot| slot.addr != **at));
@@ -169,7 +170,7 @@ impl MapContent {
         if affinity > 0 {
             flags.push(format!("Affinity={affinity}s"));
         }
-        let drained = entry.zip(port).map(|(entry, port)| self.names.drained(port, entry)).unwrap_or_default();
+        let drained = self.names.drained(port, entry);
         if !drained.is_empty() {
             flags.push(format!("Drained={}", drained.len()));
         }
@@ -197,7 +198,7 @@ impl MapContent {
         let mut ports: Vec<_> = ids.map(|(id, entry)| (self.port(*id), *id, entry)).collect();
         ports.sort_by_key(|(port, id, _)| (port.is_none(), *port, *id));
         let rows = ports.into_iter().flat_map(|(port, _, entry)| {
-            let drained = port.map(|port| self.names.drained(port, entry)).unwrap_or_default().into_iter();
+            let drained = self.names.drained(port, Some(entry)).into_iter();
             slot_rows(entry, port).chain(drained.map(move |(address, drain)| BackendRow {
                 state: Some(BackendState::Maintenance),
                 choice: Choice::Maintenance,
@@ -241,7 +242,7 @@ impl MapContent {
             view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
             affinity_seconds: entry.map_or(0, |entry| entry.affinity_seconds),
             backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
-            drained: entry.zip(port).map(|(entry, port)| self.names.drained(port, entry)).unwrap_or_default(),
+            drained: self.names.drained(port, entry),
         };
         MapTrace { result, found: Some(found) }
     }
