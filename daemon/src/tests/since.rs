@@ -1,4 +1,6 @@
+use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
+use nodelb_core::state::entries::MapState;
 use nodelb_host::state_file::corrupt_path;
 
 use super::*;
@@ -53,7 +55,8 @@ fn a_file_of_no_use_is_put_aside() {
 async fn the_last_snapshot_is_written_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(directory.path());
-    let mut engine = Engine::new(Default::default(), Default::default());
+    let config = EngineConfig { max_services: 8, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
     let refused = statuses().into_iter().filter(|(_, it)| !it.status.is_in_maps()).collect();
     engine.recall(refused, Moment(10));
     let (snapshot, latest) = watch::channel(Arc::new(engine.snapshot(Moment(10))));
