@@ -51,7 +51,7 @@ pub fn path(state_directory: &Path) -> PathBuf {
 
 /// Reads the file: nothing, with a warning, if this fails or takes too long.
 pub async fn load(path: &Path) -> Statuses {
-    let consequence = "`Since` is at most the time since this start";
+    let consequence = "`Since` begins at this start";
     state_file::load(path, LIMITS.timeout, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
 }
 
@@ -91,7 +91,7 @@ pub fn start(path: PathBuf, mut snapshot: watch::Receiver<Arc<Snapshot>>, stop: 
         Ok(())
     };
     tokio::spawn(async move {
-        let file = StateFile::start(path, "after a restart, `Since` would be the time since that", LIMITS, save);
+        let file = StateFile::start(path, "after a restart, `Since` would begin at that restart", LIMITS, save);
         while snapshot.changed().await.is_ok() {
             let seconds = snapshot.borrow_and_update().rows.len() / FRONTENDS_IN_A_SECOND;
             let pause = Duration::from_secs((seconds as u64).clamp(1, LONGEST_PAUSE));

@@ -47,7 +47,7 @@ pub enum Change {
     Uplinks(Vec<Uplink>),
     /// What nodelb does now with new connections from outside the node, if the configuration lets it translate them.
     Translation(Translation),
-    /// Something that an observer of the node has seen or done, and that belongs into the history. The table ignores it.
+    /// Something that an observer of the node has seen or done, for the history. The table ignores it.
     Happened(Box<Event>),
     /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that reach one
     /// of them are never emptied.

@@ -83,7 +83,7 @@ impl Summaries {
 pub struct Now {
     /// The clock of the reconcile loop, for frontends and health.
     pub moment: Moment,
-    /// The wall clock, for sources, and exact: the age of a frontend is the same in all answers.
+    /// The wall clock in milliseconds, so that the age of a frontend is the same in all answers.
     pub time: Time,
 }
 

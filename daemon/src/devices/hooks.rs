@@ -192,7 +192,7 @@ impl Hooks {
         }
         for (ifindex, text) in before.iter().filter(|(index, _)| !remaining.contains_key(index)) {
             let device = self.name(*ifindex);
-            self.note(What::Healed, &format!("device {device}: no longer so: {text}"));
+            self.note(What::Healed, &format!("device {device}: no longer: {text}"));
         }
     }
 
@@ -262,7 +262,7 @@ impl Hooks {
             self.note(What::Failed, &text);
         }
         for ifindex in before.keys().filter(|index| !errors.contains_key(index)) {
-            self.note(What::Healed, &format!("nodelb's programs at device {} are as they should be", name(ifindex)));
+            self.note(What::Healed, &format!("nodelb's programs at device {} are in place", name(ifindex)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rows about what the maps contain from before the start and no source describes. Of a service, the maps contain no name.
+//! Rows about what the maps contain from before the start and no source describes. The maps contain no names.
 
 use std::collections::BTreeMap;
 

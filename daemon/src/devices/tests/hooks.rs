@@ -155,7 +155,7 @@ fn a_refusal_is_reported_and_tried_again() {
     assert_eq!(calls(&fake), ["attach 1", "attach 2", "attach 1"]);
     let [failed, healed] = &events(&mut hooks)[..] else { panic!("each once") };
     assert!(failed.starts_with("Failed hooks: cannot change nodelb's programs at device eth0: "), "{failed}");
-    assert_eq!(healed, "Healed hooks: nodelb's programs at device eth0 are as they should be");
+    assert_eq!(healed, "Healed hooks: nodelb's programs at device eth0 are in place");
 }
 
 /// The events since the last call.
@@ -183,7 +183,7 @@ fn a_program_in_front_is_an_event() {
             "Repaired hooks: the program other ran before nodelb's program at ingress of device eth0: nodelb has moved its \
              program to the front",
             "Failed hooks: device eth0: the program other runs before nodelb's at ingress",
-            "Healed hooks: device eth0: no longer so: the program other runs before nodelb's at ingress",
+            "Healed hooks: device eth0: no longer: the program other runs before nodelb's at ingress",
         ]
     );
 }
