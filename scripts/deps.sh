@@ -26,6 +26,7 @@ test   bpftool          bpftool
 test   chromium         chromium
 test   chromium-driver  chromedriver
 test   conntrack        conntrack
+test   ethtool          ethtool
 test   iptables         iptables
 test   keepalived       keepalived
 test   nftables         nft

@@ -11,27 +11,30 @@ targets=("$@")
 [ "${#targets[@]}" -gt 0 ] || targets=(decoder translation files parser)
 
 # The parser is C, compiled with sanitizers: a test sends it packets and compares what it reads.
-if [[ " ${targets[*]} " == *" parser "* ]]; then
-    echo "fuzzing parser for $seconds s"
+parser() {
     FUZZ_SECONDS=$seconds SOCKET_SEED=${SOCKET_SEED:-$RANDOM} ${CARGO:-cargo} test --locked --quiet \
         --manifest-path ../Cargo.toml -p nodelb --test packet_parser -- --nocapture
-fi
-mapfile -t targets < <(printf '%s\n' "${targets[@]}" | grep -vx parser || true)
-[ "${#targets[@]}" -gt 0 ] || exit 0
+}
 
-export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares"
 # An explicit --target, even of this machine, excludes build scripts from the counters.
 host=$(rustc -vV | sed -n 's/^host: //p')
 directory=${CARGO_TARGET_DIR:-../target}/fuzz
-${CARGO:-cargo} build --locked --release --target "$host" --target-dir "$directory"
+if [ "${targets[*]}" != parser ]; then
+    RUSTFLAGS=$flags ${CARGO:-cargo} build --locked --release --target "$host" --target-dir "$directory"
+fi
 
 corpus=$(mktemp -d)
 trap 'rm -rf "$corpus"' EXIT
 for target in "${targets[@]}"; do
-    mkdir -p "found/$target" "$corpus/$target"
     echo "fuzzing $target for $seconds s"
+    if [ "$target" = parser ]; then
+        parser
+        continue
+    fi
+    mkdir -p "found/$target" "$corpus/$target"
     "$directory/$host/release/$target" "$corpus/$target" "found/$target" "seeds/$target" \
         -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="found/$target/" -verbosity=0 2>"$corpus/log" || { cat "$corpus/log" >&2; exit 1; }
