@@ -6,10 +6,13 @@
 //! ([`answer`]) is a [`Page`](nodelb_report::output::table::Page) of known columns (`tables`, `maps`), rendered
 //! as text or JSON. Metrics have a format of their own (`metrics`).
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_host::clock::ticking;
-use tokio::sync::mpsc;
+use nodelb_report::problems::Beginnings;
+use tokio::sync::{mpsc, watch};
 
 use crate::http::Listener;
 
@@ -53,13 +56,25 @@ pub use state::{AdminState, Now};
 /// How often the usage of the maps is looked at without a request, so that its problem has the right time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Looks for maps that are nearly full. Runs until it is dropped.
-pub async fn watch_tables(state: AdminState) {
-    let mut due = ticking(LOOK_EVERY);
+/// How often the other problems of the node are looked for without a request, for their times after the next start.
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(5);
+
+/// Looks for maps that are nearly full and for other problems of the node until `stop` resolves, and then once more.
+pub async fn watch_problems(
+    state: AdminState,
+    beginnings: watch::Sender<Arc<Beginnings>>,
+    stop: impl Future<Output = ()>,
+) {
+    let (mut tables, mut all) = (ticking(LOOK_EVERY), ticking(LOOK_AT_ALL_EVERY));
+    let mut stop = pin!(stop);
     loop {
-        due.tick().await;
-        state.watch_tables();
+        tokio::select! {
+            () = &mut stop => break,
+            _ = tables.tick() => state.watch_tables(),
+            _ = all.tick() => state.watch_problems(&beginnings),
+        }
     }
+    state.watch_problems(&beginnings);
 }
 
 /// Serves the API on every listener that arrives, until `shutdown` resolves.

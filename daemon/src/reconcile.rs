@@ -242,6 +242,8 @@ impl<D: Datapath> Owner<D> {
             self.take(waiting.unwrap_or_default());
             self.round(state, taken);
         }
+        let detail = format!("nodelb {} stopped; traffic continues", env!("CARGO_PKG_VERSION"));
+        self.reporter.record(vec![Event::for_daemon(What::Stopped, detail)], Taken::now());
     }
 
     /// Processes the batch and all other waiting batches.

@@ -1,8 +1,13 @@
-//! Since when each frontend has had its status, kept in the state directory over a restart: connections continue while
-//! nodelb does not run. Owns the format of the file. After a reboot it is of no use.
+//! Since when each frontend has had its status, and each problem of the node has lasted, and the names of the service ports,
+//! kept in the state directory over a restart: connections continue while nodelb does not run. Owns the format of the file.
+//! After a reboot it is of no use.
+//!
+//! The file is true or absent: what cannot be written removes the earlier file, for which a full disk has room, and where
+//! nothing can be removed, nothing is read.
 
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +15,16 @@ use std::time::Duration;
 use std::{fs, io};
 
 use nodelb_core::before::{Lasting, Statuses};
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::engine::Engine;
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{PortKey, ServiceName};
+use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_host::clock::boot_id;
 use nodelb_host::state_file::{self, Limits, StateFile};
+use nodelb_report::problems::{Beginnings, Reason};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -25,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 const VERSION: u32 = 1;
 
 /// Maximum size of the file in bytes, enough for a million frontends.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 128 << 20;
 
 const LIMITS: Limits =
     Limits { every: Duration::ZERO, retry: Duration::from_secs(30), timeout: Duration::from_secs(2) };
@@ -43,6 +52,29 @@ struct Form {
     boot: String,
     /// Address, hash of the service, status, and the time in milliseconds.
     statuses: Vec<(L4Addr, u32, Status, u64)>,
+    /// Service, name, protocol and family of each service port.
+    #[serde(default)]
+    ports: Vec<(ServiceName, Arc<str>, Protocol, Family)>,
+    /// Reason and object of each problem of the node, and the time in milliseconds since 1970.
+    #[serde(default)]
+    problems: Vec<(String, String, u64)>,
+}
+
+/// What the previous run has stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    pub statuses: Statuses,
+    pub ports: Vec<PortKey>,
+    pub problems: Beginnings,
+}
+
+impl Past {
+    /// Passes the engine its part. Returns the problems.
+    pub fn recall(self, engine: &mut Engine, start: Moment) -> Beginnings {
+        engine.recall(self.statuses, start);
+        engine.recall_ports(self.ports);
+        self.problems
+    }
 }
 
 pub fn path(state_directory: &Path) -> PathBuf {
@@ -50,59 +82,145 @@ pub fn path(state_directory: &Path) -> PathBuf {
 }
 
 /// Reads the file: nothing, with a warning, if this fails or takes too long.
-pub async fn load(path: &Path) -> Statuses {
+pub async fn load(path: &Path) -> Past {
     let consequence = "`Since` begins at this start";
     state_file::load(path, LIMITS.timeout, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
 }
 
-fn read(path: &Path, boot: &str) -> io::Result<Statuses> {
-    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
-    let rows = form.filter(|form| form.boot == boot).map(|form| form.statuses).unwrap_or_default();
-    let lasting = |(address, service, status, since)| ((address, service), Lasting { status, since: Moment(since) });
-    Ok(rows.into_iter().map(lasting).collect())
+/// The statuses that a daemon has stored, for a command that works without it. May block.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn stored(state_directory: &Path) -> io::Result<Statuses> {
+    Ok(parsed(&path(state_directory), &boot_id()?)?.unwrap_or_default().statuses)
 }
 
-fn bytes(statuses: &Statuses, boot: &str) -> io::Result<Vec<u8>> {
+fn read(path: &Path, boot: &str) -> io::Result<Past> {
+    let Some(past) = parsed(path, boot)? else { return Ok(Past::default()) };
+    replaceable(path).map(|()| past)
+}
+
+fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
+    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
+    let Some(form) = form.filter(|form| form.boot == boot) else { return Ok(None) };
+    let lasting = |(address, service, status, since)| ((address, service), Lasting { status, since: Moment(since) });
+    let named = |(service, port, protocol, family)| PortKey { service, port, protocol, family };
+    let ports = form.ports.into_iter().map(named).collect();
+    let reason = |name: &str| Reason::ALL.iter().find(|reason| reason.entry().name == name).copied();
+    let problem = |(name, object, since): (String, String, u64)| Some(((reason(&name)?, object), Time(since)));
+    let problems = form.problems.into_iter().filter_map(problem).collect();
+    Ok(Some(Past { statuses: form.statuses.into_iter().map(lasting).collect(), ports, problems }))
+}
+
+/// Fails where the previous run can neither have written nor removed the file after its last change.
+fn replaceable(path: &Path) -> io::Result<()> {
+    let new = new_path(path);
+    let created = remove(&new).and_then(|()| File::options().write(true).create_new(true).open(&new));
+    let removed = created.and_then(|_| fs::remove_file(&new));
+    removed.map_err(|error| io::Error::other(format!("it may be outdated, because it cannot be replaced: {error}")))
+}
+
+fn new_path(path: &Path) -> PathBuf {
+    path.with_extension("json.new")
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn bytes<'a>(
+    statuses: &Statuses,
+    ports: impl Iterator<Item = &'a Arc<PortKey>>,
+    problems: &Beginnings,
+    boot: &str,
+) -> io::Result<Vec<u8>> {
     let row = |(&(address, service), it): (&(L4Addr, u32), &Lasting)| (address, service, it.status, it.since.0);
     let statuses = statuses.iter().map(row).collect();
-    let mut bytes = serde_json::to_vec(&Form { version: VERSION, boot: boot.to_owned(), statuses })?;
+    let named = |it: &Arc<PortKey>| (it.service.clone(), Arc::clone(&it.port), it.protocol, it.family);
+    let ports = ports.map(named).collect();
+    let problem = |((reason, object), since): (&(Reason, String), &Time)| (reason.to_string(), object.clone(), since.0);
+    let problems = problems.iter().map(problem).collect();
+    let mut bytes = serde_json::to_vec(&Form { version: VERSION, boot: boot.to_owned(), statuses, ports, problems })?;
     bytes.push(b'\n');
     Ok(bytes)
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    state_file::replace(path, &path.with_extension("json.new"), |mut file| file.write_all(bytes))
+    state_file::replace(path, &new_path(path), |mut file| file.write_all(bytes))
 }
 
-/// Starts the task that writes the file, which ends after the last snapshot. `stop` ends its pauses.
-pub fn start(path: PathBuf, mut snapshot: watch::Receiver<Arc<Snapshot>>, stop: CancellationToken) -> JoinHandle<()> {
-    let written = AtomicU64::new(0);
+/// The last contents of the file, as a hash.
+#[derive(Default)]
+struct Written(AtomicU64);
+
+impl Written {
+    /// Writes the contents unless the file has them. If this fails, the file is removed: it is no longer true.
+    fn write(&self, path: &Path, contents: io::Result<Vec<u8>>) -> io::Result<()> {
+        let hash = |bytes: &Vec<u8>| {
+            let mut hasher = DefaultHasher::new();
+            bytes.hash(&mut hasher);
+            hasher.finish()
+        };
+        let written = contents.and_then(|bytes| {
+            if hash(&bytes) != self.0.load(Ordering::Relaxed) {
+                write(path, &bytes)?;
+                self.0.store(hash(&bytes), Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        written.map_err(|error| {
+            self.0.store(0, Ordering::Relaxed);
+            match remove(path) {
+                Ok(()) => error,
+                Err(why) => io::Error::other(format!("{error}; the outdated file cannot be removed either: {why}")),
+            }
+        })
+    }
+}
+
+/// What the file is written from, now or later.
+type Sources = (watch::Receiver<Arc<Snapshot>>, watch::Receiver<Arc<Beginnings>>);
+
+/// Starts the task that writes the file, which ends after the last snapshot. `stop` ends its pauses. The sender accepts
+/// other problems than those of the previous run.
+pub fn start(
+    path: PathBuf,
+    mut snapshot: watch::Receiver<Arc<Snapshot>>,
+    problems: Beginnings,
+    stop: CancellationToken,
+) -> (JoinHandle<()>, watch::Sender<Arc<Beginnings>>) {
+    let (beginnings, mut problems) = watch::channel(Arc::new(problems));
+    let written = Written::default();
     // A stored snapshot would occupy memory for everything that has changed since.
-    let save = move |path: &Path, latest: watch::Receiver<Arc<Snapshot>>| {
-        let statuses = Arc::clone(&latest.borrow()).statuses();
-        let bytes = bytes(&statuses, &boot_id()?)?;
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        if hasher.finish() != written.load(Ordering::Relaxed) {
-            write(path, &bytes)?;
-            written.store(hasher.finish(), Ordering::Relaxed);
-        }
-        Ok(())
+    let save = move |path: &Path, (snapshot, problems): Sources| {
+        let (snapshot, problems) = (Arc::clone(&snapshot.borrow()), Arc::clone(&problems.borrow()));
+        let contents = |boot: String| bytes(&snapshot.statuses(), snapshot.port_names(), &problems, &boot);
+        written.write(path, boot_id().and_then(contents))
     };
-    tokio::spawn(async move {
+    let task = async move {
         let file = StateFile::start(path, "after a restart, `Since` would begin at that restart", LIMITS, save);
-        while snapshot.changed().await.is_ok() {
+        loop {
+            tokio::select! {
+                changed = snapshot.changed() => if changed.is_err() {
+                    break;
+                },
+                Ok(()) = problems.changed() => {}
+            }
             let seconds = snapshot.borrow_and_update().rows.len() / FRONTENDS_IN_A_SECOND;
             let pause = Duration::from_secs((seconds as u64).clamp(1, LONGEST_PAUSE));
-            file.save(snapshot.clone());
+            file.save((snapshot.clone(), problems.clone()));
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = sleep(pause) => {}
             }
         }
         file.close().await;
-    })
+    };
+    (tokio::spawn(task), beginnings)
 }
 
 #[cfg(test)]

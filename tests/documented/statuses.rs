@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use strum::{IntoEnumIterator, VariantNames};
+
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::BackendState;
 use nodelb_core::source_report::SourceState;
@@ -22,13 +24,13 @@ fn words(page: &str, heading: &str) -> Vec<String> {
 fn every_status_is_explained() {
     let page = crate::read("docs/operations.md");
     let printed = |all: &[&dyn ToString]| -> Vec<String> { all.iter().map(|word| word.to_string()).collect() };
-    let statuses: Vec<String> = ServerStatus::ALL.iter().map(ToString::to_string).collect();
+    let statuses: Vec<String> = ServerStatus::iter().map(|status| status.to_string()).collect();
     let sources = printed(&[&SourceState::Ok, &SourceState::LastGood, &SourceState::Error]);
-    assert_eq!(words(&page, "Frontends and services"), Status::NAMES);
-    assert_eq!(words(&page, "Backends"), [&BackendState::NAMES[..], &Choice::NAMES[..]].concat());
+    assert_eq!(words(&page, "Frontends and services"), Status::VARIANTS);
+    assert_eq!(words(&page, "Backends"), [BackendState::VARIANTS, Choice::VARIANTS].concat());
     assert_eq!(words(&page, "Sources"), sources);
     assert_eq!(words(&page, "Apiservers"), statuses);
-    assert_eq!(words(&page, "Connections"), ConnectResult::NAMES);
+    assert_eq!(words(&page, "Connections"), ConnectResult::VARIANTS);
 }
 
 /// The checks of a running daemon, in their order. The memory datapath has no programs.

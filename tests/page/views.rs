@@ -97,6 +97,31 @@ fn details_are_readable_on_a_phone() {
         browser.until("[...document.querySelectorAll('.detail td')].every((cell) => cell.offsetHeight < 30)").await;
         browser.until("document.documentElement.scrollWidth <= innerWidth").await;
         browser.screenshot("phone").await;
+        browser.open("#trace/10.96.7.7:80").await;
+        browser.until("document.querySelector('#trace td')").await;
+        browser
+            .until(
+                "[...document.querySelectorAll('#trace td:first-child')].every((cell) => { \
+                 const text = document.createRange(); text.selectNodeContents(cell); \
+                 return text.getClientRects().length === 1; })",
+            )
+            .await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn a_display_on_a_wall_has_the_counts_below_many_problems() {
+    run("views::a_display_on_a_wall_has_the_counts_below_many_problems", || async {
+        let empty = |i: usize| {
+            format!("[[service]]\nname = \"shop/web-{i}\"\nfrontends = [\"10.96.7.{i}:80\"]\nbackends = []\n")
+        };
+        let _daemon = Daemon::start(&(1..20).map(empty).collect::<String>());
+        let browser = Browser::start().await;
+        browser.open("?kiosk").await;
+        browser.until("document.querySelector('#problems h2')?.innerText.startsWith('20')").await;
+        browser.until("document.querySelector('#tiles button')?.getBoundingClientRect().bottom < innerHeight").await;
+        browser.screenshot("wall").await;
         browser.close().await;
     });
 }

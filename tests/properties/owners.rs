@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
+use nodelb_core::history::Event;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{
     FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, Source,
@@ -62,9 +63,9 @@ enum Step {
     Write([Change; 2]),
     /// Removes a service.
     Remove(&'static str),
-    /// Restarts the daemon after these files were added. All files are sent in this order, in
+    /// Restarts the daemon after these files were added and a service was removed. All files are sent in this order, in
     /// rounds of this size.
-    Restart { added: Vec<[Change; 2]>, order: Vec<usize>, round: usize },
+    Restart { added: Vec<[Change; 2]>, removed: Option<&'static str>, order: Vec<usize>, round: usize },
     /// A restart while the file of one service cannot be read at first.
     RestartWithout { unread: prop::sample::Index, added: Vec<[Change; 2]>, written: Option<[Change; 2]> },
 }
@@ -75,7 +76,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => entry().prop_map(Step::Write),
         1 => select(&NAMES).prop_map(Step::Remove),
-        2 => (added(), order, 1..6_usize).prop_map(|(added, order, round)| Step::Restart { added, order, round }),
+        2 => (added(), prop::option::of(select(&NAMES)), order, 1..6_usize)
+            .prop_map(|(added, removed, order, round)| Step::Restart { added, removed, order, round }),
         2 => (any::<prop::sample::Index>(), added(), prop::option::of(entry()))
             .prop_map(|(unread, added, written)| Step::RestartWithout { unread, added, written }),
     ]
@@ -169,8 +171,9 @@ impl Run {
                 self.host.send(gone.iter().filter_map(crate::world::removal));
                 self.host.settle();
             }
-            Step::Restart { added, order, round } => {
+            Step::Restart { added, removed, order, round } => {
                 self.learn(added.iter().flatten().cloned());
+                removed.iter().for_each(|name| self.forget(&name.parse().expect("valid")));
                 self.host.restart();
                 let mut sent: Vec<(usize, Change)> =
                     self.facts.iter().cloned().enumerate().map(|(at, fact)| (order[at % order.len()], fact)).collect();
@@ -272,6 +275,26 @@ proptest! {
             // Every claimed address has an owner.
             let claimed: BTreeSet<L4Addr> = services.values().flat_map(|it| crate::world::claims_of(it)).collect();
             prop_assert!(claimed.iter().eq(after.keys()), "{:?} {:?}", claimed, after);
+        }
+    }
+
+    /// Every loss of an address is in the history, with the name of a service, also what happens during a restart.
+    #[test]
+    fn the_history_tells_who_has_lost_an_address(steps in prop::collection::vec(step(), 1..16)) {
+        let mut run = Run::new();
+        for step in &steps {
+            let (before, last) = (run.owners(), run.host.history.last());
+            run.apply(step)?;
+            let after = run.owners();
+            for (address, owner) in before.iter().filter(|(address, owner)| after.get(address) != Some(owner)) {
+                let tells = |event: &Event| {
+                    let service = event.port.as_ref().map(|port| &port.service);
+                    let is_about = event.frontends.shown.iter().chain(&event.withdrawn.shown).any(|it| it == address);
+                    is_about && service.is_some_and(|it| it == owner || Some(it) == after.get(address))
+                };
+                let reported: Vec<&Event> = run.host.history.after(last).map(|record| &record.event).collect();
+                prop_assert!(reported.iter().any(|it| tells(it)), "{} of {} by {:?}: {:?}", address, owner, step, reported);
+            }
         }
     }
 

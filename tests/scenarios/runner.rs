@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nodelb::files::merge::{Merged, merge};
 use nodelb::files::{FileContent, parse};
 use nodelb_core::change::Change;
-use nodelb_core::engine::{AddressConflict, Takeover};
+use nodelb_core::engine::AddressConflict;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::Event;
 use nodelb_core::holds::{Emptied, Release};
@@ -469,8 +469,8 @@ impl<W: Environment> Runner<W> {
             for AddressConflict { claimant, text: why, .. } in &round.conflicts {
                 _ = writeln!(text, "{claimant} waits: {why}");
             }
-            for Takeover { address, owner, before } in &round.takeovers {
-                _ = writeln!(text, "{owner} takes over {address} from {before}");
+            for takeover in &round.takeovers {
+                _ = writeln!(text, "{} {takeover}", takeover.owner);
             }
         }
         if text.is_empty() { "nothing\n".into() } else { text }

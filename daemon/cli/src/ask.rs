@@ -9,6 +9,7 @@ use nodelb_core::state::status::Status;
 use nodelb_report::rows::{
     Answer, Backends, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer, Services,
 };
+use strum::VariantNames;
 
 use super::answer::decode;
 use super::asking::{Asking, Parameter};
@@ -52,11 +53,11 @@ pub(super) struct Rows {
 
 /// Parses one of the names, and completes them in a shell.
 fn statuses() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(Status::NAMES).try_map(|name| name.parse::<Status>())
+    PossibleValuesParser::new(Status::VARIANTS).try_map(|name| name.parse::<Status>())
 }
 
 fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
-    PossibleValuesParser::new(FrontendKind::NAMES).try_map(|name| name.parse::<FrontendKind>())
+    PossibleValuesParser::new(FrontendKind::VARIANTS).try_map(|name| name.parse::<FrontendKind>())
 }
 
 /// An answer that is one list.

@@ -17,7 +17,7 @@ use probe::ReadPeer;
 pub(super) struct DiffOptions {
     #[command(flatten)]
     addresses: DaemonAddresses,
-    /// Also compare with the present state of an apiserver
+    /// Also compare with the present state of an API server
     #[arg(long)]
     live: bool,
     /// Connect to each address (64 at most) and show the backend that is reached

@@ -55,7 +55,7 @@ Examples:
 pub(super) const DIFF: &str = "\
 Examples:
   nodelb diff                        # whether the kernel has what the sources ask for
-  nodelb diff shop/web --live        # compare with the apiserver, too";
+  nodelb diff shop/web --live        # compare with the API server, too";
 pub(super) const SOURCES: &str = "\
 Examples:
   nodelb sources                     # whether each file and each watch is read without problems
@@ -66,7 +66,7 @@ Examples:
   nodelb dns -o wide";
 pub(super) const APISERVERS: &str = "\
 Examples:
-  nodelb apiservers                  # which apiserver is in use, and why
+  nodelb apiservers                  # which API server is in use, and why
   nodelb apiservers -o yaml";
 pub(super) const DEVICES: &str = "\
 Examples:
@@ -90,7 +90,7 @@ Examples:
   nodelb diagnose shop/web --no-connect -o json";
 pub(super) const WATCH: &str = "\
 Examples:
-  nodelb watch                       # every change at the apiserver
+  nodelb watch                       # every change at the API server
   nodelb watch shop/web
   nodelb watch --packets --dropped   # packets from outside the node that get no backend";
 pub(super) const CLEANUP: &str = "\

@@ -1,10 +1,14 @@
 //! Since when frontends have had their status, over a restart: connections continue while nodelb does not run, so a
-//! restart that changes nothing for them is not the beginning of a status.
+//! restart that changes nothing for them is not the beginning of a status. And the names of the service ports, of which the
+//! maps have only hashes.
+
+use std::sync::Arc;
 
 use imbl::OrdMap;
 
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
+use crate::model::service::PortKey;
 use crate::state::entries::{FrontendEntry, MapState};
 use crate::state::status::Status;
 
@@ -18,12 +22,17 @@ pub struct Lasting {
 /// Statuses by the address and the hash of the service, as in [`OwnerTag`](crate::state::owner::OwnerTag).
 pub type Statuses = OrdMap<(L4Addr, u32), Lasting>;
 
-/// The statuses that the previous run had, until this run has found out the present one.
+/// Service ports by the hashes in their tags, see [`OwnerTag::hashes_of`](crate::state::owner::OwnerTag::hashes_of).
+pub(crate) type Ports = OrdMap<(u32, u32), Arc<PortKey>>;
+
+/// What the previous run has stored, until this run has found out the present state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Before {
     /// The start of this run.
     pub(crate) start: Moment,
     pub(crate) statuses: Statuses,
+    /// The service ports that the maps had at the start, as far as their names are known.
+    pub(crate) ports: Ports,
 }
 
 impl Lasting {
@@ -39,6 +48,19 @@ impl Lasting {
     }
 }
 
+/// The sentence about an address that the maps contain only until every source has reported everything, and why.
+pub(crate) fn as_before(why: &str) -> String {
+    format!("in use as before the start, until every source has reported everything; then not: {why}")
+}
+
+/// In each text about an address that waits because it stays as it was before the start.
+pub(crate) const BEFORE_START: &str = "before nodelb started";
+
+/// Whether an address waits because it stays as it was before the start: clients get what they got then.
+pub fn says_as_before(why: &str) -> bool {
+    why.contains(BEFORE_START)
+}
+
 /// The entry of the address, if it belongs to the service with this hash.
 pub(crate) fn serving(maps: &MapState, address: L4Addr, service: u32) -> Option<&FrontendEntry> {
     let entry = maps.frontends.get(&address)?;
@@ -47,14 +69,13 @@ pub(crate) fn serving(maps: &MapState, address: L4Addr, service: u32) -> Option<
 }
 
 impl Before {
-    /// Since when an address from before the start has had backends, or none, if the previous run has stored it.
-    /// `service` is the hash of the service, if it is known.
-    pub(crate) fn since(&self, address: L4Addr, service: Option<u32>, has_backends: bool) -> Option<Moment> {
+    /// What the previous run has stored of an address that had backends, or none. `service` is the hash of the service, if
+    /// it is known.
+    pub(crate) fn find(&self, address: L4Addr, service: Option<u32>, has_backends: bool) -> Option<&Lasting> {
         let range = (address, service.unwrap_or(0))..=(address, service.unwrap_or(u32::MAX));
         let is_same =
             |before: &&Lasting| before.status.is_in_maps() && (before.status != Status::NoBackends) == has_backends;
-        let mut same = self.statuses.range(range).map(|(_, before)| before).filter(is_same);
-        same.next().map(|before| before.since)
+        self.statuses.range(range).map(|(_, before)| before).find(is_same)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&(L4Addr, u32), &Lasting)> {

@@ -154,13 +154,14 @@ fn plan_port(
         addresses.zip(counts).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
-    let select::Selection { has_backends, is_last_resort, .. } = selection;
+    let select::Selection { has_backends, is_last_resort, is_local_last_resort, .. } = selection;
     let (may_be_bound, has_refused, source_ranges) = (false, false, None);
     PortPlan {
         cluster,
         local,
         has_backends,
         is_last_resort,
+        is_local_last_resort,
         has_refused,
         affinity_seconds,
         may_be_bound,

@@ -1,29 +1,19 @@
 //! Where two of the source, nodelb's memory and the kernel disagree. The sources and the reports find it.
 
-use std::fmt;
-
 use crate::model::service::ServiceName;
 
 /// The two sides that disagree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::VariantNames)]
 pub enum Between {
     /// The report of a source, and nodelb's state in memory.
+    #[strum(serialize = "source/memory")]
     SourceMemory,
     /// The desired state, and the content of the maps.
+    #[strum(serialize = "memory/kernel")]
     MemoryKernel,
     /// The content of the maps, and the result of a connection.
+    #[strum(serialize = "kernel/connect")]
     KernelConnect,
-}
-
-impl fmt::Display for Between {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
-}
-
-impl Between {
-    /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 3] = ["source/memory", "memory/kernel", "kernel/connect"];
 }
 
 /// A row of `/diff`.

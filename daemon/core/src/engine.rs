@@ -26,7 +26,9 @@ use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry};
+use crate::state::entries::{
+    CANARIES, Desired, EntryKey, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry,
+};
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};
@@ -44,6 +46,7 @@ use dirty::Dirty;
 use drift::UnrepairedDrift;
 use event_recorder::EventRecorder;
 use failures::Failures;
+use former::Former;
 
 mod absent;
 mod apply_step;
@@ -57,6 +60,7 @@ mod dirty;
 mod drift;
 mod event_recorder;
 mod failures;
+mod former;
 mod hold;
 mod recall;
 mod rings;
@@ -104,11 +108,16 @@ pub struct Round {
     pub accepted_uplinks: Vec<Arc<str>>,
     /// Claims that started to wait for another service's claim in this round.
     pub conflicts: Vec<AddressConflict>,
-    /// Claims that no longer wait because they own the address now.
+    /// Claims that no longer wait because they own the address now, and those to addresses that another service had before
+    /// the start.
     pub takeovers: Vec<Takeover>,
+    /// Events about service ports that had addresses before the start and no longer claim them.
+    pub(crate) former: Vec<Event>,
     /// The addresses that were in the maps although no source needs them, and that were removed because every source has
     /// now reported everything.
     pub pruned: Addresses,
+    /// Those of them whose service is not known.
+    pub(crate) unnamed: Addresses,
     /// The events of the round for the flight recorder.
     pub events: Vec<Event>,
     /// The times of the changes that this round wrote to the maps, in milliseconds since 1970, where slices contain
@@ -130,6 +139,7 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
+    former: Former,
     before: Before,
     /// The unsynced sources, and whether the maps were pruned, when all statuses of `before` were compared.
     compared_with: Option<(Vec<Source>, bool)>,
@@ -140,6 +150,7 @@ pub struct Engine {
     dirty: Dirty,
     holds: Holds,
     degraded: DegradedPorts,
+    degraded_here: DegradedPorts,
     conflicts: Conflicts,
     touched: Touched,
     /// The addresses that have left the maps in this round.
@@ -168,6 +179,7 @@ impl Engine {
         let mut engine = Self {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
+            former: Former::new(&realised),
             before: Before::default(),
             compared_with: None,
             event_recorder: EventRecorder::new(&realised),
@@ -185,6 +197,7 @@ impl Engine {
             dirty: Dirty::default(),
             holds: Holds::default(),
             degraded: DegradedPorts::default(),
+            degraded_here: DegradedPorts::default(),
             conflicts: Conflicts::default(),
             touched: Touched::default(),
             removed: Vec::new(),
@@ -366,7 +379,7 @@ impl Engine {
         self.defer(&mut ops);
         if !self.unsynced().is_empty() {
             let is_source_synced = |id| self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source));
-            let has_failed = |id| self.failures.services.contains_key(&id);
+            let has_failed = |id| self.failures.get(EntryKey::Service(id)).is_some();
             self.batching.take_out(&mut ops, &self.realised, (is_source_synced, has_failed), now);
         }
         if !ops.is_empty() {
@@ -398,7 +411,7 @@ impl Engine {
             desired: self.desired.clone(),
             realised: self.realised.clone(),
             answering: Desired { node_addrs: self.realised.node_addrs.clone(), ..self.desired.clone() },
-            failed_node_addrs: self.failures.node_addrs.clone(),
+            failures: self.failures.all(),
             config: Arc::clone(&self.config),
             facts: self.table.facts(),
             rows: self.rows.clone(),
@@ -406,6 +419,7 @@ impl Engine {
             owners: self.owners.clone(),
             holds: self.holds.clone(),
             degraded: self.degraded.clone(),
+            degraded_here: self.degraded_here.clone(),
             is_ready: self.sync.is_ready,
             stale_generation: self.stale_generation,
             absent: self.sync.absent.clone(),

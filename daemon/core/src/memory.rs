@@ -78,38 +78,28 @@ impl MemoryDatapath {
         if self.fault.as_mut().is_some_and(|fault| fault(op)) {
             return Err(MapError::Failed { map: "any", reason: "injected fault".into() });
         }
+        let (state, limits) = (&self.state, self.limits);
         match op {
             MapOp::PutService(id, entry) => self.publish(*id, entry, now)?,
             MapOp::DeleteService(id) => self.withdraw(*id, now),
-            MapOp::PutFrontend(key, _) if !self.state.frontends.contains_key(key) => {
-                let limit = self.limits.frontends;
-                if self.state.frontends.len() >= limit as usize {
-                    return Err(MapError::Full { map: "frontends", limit });
-                }
+            MapOp::PutFrontend(key, _) if !state.frontends.contains_key(key) => {
+                let full = |limit| MapError::Full { map: "frontends", limit };
+                check_room(state.frontends.len(), limits.frontends, full)?;
             }
-            MapOp::PutOutside(address, _) if !self.state.outside.contains_key(address) => {
-                let limit = self.limits.outside;
-                if self.state.outside.len() >= limit as usize {
-                    return Err(MapError::Full { map: "outside", limit });
-                }
+            MapOp::PutOutside(address, _) if !state.outside.contains_key(address) => {
+                let full = |limit| MapError::Full { map: "outside", limit };
+                check_room(state.outside.len(), limits.outside, full)?;
             }
-            MapOp::PutSourceRange(id, range) if !self.state.source_ranges.contains(&(*id, *range)) => {
-                let limit = self.limits.source_ranges;
-                if self.state.source_ranges.len() >= limit as usize {
-                    return Err(MapError::Full { map: "source_ranges", limit });
-                }
+            MapOp::PutSourceRange(id, range) if !state.source_ranges.contains(&(*id, *range)) => {
+                let full = |limit| MapError::Full { map: "source_ranges", limit };
+                check_room(state.source_ranges.len(), limits.source_ranges, full)?;
             }
-            MapOp::PutUplink(index, _) if !self.state.uplinks.contains_key(index) => {
-                let limit = if self.limits.outside == 0 { 0 } else { MAX_UPLINKS };
-                if self.state.uplinks.len() >= limit as usize {
-                    return Err(MapError::TooManyUplinks { limit });
-                }
+            MapOp::PutUplink(index, _) if !state.uplinks.contains_key(index) => {
+                let limit = if limits.outside == 0 { 0 } else { MAX_UPLINKS };
+                check_room(state.uplinks.len(), limit, |limit| MapError::TooManyUplinks { limit })?;
             }
-            MapOp::PutNodeAddr(addr) if !self.state.node_addrs.contains(addr) => {
-                let limit = self.max_node_addrs;
-                if self.state.node_addrs.len() >= limit as usize {
-                    return Err(MapError::TooManyNodeAddrs { limit });
-                }
+            MapOp::PutNodeAddr(addr) if !state.node_addrs.contains(addr) => {
+                check_room(state.node_addrs.len(), self.max_node_addrs, |limit| MapError::TooManyNodeAddrs { limit })?;
             }
             _ => {}
         }
@@ -133,7 +123,8 @@ impl MemoryDatapath {
         let len = u32::try_from(entry.run_len(list)).unwrap_or(u32::MAX);
         let Some(run) = self.runs.allocate(len, now) else {
             let is_resting = self.runs.has_room_after_rest(len);
-            return Err(if is_resting { MapError::Resting } else { self.full() });
+            let full = MapError::Full { map: "slots", limit: self.limits.slots };
+            return Err(if is_resting { MapError::Resting } else { full });
         };
         let mut places = run.first..run.first + run.len;
         self.slots.extend(places.by_ref().zip(list.iter().copied()));
@@ -143,15 +134,15 @@ impl MemoryDatapath {
         Ok(run)
     }
 
-    fn full(&self) -> MapError {
-        MapError::Full { map: "slots", limit: self.limits.slots }
-    }
-
     fn withdraw(&mut self, id: ServiceId, now: Moment) {
         for run in self.views.remove(&id).into_iter().flatten() {
             self.runs.free(run, now);
         }
     }
+}
+
+fn check_room(used: usize, limit: u32, full: impl Fn(u32) -> MapError) -> Result<(), MapError> {
+    if used < limit as usize { Ok(()) } else { Err(full(limit)) }
 }
 
 impl Datapath for MemoryDatapath {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
-use crate::before::{Before, Lasting, Statuses};
+use crate::before::{Before, Lasting, Statuses, as_before};
 use crate::claims::{Claim, Row, RowStatus};
 use crate::compile::guard::BackendRefusal;
 use crate::compile::select;
@@ -18,11 +18,12 @@ use crate::filter::Filter;
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::drain;
+use crate::model::health_check::all_failed;
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::model::uplink::Uplink;
-use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapState, Realised, ServiceId};
-use crate::state::owner::{IdOwner, OwnerTag, hash_of};
+use crate::state::entries::{CANARIES, Desired, EntryKey, FrontendEntry, MapState, Realised, ServiceId};
+use crate::state::owner::{IdOwner, hash_of};
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
@@ -43,8 +44,8 @@ pub struct Snapshot {
     /// The desired state, except that NodePorts are answered only on those node addresses that the maps contain. This
     /// is the state that clients see.
     pub answering: Desired,
-    /// Node addresses that the maps did not accept, each with the error.
-    pub failed_node_addrs: OrdMap<Addr, MapError>,
+    /// The entries that the maps did not accept, each with the error.
+    pub failures: OrdMap<EntryKey, MapError>,
     pub config: Arc<EngineConfig>,
     /// The facts of the node and of the sources.
     pub facts: Facts,
@@ -56,6 +57,8 @@ pub struct Snapshot {
     pub(crate) before: Before,
     /// The ports without a healthy backend.
     pub degraded: DegradedPorts,
+    /// Those of which some clients get the backends on this node alone, and none of these is healthy.
+    pub degraded_here: DegradedPorts,
     /// Sources that were used before the start and are not configured.
     pub absent: BTreeSet<Source>,
 }
@@ -114,28 +117,47 @@ impl Snapshot {
     pub fn status_of(&self, row: &Row, place: usize, address: L4Addr) -> RowStatus {
         let mut status = row.status_of(place, address);
         let claim = &row.claims()[place];
-        if place == 0 && self.still_serves(address, claim) {
-            let why = status.error.unwrap_or_default();
-            let text =
-                format!("in use as before the start, until every source has reported everything; then not: {why}");
+        if self.still_serves(row, place, address) {
+            let text = as_before(&status.error.unwrap_or_default());
             (status.status, status.error) = (Status::Kept, Some(text.into()));
         }
         if status.status == Status::Kept {
-            let since = self.before.since(address, Some(hash_of(&claim.key.service)), true);
-            status.since = since.unwrap_or(status.since);
+            let before = self.before.find(address, Some(hash_of(&claim.key.service)), true);
+            status.since = before.map_or(status.since, |before| before.since);
+            if self.has_only_failed(claim, address) {
+                let degraded = claim.target.as_ref().ok().and_then(|id| self.degraded_for(claim).get(*id));
+                status.status = Status::LastResort;
+                status.since = degraded.map_or(status.since, |degraded| degraded.since);
+            }
         }
-        if status.status != Status::Ok {
+        if !matches!(status.status, Status::Ok | Status::Held) {
             return status;
         }
         if let Some((worse, since)) = self.lack_of_backends(claim) {
-            (status.status, status.since) = (worse, status.since.max(since));
-            if worse == Status::NoBackends {
+            let is_held = status.status == Status::Held;
+            (status.status, status.since) = (worse, if is_held { since } else { status.since.max(since) });
+            if worse == Status::NoBackends && !is_held {
                 status.error = self.source_problem(&claim.key.service).map(Arc::from);
             }
         } else if let Ok(id) = claim.target {
-            status.since = status.since.max(self.degraded.recovered(id).unwrap_or_default());
+            // What was wrong with all backends was also wrong with those on this node.
+            let recovered = [&self.degraded, self.degraded_for(claim)].map(|ports| ports.recovered(id));
+            status.since = recovered.into_iter().flatten().fold(status.since, Moment::max);
         }
         status
+    }
+
+    /// Whether new connections to the address get what the maps contain from before the start.
+    pub fn is_as_before(&self, row: &Row, place: usize, address: L4Addr) -> bool {
+        self.still_serves(row, place, address) || row.status_of(place, address).status == Status::Kept
+    }
+
+    /// Whether all backends that the maps contain from before the start have failed their health checks.
+    fn has_only_failed(&self, claim: &Claim, address: L4Addr) -> bool {
+        let Some(failed) = self.facts.quarantine(&claim.key.service) else { return false };
+        let service = self.realised.frontends.get(&address).and_then(|it| self.realised.services.get(&it.service));
+        let view = service.map(|service| service.view(claim.inside_local)).unwrap_or_default();
+        all_failed(view.iter().map(|slot| slot.addr), failed)
     }
 
     /// Why the source of the service cannot tell its current backends, such as `DNS A record of web.example.com:
@@ -145,47 +167,38 @@ impl Snapshot {
         slices.iter().find_map(|slice| Some(format!("{}: {}", slice.origin.object, slice.problem.as_deref()?)))
     }
 
-    /// Whether the port of this claim has no healthy backend, on this node or elsewhere.
-    pub fn is_degraded(&self, claim: &Claim) -> bool {
-        claim.target.as_ref().is_ok_and(|id| self.degraded.get(*id).is_some())
-    }
-
     /// [`Status::NoBackends`] or [`Status::LastResort`] if the port of this claim has no healthy backend for clients on
     /// this node, and since when this is so.
     pub fn lack_of_backends(&self, claim: &Claim) -> Option<(Status, Moment)> {
-        let id = claim.target.as_ref().ok()?;
-        if let Some(degraded) = self.degraded.get(*id) {
-            return Some((degraded.status, degraded.since));
-        }
-        let is_empty = claim.inside_local && self.desired.services.get(id)?.local.is_empty();
-        is_empty.then_some((Status::NoBackends, Moment::default()))
+        let degraded = self.degraded_for(claim).get(*claim.target.as_ref().ok()?)?;
+        Some((degraded.status, degraded.since))
     }
 
-    /// Whether new connections of clients on this node to an address of the service are refused, because the maps contain
-    /// no backend for it.
-    pub fn refuses_at(&self, name: &ServiceName) -> bool {
-        self.addresses_of(name).into_iter().any(|address| self.realised.refuses(address))
+    fn degraded_for(&self, claim: &Claim) -> &DegradedPorts {
+        if claim.inside_local { &self.degraded_here } else { &self.degraded }
     }
 
     /// Whether new connections of clients on this node to the address reach a backend of the claim's service, although the
-    /// claim is refused: what the maps contain from before the start stays until every source has reported everything.
-    pub fn still_serves(&self, address: L4Addr, claim: &Claim) -> bool {
-        let is_doubtful = claim.target.is_err() && !self.is_complete();
-        let actual = self.realised.frontends.get(&address).filter(|_| is_doubtful);
-        actual.is_some_and(|actual| {
-            let tag = self.realised.services.get(&actual.service).and_then(|entry| entry.tag);
-            let is_own = tag.is_some_and(|tag| tag.is_same_service(OwnerTag::new(&claim.key, claim.source)));
-            is_own && self.realised.reaches_backends(address, actual.service)
-        })
+    /// claim is refused or the address belongs to another: what the maps contain from before the start stays until every
+    /// source has reported everything.
+    pub fn still_serves(&self, row: &Row, place: usize, address: L4Addr) -> bool {
+        let (before, claim) = (&row.claims()[..place], &row.claims()[place]);
+        let is_denied = claim.target.is_err() || place > 0;
+        let is_first = before.iter().all(|before| before.key.service != claim.key.service);
+        let is_kept = is_denied && is_first && !self.is_complete();
+        is_kept && self.realised.serves(address, hash_of(&claim.key.service))
     }
 
     /// The addresses that the maps contain from before the start and that no service claims now, because a source is no
-    /// longer configured or has not reported everything yet: [`Status::Kept`], or [`Status::NoBackends`] if they had none;
+    /// longer configured or has not reported everything yet: [`Status::Kept`], or what they were without healthy backends;
     /// and since when this is so.
     pub fn kept(&self) -> impl Iterator<Item = (L4Addr, &FrontendEntry, Lasting)> {
         let is_claimed = |address: &L4Addr| {
-            let first = self.rows.get(address).and_then(|row| row.claims().first());
-            first.is_some_and(|claim| claim.target.is_ok() || self.still_serves(*address, claim))
+            let row = self.rows.get(address).filter(|row| !row.claims().is_empty());
+            row.is_some_and(|row| {
+                let mut places = 0..row.claims().len();
+                row.claims()[0].target.is_ok() || places.any(|place| self.still_serves(row, place, *address))
+            })
         };
         // Without any, nothing is searched.
         let is_any = !self.absent.is_empty() || !self.is_complete();
@@ -193,10 +206,14 @@ impl Snapshot {
         let kept = of_others.filter(move |(address, entry)| entry.service != ServiceId::CANARY && !is_claimed(address));
         kept.map(|(address, entry)| {
             let is_usable = self.realised.reaches_backends(*address, entry.service);
-            let status = if is_usable { Status::Kept } else { Status::NoBackends };
             let tag = self.realised.services.get(&entry.service).and_then(|entry| entry.tag);
-            let since = self.before.since(*address, tag.map(|tag| tag.service), is_usable);
-            (*address, entry, Lasting { status, since: since.unwrap_or(self.before.start) })
+            let before = self.before.find(*address, tag.map(|tag| tag.service), is_usable);
+            let status = match before {
+                _ if !is_usable => Status::NoBackends,
+                Some(before) if before.status == Status::LastResort => Status::LastResort,
+                _ => Status::Kept,
+            };
+            (*address, entry, Lasting { status, since: before.map_or(self.before.start, |before| before.since) })
         })
     }
 
@@ -215,6 +232,18 @@ impl Snapshot {
         }
         statuses.extend(self.before.iter().map(|(key, before)| (*key, *before)));
         statuses
+    }
+
+    /// The names of the service ports for the next run, which passes them to
+    /// [`Engine::recall_ports`](crate::engine::Engine::recall_ports).
+    pub fn port_names(&self) -> impl Iterator<Item = &Arc<PortKey>> {
+        self.before.ports.values().chain(self.owners.values().map(|owner| &owner.key))
+    }
+
+    /// The service port that had the entry before the start, if the previous run has stored its name.
+    pub fn former_port(&self, id: ServiceId) -> Option<&PortKey> {
+        let tag = self.realised.services.get(&id)?.tag?;
+        self.before.ports.get(&(tag.service, tag.port)).map(|port| &**port)
     }
 
     /// Why the maps still contain what a source asked for before the start, such as `until nodelb has read everything from
@@ -291,8 +320,10 @@ impl Snapshot {
 
     /// The node addresses that do not answer NodePorts because the maps did not accept them, each with the error.
     pub fn unanswered_node_addrs(&self) -> impl Iterator<Item = (Addr, &MapError)> {
-        let failed = self.failed_node_addrs.iter().map(|(addr, error)| (*addr, error));
-        failed.filter(|(addr, _)| self.desired.node_addrs.contains(addr))
+        self.failures.iter().filter_map(|(key, error)| match key {
+            EntryKey::NodeAddress(addr) if self.desired.node_addrs.contains(addr) => Some((*addr, error)),
+            _ => None,
+        })
     }
 
     /// The number of service ports in the maps that no source describes, and that the source described earlier, or may

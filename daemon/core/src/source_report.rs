@@ -31,7 +31,20 @@ pub struct SourceReport {
 }
 
 /// The state of a [`SourceReport`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+    strum::VariantNames,
+)]
 pub enum SourceState {
     /// The current content is served. Any problems concern single objects in it.
     Ok,
@@ -39,15 +52,4 @@ pub enum SourceState {
     LastGood,
     /// There are problems, and nothing from it is served.
     Error,
-}
-
-impl SourceState {
-    /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 3] = ["Ok", "LastGood", "Error"];
-}
-
-impl std::fmt::Display for SourceState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }

@@ -1,7 +1,6 @@
 //! The result of a connection, derived from the state alone. It answers the operator's question, and the BPF programs
 //! are tested against it: `bpf/service.h` makes the same decision in C.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::model::addr::{Addr, L4Addr, Protocol};
@@ -21,23 +20,17 @@ pub enum Verdict<'a> {
 }
 
 /// The errors of refused connections. EPERM is never used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum Errno {
     /// The service has no usable backend at all.
+    #[strum(to_string = "ECONNREFUSED")]
     ConnectionRefused,
     /// The policy restricts the client to this node, and no backend is here.
+    #[strum(to_string = "EHOSTUNREACH")]
     HostUnreachable,
     /// The client is in none of the source ranges of the service.
+    #[strum(to_string = "EHOSTUNREACH")]
     NotAdmitted,
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConnectionRefused => "ECONNREFUSED",
-            Self::HostUnreachable | Self::NotAdmitted => "EHOSTUNREACH",
-        })
-    }
 }
 
 /// The result of a connection to this address. Affinity, and a UDP socket's earlier backend, may restrict a forwarded

@@ -128,8 +128,8 @@ fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
     if let Some(apiserver) = &report.apiserver {
         let received = apiserver.last_response.map(|at| durations::human(at.age(report.time)));
         parts.push(match (&apiserver.address, received) {
-            (Some(address), Some(received)) => format!("apiserver {address}, last response {received} ago"),
-            (Some(address), None) => format!("apiserver {address}"),
+            (Some(address), Some(received)) => format!("API server {address}, last response {received} ago"),
+            (Some(address), None) => format!("API server {address}"),
             (None, _) => "no API server in use".into(),
         });
     }

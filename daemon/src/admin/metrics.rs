@@ -8,20 +8,20 @@ use std::{fmt, fs};
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::datapath::Count;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, Source};
+use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
-use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::rows::Counts;
 use nodelb_report::problems::{Problem, Reason, Severity};
+use strum::IntoEnumIterator;
 
 use super::maps::usage;
 use super::state::{AdminState, Now, latest};
-use crate::checks::{CheckOutcome, CheckReport, Condition};
+use crate::checks::CheckReport;
 use crate::connections::Connections;
-use crate::dns::{DnsReport, NameState, QueryResult};
+use crate::dns::{DnsReport, NameState};
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
@@ -84,10 +84,10 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
     exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
-    exposition.each(&table::FRONTENDS, every(Status::ALL, &counts.frontends));
+    exposition.each(&table::FRONTENDS, every(&counts.frontends));
     exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
     exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
-    exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
+    exposition.each(&table::BACKENDS, every(&counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = snapshot.facts();
     exposition.one(&table::DRAINS, facts.all_drains().map(|(_, drains)| drains.len()).sum::<usize>());
@@ -171,14 +171,13 @@ fn names(exposition: &mut Exposition, report: &DnsReport) {
     }
     let mut states: BTreeMap<NameState, usize> = BTreeMap::new();
     report.names.iter().for_each(|name| *states.entry(name.state).or_default() += 1);
-    exposition.each(&table::DNS_NAMES, every(NameState::ALL, &states));
-    exposition.each(&table::DNS_QUERIES, every(QueryResult::ALL, &report.queries));
+    exposition.each(&table::DNS_NAMES, every(&states));
+    exposition.each(&table::DNS_QUERIES, every(&report.queries));
 }
 
 fn checks(exposition: &mut Exposition, report: &CheckReport) {
-    let conditions = [Condition::Healthy, Condition::Unhealthy, Condition::Unchecked];
-    exposition.each(&table::HEALTH_CHECK_TARGETS, every(conditions, &report.targets));
-    exposition.each(&table::HEALTH_CHECKS, every(CheckOutcome::ALL, &report.done));
+    exposition.each(&table::HEALTH_CHECK_TARGETS, every(&report.targets));
+    exposition.each(&table::HEALTH_CHECKS, every(&report.done));
     exposition.one(&table::HEALTH_CHECKS_OPEN, report.open);
     exposition.one(&table::HEALTH_CHECKS_LATE, report.late_millis as f64 / 1_000.0);
 }
@@ -233,7 +232,7 @@ fn connection_samples(
 }
 
 fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {
-    let kinds = DriftKind::ALL.map(DriftKind::label).into_iter().chain([LINK]);
+    let kinds = DriftKind::iter().map(Into::into).chain([LINK]);
     let number = |kind| report.repaired.get(kind).copied().unwrap_or_default();
     exposition.each(&table::DRIFT_REPAIRED, kinds.map(|kind| ([kind], number(kind))));
     exposition.one(&table::DRIFT_CHECKS, report.checks);
@@ -247,11 +246,10 @@ fn seconds_since(then: Moment, now: Now) -> f64 {
 }
 
 /// Returns a sample for each of these values of the label; a value without a count has 0.
-fn every<L: Ord + Copy, V: Copy + Default, const N: usize>(
-    values: [L; N],
+fn every<L: Ord + Copy + IntoEnumIterator, V: Copy + Default>(
     counted: &BTreeMap<L, V>,
 ) -> impl Iterator<Item = ([L; 1], V)> {
-    values.into_iter().map(|value| ([value], counted.get(&value).copied().unwrap_or_default()))
+    L::iter().map(|value| ([value], counted.get(&value).copied().unwrap_or_default()))
 }
 
 /// Ticks per second in `/proc`: USER_HZ, which is 100 on every architecture that nodelb supports.

@@ -3,20 +3,26 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::PoisonError;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nodelb_core::model::addr::Family;
 use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::unix_seconds;
 use nodelb_host::unwritten;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
-use nodelb_report::problems::{self, ApiserverState, DroppedPackets, Observed, Problem, TableUsage};
+use nodelb_report::problems::{
+    self, ApiserverState, Beginnings, DroppedPackets, Earlier, Observed, Problem, TableUsage, Untranslated,
+};
+use tokio::sync::watch;
 
 use super::maps::{MapUsage, usage, usage_with};
 use super::metrics::open_files;
 use super::state::{AdminState, Now, latest};
+use crate::config::PacketMode;
 use crate::devices::forwarding;
+use crate::devices::mode::Activity;
 
 impl Now {
     /// This time for the core.
@@ -27,6 +33,9 @@ impl Now {
 
 /// The name of the map with a limit that nodelb does not have to observe, because the kernel evicts entries.
 const CACHE: &str = "affinity";
+
+/// The time after the start in milliseconds until which the daemon has looked for every problem of the node once.
+const FOUND_AFTER: u64 = 10_000;
 
 impl AdminState {
     /// Every problem, the worst first.
@@ -90,7 +99,52 @@ impl AdminState {
         tables
     }
 
+    /// Takes note of the problems of the node, for their time after the next start.
+    pub(super) fn watch_problems(&self, beginnings: &watch::Sender<Arc<Beginnings>>) {
+        let now = (self.clock)();
+        let observed = self.observed_of_node(now);
+        let found = problems::of_node(&observed);
+        let is_complete = observed.snapshot.is_ready && now.moment >= self.started.plus(FOUND_AFTER);
+        let mut earlier = self.earlier();
+        earlier.note(&found, is_complete);
+        let latest = earlier.beginnings(&found);
+        beginnings.send_if_modified(|known| {
+            **known != latest && {
+                *known = Arc::new(latest);
+                true
+            }
+        });
+    }
+
+    fn earlier(&self) -> MutexGuard<'_, Earlier> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rows of `/sources`: a problem that stood before the start has not begun with it.
+    pub(super) fn shown_sources(&self, now: Now) -> Vec<SourceReport> {
+        let (snapshot, earlier) = (self.snapshot(), self.earlier().clone());
+        let observed = Observed { clocks: now.clocks(), snapshot, earlier, ..Observed::default() };
+        let mut rows = self.sources(now);
+        rows.iter_mut().for_each(|row| row.since = problems::source_since(row, &observed).seconds());
+        rows
+    }
+
     fn observed(&self, now: Now) -> Observed {
+        let observed = self.observed_of_node(now);
+        Observed { summary: self.summary(&observed.snapshot), ..observed }
+    }
+
+    /// Why new connections of clients outside the node are not translated, unless the configuration turns that off.
+    fn untranslated(&self) -> Option<Untranslated> {
+        let is_auto = self.config.borrow().packets.mode == PacketMode::Auto;
+        let decision = self.devices().decision.clone()?;
+        let is_draining = decision.activity == Activity::Draining;
+        let is_off = decision.activity == Activity::Off && is_auto;
+        (decision.is_needed && (is_draining || is_off)).then_some(Untranslated { reason: decision.reason, is_draining })
+    }
+
+    /// What is observed, without the summary of the services, which may take long.
+    fn observed_of_node(&self, now: Now) -> Observed {
         let snapshot = self.snapshot();
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
         let tables = self.tables(usage(&snapshot.realised, self, now.moment), now);
@@ -123,10 +177,12 @@ impl AdminState {
             socket_programs: [true, false].map(|is_first| {
                 socket_programs.iter().filter(|it| it.is_first == is_first).map(ToString::to_string).collect()
             }),
+            untranslated: self.untranslated(),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
-            summary: self.summary(&snapshot),
+            earlier: self.earlier().clone(),
             snapshot,
+            ..Observed::default()
         }
     }
 }

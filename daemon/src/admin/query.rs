@@ -18,6 +18,7 @@ use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::Client;
+use strum::VariantNames;
 
 use crate::document::nearest;
 
@@ -79,21 +80,21 @@ pub(super) static NAMESPACE: Parameter = Parameter {
 
 pub(super) static TYPE: Parameter = Parameter {
     name: "type",
-    values: Values::OneOf(&FrontendKind::NAMES),
+    values: Values::OneOf(FrontendKind::VARIANTS),
     about: "Filter by address type: addresses of this type, and services that have one.",
     set: |query, value| put(&mut query.filter.kind, value),
 };
 
 pub(super) static STATUS: Parameter = Parameter {
     name: "status",
-    values: Values::OneOf(&Status::NAMES),
+    values: Values::OneOf(Status::VARIANTS),
     about: "Filter by status.",
     set: |query, value| put(&mut query.filter.status, value),
 };
 
 pub(super) static OUTPUT: Parameter = Parameter {
     name: "output",
-    values: Values::OneOf(&Output::NAMES),
+    values: Values::OneOf(Output::VARIANTS),
     about: "The output format; takes precedence over the Accept header.",
     set: |query, value| put(&mut query.output, value),
 };
@@ -101,7 +102,7 @@ pub(super) static OUTPUT: Parameter = Parameter {
 pub(super) static LIVE: Parameter = Parameter {
     name: "live",
     values: Values::Flag,
-    about: "Also compare with the present state of an apiserver.",
+    about: "Also compare with the present state of an API server.",
     set: |query, value| flag(value).map(|live| query.live = live),
 };
 
@@ -220,7 +221,8 @@ impl fmt::Display for Parameter {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumIter, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Output {
     #[default]
     Text,
@@ -230,9 +232,6 @@ pub(super) enum Output {
 }
 
 impl Output {
-    const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Sse];
-    const NAMES: [&'static str; 3] = ["text", "json", "sse"];
-
     /// Returns the format in the `Accept` header, for requests without one in the query string: JSON or events if the
     /// header names them, otherwise text.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
@@ -257,7 +256,7 @@ impl FromStr for Output {
     type Err = NoSuchName;
 
     fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::parse(text, "form", Self::ALL, &Self::NAMES)
+        NoSuchName::parse(text, "form")
     }
 }
 

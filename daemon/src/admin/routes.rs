@@ -122,7 +122,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "files and object kinds that services are read from, with their problems",
         form: of::<Sources>(),
         cost: Cost::Whole,
-        answer: |state, _, now| ok(tables::sources(&state.sources(now)), now),
+        answer: |state, _, now| ok(tables::sources(&state.shown_sources(now)), now),
     },
     Route {
         path: "/dns",

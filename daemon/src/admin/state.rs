@@ -13,7 +13,7 @@ use nodelb_host::clock::{Clock, unix_millis};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
-use nodelb_report::problems::Reloads;
+use nodelb_report::problems::{Earlier, Reloads};
 use tokio::sync::{mpsc, watch};
 
 use crate::checks::CheckReport;
@@ -58,6 +58,8 @@ pub struct AdminState {
     pub summaries: Arc<Summaries>,
     /// The maps that are nearly full, and since when.
     pub nearly_full: Arc<Mutex<BTreeMap<&'static str, Time>>>,
+    /// The problems of the previous run that have not ended since.
+    pub earlier: Arc<Mutex<Earlier>>,
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
     /// The start of the daemon.
     pub started: Moment,

@@ -28,7 +28,7 @@ use super::routes::ROUTES;
 use super::state::Now;
 use super::{maps, trace};
 use crate::config::{Config, DEFAULT_PATH};
-use crate::{drains, files, recorder};
+use crate::{drains, files, recorder, since};
 
 /// Returns what a daemon with the default configuration file has stored. The maps and the files are read when a request
 /// needs them, and at most once.
@@ -144,6 +144,7 @@ impl Reader {
     fn known_names(&self) -> Names {
         let mut names = Names::default();
         names.drains = drains::stored(&self.config.state.directory).unwrap_or_default();
+        names.statuses = since::stored(&self.config.state.directory).unwrap_or_default();
         let (services, slices) = files::described(&self.config.files.directory).unwrap_or_default();
         services.iter().for_each(|service| names.add_service(service));
         slices.iter().for_each(|slice| names.add_slice(slice));

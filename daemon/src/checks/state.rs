@@ -1,7 +1,6 @@
 //! The health of a backend, and its changes by answers: the rise and fall counts. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// The error of a backend that may not be used before its first answer.
@@ -22,7 +21,7 @@ pub(super) struct HealthState {
 }
 
 /// The health of a backend, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum Condition {
     /// The last answers were good.
     Healthy,
@@ -30,16 +29,6 @@ pub enum Condition {
     Unhealthy,
     /// The backend has not answered yet, or not to its present check.
     Unchecked,
-}
-
-impl fmt::Display for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Healthy => "Healthy",
-            Self::Unhealthy => "Unhealthy",
-            Self::Unchecked => "Unchecked",
-        })
-    }
 }
 
 impl HealthState {
@@ -109,7 +98,7 @@ pub struct CheckReport {
     pub late_millis: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum CheckOutcome {
     Passed,
     /// The connection was refused, or it was reset before an answer arrived.
@@ -124,17 +113,6 @@ pub enum CheckOutcome {
     Protocol,
     /// This host had no file descriptor or no memory for the check. Shows nothing about the backend.
     Unasked,
-}
-
-impl CheckOutcome {
-    pub const ALL: [Self; 7] =
-        [Self::Passed, Self::Refused, Self::Timeout, Self::Unreachable, Self::Status, Self::Protocol, Self::Unasked];
-}
-
-impl fmt::Display for CheckOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
 }
 
 #[cfg(test)]

@@ -243,10 +243,18 @@ fn negative_ttl(message: &Message) -> Option<Ttl> {
     })
 }
 
+/// Precedes the end of a hold.
+const HELD_UNTIL: &str = "; dns.hold keeps its last addresses until ";
+
 /// The problem of a name that does not exist; `until` is the end of the hold.
 pub(super) fn nonexistent(server: &str, until: Option<u64>) -> Arc<str> {
-    let until = until.and_then(utc).map(|at| format!("; dns.hold keeps its last addresses until {at}"));
+    let until = until.and_then(utc).map(|at| format!("{HELD_UNTIL}{at}"));
     format!("{server} answers that the name does not exist (NXDOMAIN){}", until.unwrap_or_default()).into()
+}
+
+/// The text of [`nonexistent`] without the end of the hold.
+pub(super) fn without_end(problem: &str) -> &str {
+    problem.split_once(HELD_UNTIL).map_or(problem, |(text, _)| text)
 }
 
 #[cfg(test)]

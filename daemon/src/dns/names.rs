@@ -11,7 +11,7 @@ use std::time::Duration;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{ServiceName, SliceName};
 
-use super::answer::{Answer, Ttl, nonexistent};
+use super::answer::{Answer, Ttl, nonexistent, without_end};
 use super::due::{Due, Which};
 use super::entry::{Entry, GoneSince, Held, Known, separate_targets};
 use super::servers::{Asking, MAX_SILENT};
@@ -78,11 +78,14 @@ impl Names {
         Self { bounds, seed, wanted, services: 0, entries, due, unheard: 0, recalled, recalled_held, dirty }
     }
 
-    /// Continues the holds of an earlier run. One that would have ended meanwhile begins again: only answers end it.
+    /// Continues the holds of an earlier run. One that would have ended meanwhile begins again with the next answer: only
+    /// answers end it.
     pub(super) fn recall_held(&mut self, mut held: BTreeMap<Question, Held>, now: Moment) {
         let hold = self.bounds.hold.unwrap_or(u64::MAX);
         let lasts = |(since, _): GoneSince| since <= now && since.0.saturating_add(hold) > now.0;
-        held.retain(|_, held| held.gone_since.is_none_or(lasts));
+        for held in held.values_mut().filter(|held| !held.gone_since.is_none_or(lasts)) {
+            *held = Held { problem: without_end(&held.problem).into(), gone_since: None };
+        }
         self.recalled_held = held;
     }
 

@@ -1,6 +1,6 @@
 //! What the resolver reports: a row for each question, the row of `/sources`, and counts. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
@@ -50,39 +50,30 @@ pub struct NameReport {
 }
 
 /// Whether the records of a question are current.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter, strum::VariantNames)]
 pub enum NameState {
     Ok,
     /// The last known ones are in use.
     Held,
     /// No records are known.
     Empty,
-    /// No query has been answered yet.
+    /// No server has answered yet.
     Pending,
 }
 
 impl NameState {
-    pub const ALL: [Self; 4] = [Self::Ok, Self::Held, Self::Empty, Self::Pending];
-    pub const NAMES: [&'static str; 4] = ["Ok", "Held", "Empty", "Pending"];
-
     fn of(entry: &Entry) -> Self {
         match (entry.is_held(), &entry.known) {
             (true, _) => Self::Held,
             (false, Some(_)) if entry.was_answered => Self::Ok,
-            (false, None) if entry.was_asked => Self::Empty,
+            (false, None) if entry.was_answered => Self::Empty,
             (false, _) => Self::Pending,
         }
     }
 }
 
-impl std::fmt::Display for NameState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
-}
-
 /// The result of a query to one server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum QueryResult {
     Records,
     /// No records of the type.
@@ -95,8 +86,6 @@ pub enum QueryResult {
 }
 
 impl QueryResult {
-    pub const ALL: [Self; 5] = [Self::Records, Self::Empty, Self::NoSuchName, Self::Failed, Self::Timeout];
-
     pub(super) fn of_answer(answer: &Answer) -> Self {
         match answer {
             Answer::Records(..) | Answer::Alias(..) => Self::Records,
@@ -107,18 +96,6 @@ impl QueryResult {
 
     pub(super) fn of_failure(failure: &Failure) -> Self {
         if failure.is_timeout { Self::Timeout } else { Self::Failed }
-    }
-}
-
-impl std::fmt::Display for QueryResult {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Records => "Records",
-            Self::Empty => "Empty",
-            Self::NoSuchName => "NoSuchName",
-            Self::Failed => "Failed",
-            Self::Timeout => "Timeout",
-        })
     }
 }
 
@@ -164,14 +141,19 @@ fn source(
     before: Option<&SourceReport>,
 ) -> SourceReport {
     let held = rows.iter().filter(|row| row.state == NameState::Held).count();
-    let is_failing = rows.iter().any(|row| row.state == NameState::Held);
-    let has_none = rows.iter().all(|row| matches!(row.state, NameState::Empty));
-    let state = match (is_failing, has_none) {
-        (true, _) => SourceState::LastGood,
-        (false, true) => SourceState::Error,
+    // Some servers answer for one family of addresses only.
+    let answered: BTreeSet<_> = rows.iter().filter(|row| row.records > 0).map(|row| &row.question.name).collect();
+    let has_no_answer = |row: &NameReport| row.state == NameState::Pending && row.problem.is_some();
+    let is_unanswered = |row: &NameReport| has_no_answer(row) && !answered.contains(&row.question.name);
+    let is_failing = rows.iter().any(|row| row.state == NameState::Held || is_unanswered(row));
+    let has_none = rows.iter().all(|row| row.state == NameState::Empty || is_unanswered(row));
+    let state = match (has_none, is_failing) {
+        (true, _) => SourceState::Error,
+        (false, true) => SourceState::LastGood,
         (false, false) => SourceState::Ok,
     };
-    let is_problem = |row: &&NameReport| row.state != NameState::Empty || has_none;
+    let is_usual = |row: &NameReport| row.state == NameState::Empty || has_no_answer(row) && !is_unanswered(row);
+    let is_problem = |row: &&NameReport| !is_usual(row) || has_none;
     let problem = |row: &NameReport| Some(format!("{}: {}", row.question, row.problem.as_deref()?));
     let of_names = rows.iter().filter(is_problem).filter_map(problem);
     let mut problems: Vec<String> = server_problems.iter().cloned().chain(of_names).collect();

@@ -61,8 +61,8 @@ const GRAIN: u64 = 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DnsTimeouts {
     pub(super) ask: AskTimeouts,
-    /// Minimum time between two writes to the state directory.
-    pub(super) save_every: Duration,
+    /// The time after which the state directory is written again if it could not be.
+    pub(super) save_again: Duration,
     /// Time limit for the state directory: at start, while services wait for it, and at the end.
     pub(super) timeout: Duration,
 }
@@ -75,7 +75,7 @@ impl Default for DnsTimeouts {
                 tcp: Duration::from_secs(5),
                 total: Duration::from_secs(10),
             },
-            save_every: Duration::from_secs(1),
+            save_again: Duration::from_secs(1),
             timeout: Duration::from_secs(2),
         }
     }
@@ -144,8 +144,10 @@ pub fn start(
 
 /// Runs the resolver. The changes of the file source are passed on only after the answers of the previous run are known.
 pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
-    let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
-    let mut stored = state_file::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
+    let DnsTimeouts { save_again: retry, timeout, .. } = resolver.timeouts;
+    // Each tick writes at most once.
+    let limits = Limits { every: Duration::ZERO, retry, timeout };
+    let mut stored = state_file::load(&resolver.directory, limits).await;
     let mut names = Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone());
     names.recall_held(stored.saved().held.clone(), resolver.clock.now());
     let mut running = Running {
@@ -256,8 +258,7 @@ impl Running {
         Saved { answers: self.names.known(), in_use: self.in_use.saved(), held: self.names.held() }
     }
 
-    /// Reads the servers of the system, if no others are configured and there are names. Network interfaces may come and
-    /// go.
+    /// Reads the servers of the system, if no others are configured and there are names.
     async fn read_servers(&mut self) {
         if self.names.wanted().is_empty() && !self.servers.is_empty() {
             return;

@@ -45,7 +45,7 @@ pub fn count(reports: &Reports, kind: &'static str, number: u64) {
 }
 
 pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
-    repaired.iter().for_each(|drift| count(reports, drift.kind.label(), 1));
+    repaired.iter().for_each(|drift| count(reports, drift.kind.into(), 1));
 }
 
 /// Writes one line to the journal.

@@ -80,20 +80,26 @@ impl fmt::Display for Applied<'_> {
         write!(f, " {}", what.to_string().to_lowercase())?;
         let (backends, more) = self.backends();
         match (backends.is_empty(), more) {
-            (true, _) => Ok(()),
-            (false, 0) => write!(f, " ({})", backends.join(" ")),
-            (false, more) => write!(f, " ({} and {more} more)", backends.join(" ")),
+            (true, _) => {}
+            (false, 0) => write!(f, " ({})", backends.join(" "))?,
+            (false, more) => write!(f, " ({} and {more} more)", backends.join(" "))?,
+        }
+        match self.own_events().filter(|event| event.what == What::Refused).count() {
+            0 => Ok(()),
+            refused => write!(f, ", not served at {}", counted(refused, "address")),
         }
     }
 }
 
 impl Applied<'_> {
+    fn own_events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(|event| event.port.as_ref().is_some_and(|port| port.service == self.service.name))
+    }
+
     /// The first backends that the service has gained or lost, and the number of the others.
     fn backends(&self) -> (Vec<String>, usize) {
-        let is_own = |event: &&Event| event.port.as_ref().is_some_and(|port| port.service == self.service.name);
         let (mut backends, mut more) = (Vec::new(), 0);
-        let events = self.events.iter().filter(is_own);
-        for (sign, list) in events.flat_map(|event| [('+', &event.added), ('-', &event.removed)]) {
+        for (sign, list) in self.own_events().flat_map(|event| [('+', &event.added), ('-', &event.removed)]) {
             backends.extend(signed(sign, &list.shown));
             more += list.more;
         }
@@ -105,20 +111,24 @@ impl Applied<'_> {
 
 /// Reports the addresses that nodelb refuses to serve from the start on: the history has no event of them.
 pub(super) fn warn_of_refused(snapshot: &Snapshot) {
-    let of_row = |(address, row): (&L4Addr, &Arc<Row>)| -> Vec<String> {
-        let refused = row.claims().iter().enumerate().filter(|(_, claim)| claim.target.is_err());
-        let text = refused.filter_map(|(place, claim)| {
-            let error = row.status_of(place, *address).error?;
-            Some(format!("{} is not served: {error}", claim.key.service))
-        });
-        text.collect()
-    };
-    let mut refused = snapshot.rows.iter().flat_map(of_row);
+    let mut refused = refused(snapshot);
     refused.by_ref().take(SHOWN).for_each(|text| warn!(message_id = %messages::FRONTEND_REFUSED, "{text}"));
     let more = refused.count();
     if more > 0 {
         warn!(message_id = %messages::FRONTEND_REFUSED, "{more} more frontends are not served: see `nodelb frontends`");
     }
+}
+
+fn refused(snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    let of_row = |(address, row): (&L4Addr, &Arc<Row>)| -> Vec<String> {
+        let refused = row.claims().iter().enumerate().filter(|(_, claim)| claim.target.is_err());
+        let text = refused.filter_map(|(place, claim)| {
+            let error = row.status_of(place, *address).error?;
+            Some(format!("{} is not served at {address}: {error}", claim.key.service))
+        });
+        text.collect()
+    };
+    snapshot.rows.iter().flat_map(of_row)
 }
 
 /// Reports addresses that nodelb refuses to serve, whatever the kernel accepts, and those that it now serves.
@@ -193,10 +203,11 @@ fn report_contests(round: &Round, shown: usize) {
             "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - shown
         );
     }
-    for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {
+    for takeover in round.takeovers.iter().take(shown) {
+        let Takeover { address, owner, .. } = takeover;
         info!(
             message_id = %messages::FRONTEND_TAKEN_OVER,
-            frontend = %address, service = %owner.service, "{owner} takes over {address} from {before}"
+            frontend = %address, service = %owner.service, "{owner} {takeover}"
         );
     }
     if round.takeovers.len() > shown {

@@ -1,7 +1,6 @@
 //! kube-proxy's rules: its table `kube-proxy` in nftables, or the chain `KUBE-SERVICES` of iptables, which writes to
 //! nftables on current systems and has tables of its own as iptables-legacy.
 
-use std::collections::BTreeSet;
 use std::io;
 
 use nodelb_datapath::xtables::LegacyTables;
@@ -11,7 +10,7 @@ use super::netfilter::{Netfilter, attribute};
 /// Which rules of kube-proxy there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KubeProxyRules {
-    /// The table of its nftables mode.
+    /// The table of its nftables mode, with chains.
     pub(crate) has_table: bool,
     /// The chains of its iptables mode.
     pub(crate) has_chains: bool,
@@ -23,12 +22,11 @@ const TABLE: &str = "kube-proxy";
 /// The chain of kube-proxy's iptables mode.
 const CHAIN: &str = "KUBE-SERVICES";
 
-/// `NFNL_SUBSYS_NFTABLES << 8`, with `NFT_MSG_GETTABLE` and `NFT_MSG_GETCHAIN` of `linux/netfilter/nf_tables.h`.
-const GET_TABLES: u16 = 10 << 8 | 1;
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN` of `linux/netfilter/nf_tables.h`.
 const GET_CHAINS: u16 = 10 << 8 | 4;
 
-/// The attributes with the names: `NFTA_TABLE_NAME` and `NFTA_CHAIN_NAME`.
-const TABLE_NAME: u16 = 1;
+/// The attributes with the names: `NFTA_CHAIN_TABLE` and `NFTA_CHAIN_NAME`.
+const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 
 /// Looks for the rules of kube-proxy in this network namespace, in nftables and in these tables of iptables-legacy.
@@ -40,20 +38,15 @@ pub(crate) fn find(legacy: LegacyTables) -> io::Result<KubeProxyRules> {
     Ok(KubeProxyRules { has_table, has_chains: has_chains || legacy.has_chain(CHAIN)? })
 }
 
-/// The rules in nftables. There are none if the kernel does not have it.
+/// The rules in nftables. There are none if the kernel does not have it. A table without chains translates nothing.
 fn in_nftables() -> io::Result<KubeProxyRules> {
-    let Some(socket) = Netfilter::open()? else { return Ok(KubeProxyRules::default()) };
-    Ok(KubeProxyRules {
-        has_table: names(&socket, GET_TABLES, TABLE_NAME)?.contains(TABLE),
-        has_chains: names(&socket, GET_CHAINS, CHAIN_NAME)?.contains(CHAIN),
-    })
-}
-
-/// The names of all objects of a kind.
-fn names(socket: &Netfilter, request: u16, kind: u16) -> io::Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
-    socket.list(request, &[], |attributes| names.extend(name(attributes, kind)))?;
-    Ok(names)
+    let mut rules = KubeProxyRules::default();
+    let Some(socket) = Netfilter::open()? else { return Ok(rules) };
+    socket.list(GET_CHAINS, &[], |attributes| {
+        rules.has_table |= name(attributes, CHAIN_TABLE).is_some_and(|table| table == TABLE);
+        rules.has_chains |= name(attributes, CHAIN_NAME).is_some_and(|chain| chain == CHAIN);
+    })?;
+    Ok(rules)
 }
 
 fn name(attributes: &[u8], kind: u16) -> Option<String> {

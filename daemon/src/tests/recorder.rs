@@ -56,7 +56,8 @@ fn whats(history: &History) -> Vec<(u64, What, bool)> {
 async fn a_restart_goes_on_where_the_last_run_ended() {
     let directory = directory();
     let mut daemon = Daemon::start(directory.path());
-    let mut round = Round { events: vec![changed()], done: 1, ..Round::default() };
+    let mut round = Round::default();
+    (round.events, round.done) = (vec![changed()], 1);
     daemon.started.reporter.report(&mut round, Taken::now(), Duration::from_millis(1));
     let history = daemon.reaches(2).await;
     assert_eq!(whats(&history), [(1, What::Started, false), (2, What::Changed, false)]);

@@ -1,5 +1,4 @@
 use nodelb_core::config::EngineConfig;
-use nodelb_core::engine::Engine;
 use nodelb_core::state::entries::MapState;
 use nodelb_host::state_file::corrupt_path;
 
@@ -21,14 +20,54 @@ fn statuses() -> Statuses {
     .collect()
 }
 
+fn problems() -> Beginnings {
+    [((Reason::MapNearlyFull, "map frontends".to_owned()), Time(1_764_000_000_000))].into()
+}
+
 #[test]
 fn what_is_written_is_read_in_the_same_boot() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(&directory.path().join("not/there/yet"));
-    assert_eq!(read(&path, BOOT).unwrap(), Statuses::new());
-    write(&path, &bytes(&statuses(), BOOT).unwrap()).unwrap();
-    assert_eq!(read(&path, BOOT).unwrap(), statuses());
-    assert_eq!(read(&path, "another").unwrap(), Statuses::new());
+    assert_eq!(read(&path, BOOT).unwrap(), Past::default());
+    let ports = || vec![port("shop/web", "http"), port("shop/web", "")];
+    let named: Vec<Arc<PortKey>> = ports().into_iter().map(Arc::new).collect();
+    write(&path, &bytes(&statuses(), named.iter(), &problems(), BOOT).unwrap()).unwrap();
+    assert_eq!(read(&path, BOOT).unwrap(), Past { statuses: statuses(), ports: ports(), problems: problems() });
+    assert_eq!(read(&path, "another").unwrap(), Past::default());
+}
+
+fn port(service: &str, port: &str) -> PortKey {
+    let service = service.parse().unwrap();
+    PortKey { service, port: port.into(), protocol: Protocol::Tcp, family: Family::Ipv4 }
+}
+
+/// A disk was full while a service had an outage, and after the next start `Since` was older than the outage.
+#[test]
+fn a_file_that_cannot_be_written_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = path(directory.path());
+    let contents = || bytes(&statuses(), [].iter(), &problems(), BOOT);
+    let written = Written::default();
+    written.write(&path, contents()).unwrap();
+    // The new file cannot be created.
+    fs::create_dir_all(new_path(&path).join("in the way")).unwrap();
+    written.write(&path, bytes(&Statuses::new(), [].iter(), &problems(), BOOT)).unwrap_err();
+    assert!(!path.exists());
+    fs::remove_dir_all(new_path(&path)).unwrap();
+    written.write(&path, contents()).unwrap();
+    assert_eq!(read(&path, BOOT).unwrap().statuses, statuses(), "the same contents are written again");
+}
+
+/// In a directory that is read-only, the outdated file can neither be written nor removed.
+#[test]
+fn a_file_that_cannot_be_replaced_is_not_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = path(directory.path());
+    write(&path, &bytes(&statuses(), [].iter(), &problems(), BOOT).unwrap()).unwrap();
+    fs::create_dir_all(new_path(&path).join("in the way")).unwrap();
+    let error = read(&path, BOOT).unwrap_err().to_string();
+    assert!(error.starts_with("it may be outdated, because it cannot be replaced: "), "{error}");
+    assert!(path.exists(), "it can still be examined");
 }
 
 #[test]
@@ -61,7 +100,7 @@ async fn the_last_snapshot_is_written_once() {
     engine.recall(refused, Moment(10));
     let (snapshot, latest) = watch::channel(Arc::new(engine.snapshot(Moment(10))));
     let stop = CancellationToken::new();
-    let task = start(path.clone(), latest, stop.clone());
+    let (task, _beginnings) = start(path.clone(), latest, problems(), stop.clone());
     for now in 11..14 {
         snapshot.send_replace(Arc::new(engine.snapshot(Moment(now))));
         tokio::task::yield_now().await;
@@ -70,5 +109,9 @@ async fn the_last_snapshot_is_written_once() {
     drop(snapshot);
     task.await.unwrap();
     let found = load(&path).await;
-    assert_eq!(found.values().map(|it| (it.status, it.since)).collect::<Vec<_>>(), [(Status::Conflict, Moment(9))]);
+    assert_eq!(found.problems, problems());
+    assert_eq!(
+        found.statuses.values().map(|it| (it.status, it.since)).collect::<Vec<_>>(),
+        [(Status::Conflict, Moment(9))]
+    );
 }

@@ -236,11 +236,12 @@ impl Compared<'_> {
         let observed = self.observed;
         let Some(before) = observed.shown.iter().rfind(|shown| shown.end + UNSTORED < died) else { return };
         let effect = |row: &Value| row["status"].as_str().map(|it| if it == "Kept" { "OK" } else { it }.to_owned());
-        let Some(had) = self.row(before).filter(|row| time(row, "since").is_some()) else { return };
+        // What has just begun may not be stored yet.
+        let is_stored = |row: &&Value| time(row, "since").is_some_and(|since| since + UNSTORED_STATUS < died);
+        let Some(had) = self.row(before).filter(is_stored) else { return };
         for shown in observed.shown.iter().filter(|shown| shown.begin > died) {
             let Some(row) = self.row(shown).filter(|row| effect(row) == effect(had)) else { continue };
             let Some(since) = time(row, "since").filter(|since| (died..ready + LAG).contains(since)) else { continue };
-            // What has just happened may not be stored yet.
             let during = died.saturating_sub(UNSTORED_STATUS)..since + EXACT;
             let is_done = self.node.done.iter().any(|(when, it, _)| *it == self.number && during.contains(when));
             let begins_or_ends =
@@ -256,7 +257,7 @@ impl Compared<'_> {
 
     /// The history has the beginning, with its cause, and the end.
     fn outage(&mut self, from: From, outage: Outage) {
-        // What was removed because no source describes it after a start has lost the name of its service.
+        // What no source describes after a start has no name if the daemon died before it had stored that.
         let (service, address) = (name(self.number), format!("{}/TCP", address(self.number)));
         let is_own = |row: &&Value| {
             let of_address = row["frontends"].as_array().is_some_and(|all| all.contains(&address.as_str().into()));
@@ -273,10 +274,12 @@ impl Compared<'_> {
             self.node.done.iter().rfind(|(when, number, _)| *number == self.number && *when <= outage.began.1 + 50);
         let fault = fault.map_or(Fault::None, |(_, _, fault)| *fault);
         // A change that had to wait has an event of its own, with the cause.
-        let has_waited = began.iter().any(|row| row["what"] == "Healed" || row["what"] == "Pruned");
+        // No object tells why a source lacks a service after a start.
+        let is_unseen = |row: &&Value| row["what"] == "Pruned" || row["what"] == "Removed" && row["object"].is_null();
+        let has_waited = began.iter().any(|row| row["what"] == "Healed" || is_unseen(row));
         let named = if has_waited { &rows } else { &began };
-        let is_named = has_waited && began.iter().any(|row| row["what"] == "Pruned")
-            || named.iter().any(|row| row.to_string().contains(&fault.cause(self.number)));
+        let is_named =
+            began.iter().any(is_unseen) || named.iter().any(|row| row.to_string().contains(&fault.cause(self.number)));
         let is_unended = ended.is_empty() && outage.ended.1 != u64::MAX;
         let is_lost = |(from, to): (u64, u64)| {
             self.node.dead.iter().any(|(begin, _)| to.saturating_add(UNSTORED) > *begin && from < *begin)
@@ -332,7 +335,9 @@ impl Compared<'_> {
             |row: &Value| is_unready && ["Pending", "Kept"].iter().any(|status| row["status"] == *status);
         let is_pending = row.is_some_and(is_as_before);
         let is_shown = is_pending || row.is_none_or(|row| current[0].is_none() && row["outside"] != "Served");
-        if failing > 0 && of_service.is_empty() && !is_shown {
+        // A start may serve a service from the state directory for a moment, until the list of the API server lacks it.
+        let has_just_begun = row.and_then(|row| time(row, "since")).is_some_and(|since| since + LAG > shown.begin);
+        if failing > 0 && of_service.is_empty() && !is_shown && !has_just_begun {
             self.lie(shown.begin, "connections fail, but status has no problem", &(&current, row));
         }
         if failing == 3 && !is_critical && !is_pending && row.is_some() {

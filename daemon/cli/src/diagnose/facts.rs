@@ -285,6 +285,8 @@ pub struct DeviceRow {
     pub programs: String,
     /// Why the device has this role.
     pub reason: Option<String>,
+    /// Where packets are translated by XDP, or `none: ` and the reason.
+    pub xdp: Option<String>,
     /// Why its programs cannot be changed.
     pub error: Option<String>,
 }

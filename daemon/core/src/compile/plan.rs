@@ -16,6 +16,8 @@ pub struct PortPlan {
     pub has_backends: bool,
     /// See [`super::select::Selection::is_last_resort`].
     pub is_last_resort: bool,
+    /// See [`super::select::Selection::is_local_last_resort`].
+    pub is_local_last_resort: bool,
     /// Whether the guard refuses a backend in the port's slices.
     pub has_refused: bool,
     /// The session affinity timeout in seconds; 0 without affinity.
@@ -28,6 +30,11 @@ pub struct PortPlan {
 }
 
 impl PortPlan {
+    /// Whether clients on this node get the backends on this node alone, at any address.
+    pub(crate) fn has_inside_local(&self) -> bool {
+        self.frontends.iter().any(|frontend| frontend.inside_local)
+    }
+
     /// Whether clients outside the node may connect to any frontend of the port.
     pub fn has_outside(&self) -> bool {
         self.frontends.iter().any(|frontend| frontend.is_outside && frontend.refusal.is_none())

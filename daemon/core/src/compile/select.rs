@@ -2,7 +2,6 @@
 //! (`CategorizeEndpoints` in kube-proxy's `topology.go`, KEP-1669, KEP-2433, KEP-3015) and the results of nodelb's own
 //! health checks, as one pure function without state.
 
-use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -149,6 +148,8 @@ pub struct Selection {
     pub has_backends: bool,
     /// Whether the usable backends are quarantined ones, because there are no others.
     pub is_last_resort: bool,
+    /// The same of the backends on this node.
+    pub is_local_last_resort: bool,
 }
 
 /// Selects among the candidates.
@@ -171,8 +172,10 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
     }
     let of_state = |state| here.iter().copied().filter(|index| candidates[*index].state() == state).collect();
     let local = in_order.iter().map(|state| of_state(*state)).find(|places: &Indexes| !places.is_empty());
+    let local = local.unwrap_or_default();
     let is_last_resort = best == Some(BackendState::Quarantined);
-    Selection { cluster, local: local.unwrap_or_default(), has_backends: best.is_some(), is_last_resort }
+    let is_local_last_resort = local.first().is_some_and(|it| candidates[*it].state() == BackendState::Quarantined);
+    Selection { cluster, local, has_backends: best.is_some(), is_last_resort, is_local_last_resort }
 }
 
 /// The state of the backends in the cluster view, `None` if there are none, and how hints restrict it.
@@ -190,7 +193,20 @@ fn usable(last_resort: bool) -> &'static [BackendState] {
 }
 
 /// Whether a backend may receive new connections, and if not, the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+    strum::VariantNames,
+)]
 pub enum Choice {
     /// In the cluster view.
     Selected,
@@ -212,27 +228,6 @@ pub enum Choice {
     /// The backend is one of nodelb's own admin addresses, an address that no connection can reach, or an address that
     /// is valid only on this host or link and that Kubernetes must not use. The row's reason names the case.
     Refused,
-}
-
-impl Choice {
-    /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 9] = [
-        "Selected",
-        "Held",
-        "NotReady",
-        "Terminating",
-        "Quarantined",
-        "Maintenance",
-        "NotHinted",
-        "TooMany",
-        "Refused",
-    ];
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 /// The reason for each candidate why it is or is not in the cluster view.

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Engine;
+use crate::before::BEFORE_START;
 use crate::config::EngineConfig;
 use crate::model::addr::L4Addr;
 use crate::model::drain;
 use crate::model::moment::Moment;
 use crate::model::service::Source;
 use crate::state::entries::{FrontendEntry, Realised, ServiceEntry, ServiceId, Slot};
-use crate::state::owner::{IdOwner, OwnerTag};
+use crate::state::owner::{IdOwner, OwnerTag, hash_of};
 use crate::state::status::Status;
 
 /// Service ports that were in the maps at the start and are kept although no source describes them now.
@@ -56,8 +57,7 @@ impl SyncState {
         let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
         let before = in_kernel.chain(config.previous_sources.iter().copied());
         let is_absent = |source: &Source| !config.sources.contains(source) && !config.disabled_sources.contains(source);
-        let why =
-            |source| format!("it stays as it was before nodelb started: {source} has not reported everything yet");
+        let why = |source| format!("it stays as it was {BEFORE_START}: {source} has not reported everything yet");
         Self {
             absent: before.filter(is_absent).collect(),
             is_prune_due: true,
@@ -218,8 +218,14 @@ impl Engine {
 
     /// The status of an address that the maps do not contain yet as its owner requests, and why, if this is deliberate.
     pub(super) fn status_of_waiting(&self, address: L4Addr, entry: &FrontendEntry) -> (Status, Option<Arc<str>>) {
+        // By the entry of this port, or of another port of the service or of another source.
+        let owner = self.owners.get(&entry.service).filter(|_| !self.sync.is_pruned);
+        let is_served = owner.is_some_and(|owner| self.realised.serves(address, hash_of(&owner.key.service)));
         match self.why_pending(address, entry) {
-            Some(why) if self.realised.reaches_backends(address, entry.service) => (Status::Kept, Some(why)),
+            why if is_served => {
+                let earlier = || "the earlier backends stay in use until its source has reported everything".into();
+                (Status::Kept, Some(why.unwrap_or_else(earlier)))
+            }
             why if self.realised.refuses(address) => (Status::NoBackends, why),
             why => (Status::Pending, why),
         }
@@ -233,10 +239,8 @@ impl Engine {
         if self.is_reserved(&address, entry) {
             let actual = self.realised.frontends.get(&address)?;
             let source = self.ids.orphan(actual.service)??;
-            let text = format!(
-                "{address} stays with the service that had it before nodelb started: {}",
-                self.why_kept(source)
-            );
+            let text =
+                format!("{address} stays with the service that had it {BEFORE_START}: {}", self.why_kept(source));
             return Some(text.into());
         }
         let source = self.owners.get(&entry.service)?.source;

@@ -12,7 +12,9 @@ use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::moment::Moment;
-use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{
+    CANARIES, EntryKey, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId,
+};
 use crate::state::map_ops::{self, Touched};
 use crate::state::status::Status;
 
@@ -61,8 +63,10 @@ impl Engine {
         self.round.held.extend(self.holds.announce(is_source_synced, now));
         let changed = self.deferred.take_changed();
         self.touched.extend(changed);
-        if std::mem::take(&mut self.sync.is_prune_due) && self.unsynced().is_empty() {
-            self.prune();
+        match (std::mem::take(&mut self.sync.is_prune_due), self.unsynced().is_empty()) {
+            (true, true) => self.prune(),
+            (true, false) => drop(self.report_former()),
+            (false, _) => {}
         }
         self.touch_waiting_frontends();
         self.touched.settle();
@@ -71,7 +75,7 @@ impl Engine {
     /// Touches the frontends that wait for their service entry, because it could not be written or has no backend yet.
     /// They must be written together with the entry.
     fn touch_waiting_frontends(&mut self) {
-        if self.sync.is_pruned && self.failures.services.is_empty() {
+        if self.sync.is_pruned && self.failures.of_services().next().is_none() {
             return;
         }
         let (desired, realised) = (&self.desired, &self.realised);
@@ -103,8 +107,14 @@ impl Engine {
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
         let goes = |address: &&L4Addr| self.sync.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
-        self.round.pruned = surplus.frontends.iter().filter(goes).copied().collect();
+        // A claim that is refused has an event of its own.
+        let is_described = |address: &L4Addr| self.rows.contains_key(address);
+        let pruned: Vec<L4Addr> =
+            surplus.frontends.iter().filter(goes).filter(|address| !is_described(address)).copied().collect();
         self.touched.extend(surplus);
+        let named = self.report_former();
+        self.round.unnamed = pruned.iter().filter(|address| !named.contains(address)).copied().collect();
+        self.round.pruned = pruned.into_iter().collect();
     }
 
     /// Removes the operations that must wait for further reports.
@@ -243,7 +253,7 @@ impl Engine {
 
     /// Reports the result for an address that should answer NodePorts, if it differs from the previous result.
     fn report_node_addr(&mut self, addr: Addr, error: Option<&MapError>) {
-        match (error, self.failures.node_addrs.contains_key(&addr)) {
+        match (error, self.failures.get(EntryKey::NodeAddress(addr)).is_some()) {
             (Some(error), false) => self.round.unanswered.push((addr, error.to_string().into())),
             (None, true) => self.round.answered.push(addr),
             (Some(_), true) | (None, false) => {}
@@ -256,7 +266,7 @@ impl Engine {
             let uplink = self.table.uplinks.iter().find(|uplink| uplink.ifindex == index);
             uplink.map_or_else(|| format!("device {index}").into(), |uplink| Arc::clone(&uplink.name))
         };
-        match (error, self.failures.uplinks.contains_key(&index)) {
+        match (error, self.failures.get(EntryKey::Uplink(index)).is_some()) {
             (Some(error), false) => self.round.refused_uplinks.push((name(), error.to_string().into())),
             (None, true) => self.round.accepted_uplinks.push(name()),
             (Some(_), true) | (None, false) => {}
@@ -270,7 +280,7 @@ impl Engine {
                 self.stale_generation.note(address.protocol);
             }
             // Only retries count here. Every other change was recorded when its service was compiled.
-            MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
+            MapOp::PutService(id, _) if self.failures.get(op.key()).is_some() => {
                 if let Some(owner) = self.owners.get(id) {
                     self.stale_generation.note(owner.key.protocol);
                 }
@@ -330,13 +340,17 @@ impl Engine {
             self.settle(&touched);
             changed.iter().for_each(|address| self.refresh_status(*address, now));
         }
+        let (conflicts, takeovers) = self.conflicts.finish(&self.rows);
+        self.round.conflicts = conflicts;
+        self.round.takeovers.extend(takeovers);
+        self.settle_former();
+        let stood = self.stood_before();
         self.continue_statuses(&changed, now);
         for id in touched.services {
             if !self.desired.services.contains_key(&id) {
                 self.forget_service(id, now);
             }
         }
-        (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
         for lost in &mut self.round.emptied {
             lost.is_kept = self.realised.services.get(&lost.id).is_some_and(|entry| entry.has_backends);
             if lost.is_kept {
@@ -352,6 +366,7 @@ impl Engine {
             realised: &self.realised,
             failures: &self.failures,
             round: &self.round,
+            stood: &stood,
             is_pruned: self.sync.is_pruned,
         };
         self.round.events = self.event_recorder.finish_round(&context);

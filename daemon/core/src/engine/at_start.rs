@@ -152,6 +152,7 @@ impl Engine {
             may_have_refused: true,
             trigger,
             turned: None,
+            here: None,
             addresses: None,
         })
     }

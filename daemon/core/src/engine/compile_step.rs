@@ -14,7 +14,6 @@ use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
 use crate::compile::select::Checks;
 use crate::compile::{CompileContext, compile};
-use crate::degraded::Degraded;
 use crate::history::What;
 use crate::holds::Emptied;
 use crate::model::addr::L4Addr;
@@ -33,6 +32,15 @@ fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
     let ServiceEntry { may_be_bound, has_rings, has_ranges, .. } = *after;
     (before.may_be_bound, before.has_rings, before.has_ranges) != (may_be_bound, has_rings, has_ranges)
         && ServiceEntry { may_be_bound, has_rings, has_ranges, ..before.clone() } == *after
+}
+
+/// The status of a port that has usable backends, or not, and whether these are a last resort.
+fn lack(has_backends: bool, is_last_resort: bool) -> Option<Status> {
+    match (has_backends, is_last_resort) {
+        (false, _) => Some(Status::NoBackends),
+        (true, true) => Some(Status::LastResort),
+        (true, false) => None,
+    }
 }
 
 impl Engine {
@@ -147,7 +155,8 @@ impl Engine {
                 }
                 self.keep_last_known(id, &key, subject, plan);
                 let turned = self.note_degraded(id, &key, subject, plan);
-                self.desire_service((id, tag), &key, plan, (subject, turned));
+                let here = self.note_degraded_here(id, &key, subject, plan);
+                self.desire_service((id, tag), &key, plan, (subject, turned, here));
             }
             None => {
                 self.dirty.wait_for_room(service.name.clone());
@@ -158,19 +167,10 @@ impl Engine {
 
     /// Records whether the port has a healthy backend. Returns the event if it begins or ends to use unhealthy ones.
     fn note_degraded(&mut self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<What> {
-        let status = match (plan.has_backends, plan.is_last_resort) {
-            (false, _) => Some(Status::NoBackends),
-            (true, true) => Some(Status::LastResort),
-            (true, false) => None,
-        };
+        let status = lack(plan.has_backends, plan.is_last_resort);
         let had = |entry: Option<&Arc<ServiceEntry>>| entry.is_some_and(|entry| entry.has_backends);
         let had_backends = || had(self.desired.services.get(&id)) || had(self.realised.services.get(&id));
-        let new = |status| Degraded {
-            status,
-            since: subject.now,
-            cause: subject.reason.trigger_of(key).cause(),
-            had_backends: had_backends(),
-        };
+        let new = |status| subject.degraded(key, status, had_backends());
         match (self.degraded.note(id, status, subject.now, new), status) {
             (Some(Status::LastResort), None) => Some(What::Recovered),
             (Some(Status::LastResort), _) => None,
@@ -179,12 +179,54 @@ impl Engine {
         }
     }
 
+    /// The same for the clients that get the backends on this node alone. Returns what has changed for them, unless it is
+    /// what has changed for all.
+    fn note_degraded_here(
+        &mut self,
+        id: ServiceId,
+        key: &PortKey,
+        subject: &Subject<'_>,
+        plan: &PortPlan,
+    ) -> Option<&'static str> {
+        if !plan.has_inside_local() {
+            self.end_local(id, subject.now, plan);
+            return None;
+        }
+        let status = lack(!plan.local.is_empty(), plan.is_local_last_resort);
+        let new = |status| subject.degraded(key, status, false);
+        let before = self.degraded_here.note(id, status, subject.now, new);
+        if before == status || lack(plan.has_backends, plan.is_last_resort).is_some() {
+            return None;
+        }
+        Some(match status {
+            Some(Status::NoBackends) => "no usable backend is on this node",
+            Some(_) => "every backend on this node failed its health checks, and these are used as a last resort",
+            None => "a usable backend is on this node again",
+        })
+    }
+
+    /// Clients on this node do not get the backends there alone any more, if they did.
+    fn end_local(&mut self, id: ServiceId, now: Moment, plan: &PortPlan) {
+        let here = self.degraded_here.get(id).map(|degraded| degraded.status);
+        let is_same = here == lack(plan.has_backends, plan.is_last_resort);
+        let since = if here.is_some() { (!is_same).then_some(now) } else { self.degraded_here.recovered(id) };
+        self.degraded_here.forget(id);
+        let Some(since) = since else { return };
+        for frontend in &plan.frontends {
+            let Some(row) = self.rows.get_mut(&frontend.address) else { continue };
+            if row.claims().first().is_some_and(|claim| claim.target == Ok(id) && claim.inside_local) {
+                let row = Arc::make_mut(row);
+                row.status.since = row.status.since.max(since);
+            }
+        }
+    }
+
     fn desire_service(
         &mut self,
         (id, tag): (ServiceId, OwnerTag),
         key: &Arc<PortKey>,
         plan: &PortPlan,
-        (subject, turned): (&Subject<'_>, Option<What>),
+        (subject, turned, here): (&Subject<'_>, Option<What>, Option<&'static str>),
     ) {
         // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
         let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
@@ -207,8 +249,12 @@ impl Engine {
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         let is_same = before.as_ref().is_some_and(|before| **before == entry);
-        if is_same && turned.is_none() {
-            return;
+        if is_same {
+            // The checks may concern a list of the start that this one waits to replace.
+            self.deferred.note_change(id);
+            if turned.is_none() && here.is_none() {
+                return;
+            }
         }
         if before.as_ref().is_some_and(|before| before.has_backends) && !entry.has_backends {
             let cause = subject.reason.trigger_of(key).cause();
@@ -222,7 +268,8 @@ impl Engine {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.reason.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
             let (key, may_have_refused) = (Arc::clone(key), plan.has_refused);
-            let new = || Draft { id, key, source, before, after, may_have_refused, trigger, turned, addresses: None };
+            let new =
+                || Draft { id, key, source, before, after, may_have_refused, trigger, turned, here, addresses: None };
             self.event_recorder.note(new, empties);
         } else if !is_new {
             self.event_recorder.note_waiting(id, subject.reason.trigger_of(key));
@@ -256,6 +303,7 @@ impl Engine {
                 self.backends.release(&entry.cluster);
                 self.backends.release(&entry.local);
                 self.degraded.forget(id);
+                self.degraded_here.forget(id);
                 self.desire_ranges(id, &[]);
                 self.touched.services.push(id);
                 self.deferred.note_change(id);
@@ -273,6 +321,7 @@ impl Engine {
                         may_have_refused,
                         trigger,
                         turned: None,
+                        here: None,
                         addresses,
                     };
                     self.event_recorder.note(draft, false);
@@ -299,6 +348,7 @@ impl Engine {
                 may_have_refused: true,
                 trigger: reason.trigger.clone(),
                 turned: None,
+                here: None,
                 addresses: None,
             };
             self.event_recorder.note_addresses(id, addresses, entry.map(|entry| move || changed(entry)));
@@ -365,6 +415,7 @@ impl Engine {
         let known = if is_new { None } else { self.rows.get_mut(&address) };
         let row = Arc::make_mut(known.unwrap_or(&mut new_row));
         let was_owned = row.owner().is_some();
+        let was_claimed = row.claims().iter().any(|claim| claim.key.service == *name);
         let refused = refusals(row, name);
         self.conflicts.note_before(address, row);
         row.replace(name, claims, Incumbent::find(&address, &self.realised), now);
@@ -396,14 +447,19 @@ impl Engine {
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
         if is_refused {
-            self.note_refusals(name, address, refused);
+            self.note_refusals(name, address, was_claimed, refused);
         }
         entry
     }
 
-    /// Compares the service's refused claims to the address before and after the compilation.
-    fn note_refusals(&mut self, name: &ServiceName, address: L4Addr, before: Refusals) {
-        if self.table.owner(name).is_some_and(|(service, _)| self.event_recorder.is_recorded(service.source)) {
+    /// Compares the service's refused claims to the address before and after the compilation. What a source reports first
+    /// is no news; one that is not configured reports no end of it.
+    fn note_refusals(&mut self, name: &ServiceName, address: L4Addr, was_claimed: bool, before: Refusals) {
+        let is_news = |source| match self.config.sources.contains(&source) {
+            true => self.event_recorder.is_recorded(source),
+            false => was_claimed,
+        };
+        if self.table.owner(name).is_some_and(|(service, _)| is_news(service.source)) {
             let now = self.rows.get(&address).map(|row| refusals(row, name)).unwrap_or_default();
             self.event_recorder.note_refusals(address, before, &now);
         }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::degraded::Degraded;
 use crate::model::addr::L4Addr;
 use crate::model::cause::DirtyReason;
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, Service};
 use crate::state::entries::ServiceId;
+use crate::state::status::Status;
 
 /// A compiled service: the ids of its ports and the addresses it claims.
 #[derive(Clone, Debug, Default)]
@@ -35,4 +37,10 @@ pub(super) struct Subject<'a> {
     pub(super) is_confirmed: bool,
     pub(super) reason: &'a DirtyReason,
     pub(super) now: Moment,
+}
+
+impl Subject<'_> {
+    pub(super) fn degraded(&self, key: &PortKey, status: Status, had_backends: bool) -> Degraded {
+        Degraded { status, since: self.now, cause: self.reason.trigger_of(key).cause(), had_backends }
+    }
 }

@@ -2,6 +2,7 @@
 //! `claims.rs` decides on the owner. Addresses with a single claim do not appear here.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -24,14 +25,25 @@ pub struct AddressConflict {
     pub described: String,
 }
 
-/// A claim that waited and owns its address since this round.
+/// A claim that owns its address since this round, after another service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Takeover {
     pub address: L4Addr,
     /// The service port that owns the address now.
     pub owner: Arc<PortKey>,
-    /// The service port that owned the address before.
-    pub before: Arc<PortKey>,
+    /// The service port that owned the address before; `None` if its name is not known.
+    pub before: Option<Arc<PortKey>>,
+}
+
+impl fmt::Display for Takeover {
+    /// Formats as `takes over 198.51.100.9:80/TCP from shop/web:http/TCP/IPv4`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "takes over {} from ", self.address)?;
+        match &self.before {
+            Some(before) => before.fmt(f),
+            None => f.write_str("another service"),
+        }
+    }
 }
 
 /// The claims to an address before the round: what can change their order.
@@ -91,7 +103,7 @@ impl Conflicts {
                 });
             }
             if let Some(before) = before.owner.filter(|_| before.waiting.contains(&owner.key)) {
-                takeovers.push(Takeover { address, owner: Arc::clone(&owner.key), before });
+                takeovers.push(Takeover { address, owner: Arc::clone(&owner.key), before: Some(before) });
             }
         }
         (conflicts, takeovers)

@@ -7,7 +7,7 @@ use super::Engine;
 use super::apply_step::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
-use crate::state::entries::{Desired, MapOp, MapState, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{Desired, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::{
     Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, UNWANTED_OUTSIDE, UNWANTED_UPLINK, detect,
 };
@@ -24,20 +24,10 @@ impl UnrepairedDrift {
         realised: &Realised,
         references: &References,
     ) -> Vec<Drift> {
-        let is_right = |key: &EntryKey| match key {
-            EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
+        let is_right = |key: &EntryKey| {
             // An entry that is not desired is not complete while a frontend points at it: see `free_deleted`.
-            EntryKey::Service(id) => {
-                let wanted = desired.services.get(id);
-                wanted == realised.services.get(id) && (wanted.is_some() || !references.contains(*id))
-            }
-            EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
-            EntryKey::Outside(address) => desired.outside.get(address) == realised.outside.get(address),
-            EntryKey::SourceRange(id, range) => {
-                let contains = |state: &MapState| state.source_ranges.contains(&(*id, *range));
-                contains(desired) == contains(realised)
-            }
-            EntryKey::Uplink(index) => desired.uplinks.get(index) == realised.uplinks.get(index),
+            let is_free = |id| desired.services.contains_key(id) || !references.contains(*id);
+            desired.agrees(realised, *key) && !matches!(key, EntryKey::Service(id) if !is_free(id))
         };
         let mut repaired = Vec::new();
         self.0.retain(|key, drift| {
@@ -75,16 +65,10 @@ impl Engine {
             let actual_op = self.actual_op(content, key, is_broken);
             self.count_references(&actual_op);
             self.realised.apply(&actual_op);
-            match key {
-                EntryKey::Service(id) => {
-                    self.touched.services.push(id);
-                    self.deferred.note_change(id);
-                }
-                EntryKey::Frontend(address) | EntryKey::Outside(address) => self.touched.frontends.push(address),
-                EntryKey::NodeAddress(addr) => self.touched.node_addrs.push(addr),
-                EntryKey::SourceRange(id, _) => self.touched.services.push(id),
-                EntryKey::Uplink(index) => self.touched.uplinks.push(index),
+            if let EntryKey::Service(id) = key {
+                self.deferred.note_change(id);
             }
+            self.touched.add(key);
         }
         count
     }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use smallvec::SmallVec;
 
+use super::AddressConflict;
+use crate::before::as_before;
 use crate::claims::Row;
 use crate::compile::guard::Refusal;
 use crate::history::{Addresses, Event, Kernel, What};
@@ -51,6 +53,8 @@ pub(super) struct EventRecorder {
     kept_losses: BTreeMap<ServiceId, Cause>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
+    /// Refused claims to addresses that still lead to backends of the service, as before the start.
+    without_effect: BTreeSet<(L4Addr, Arc<PortKey>)>,
     omitted: usize,
     /// The drains that began or ended.
     drains: Vec<(ServiceName, DrainCause)>,
@@ -97,6 +101,12 @@ impl EventRecorder {
         }
     }
 
+    /// The addresses that the drafts withdraw, with the port that loses them.
+    pub(super) fn withdrawn(&self) -> impl Iterator<Item = (&PortKey, L4Addr)> {
+        let changes = self.drafts.iter().filter_map(|draft| draft.addresses.as_deref().map(|it| (&*draft.key, it)));
+        changes.flat_map(|(key, change)| change.withdrawn.shown.iter().map(move |address| (key, *address)))
+    }
+
     /// Whether the list was found at the start, and no event of this run reports its change.
     pub(super) fn is_news_of_found(&self, id: ServiceId) -> bool {
         let is_recorded = || self.pending.contains_key(&id) || self.drafts.iter().any(|draft| draft.id == id);
@@ -137,6 +147,13 @@ impl EventRecorder {
         let ended = before.into_iter().filter(|(key, _)| now.iter().all(|(refused, _)| refused != key));
         let ended = ended.map(|(key, _)| (address, key, None));
         self.refusals.extend(ended.chain(now.iter().cloned().map(|(key, why)| (address, key, Some(why)))));
+    }
+
+    /// Records that the claim to an address from before the start is refused.
+    pub(super) fn note_refusal(&mut self, address: L4Addr, key: &Arc<PortKey>, why: &Arc<Refusal>) {
+        if self.refusals.len() < MAX_EVENTS {
+            self.refusals.push((address, Arc::clone(key), Some(Arc::clone(why))));
+        }
     }
 
     /// Records the time of the change that the slice reports, if it is known.
@@ -250,7 +267,7 @@ impl EventRecorder {
     }
 
     fn add_holds(context: &Context<'_>, events: &mut Events) {
-        for port in &context.round.held {
+        for port in context.round.held.iter().filter(|port| !context.stood.held.contains(&port.key)) {
             let new = || Event::for_port(&port.key, context.source_of(&port.key), What::Held, port.cause.clone());
             if let Some(event) = events.entry(&port.key, new) {
                 event.what = What::Held;
@@ -269,22 +286,49 @@ impl EventRecorder {
                 ReleaseReason::Emptied | ReleaseReason::Expired if what == What::Emptied => what,
                 _ => What::Released,
             };
-            event.detail = Some(release.reason.to_string().into());
+            event.detail = Some(match release.reason {
+                // The cause is the end of the hold.
+                ReleaseReason::Expired => "connections are refused".into(),
+                reason => reason.to_string().into(),
+            });
         }
     }
 
     fn add_claims(&mut self, context: &Context<'_>, events: &mut Events) {
+        let refused = |address: L4Addr, key: &Arc<PortKey>, why: &Refusal| {
+            context.about_address(key, What::Refused, address, format!("{address}: {why}"))
+        };
         for (address, key, why) in std::mem::take(&mut self.refusals) {
-            let what = if why.is_some() { What::Refused } else { What::Admitted };
-            let detail = why.map_or_else(|| format!("{address} is served"), |why| format!("{address}: {why}"));
-            events.push(context.about_address(&key, what, address, detail));
+            let claim = (address, key);
+            let had_no_effect = self.without_effect.remove(&claim);
+            let (address, key) = &claim;
+            match why {
+                Some(_) if context.is_served(*address, key) => drop(self.without_effect.insert(claim)),
+                Some(why) => events.push(refused(*address, key, &why)),
+                None if had_no_effect => {}
+                None => {
+                    events.push(context.about_address(key, What::Admitted, *address, format!("{address} is served")));
+                }
+            }
         }
-        for it in &context.round.conflicts {
-            events.push(context.about_address(&it.claimant, What::Conflict, it.address, it.text.to_string()));
+        self.without_effect.retain(|(address, key)| {
+            let is_served = context.is_served(*address, key);
+            if let Some(why) = context.refusal(*address, key).filter(|_| !is_served) {
+                events.push(refused(*address, key, why));
+            }
+            is_served
+        });
+        let is_news = |it: &&AddressConflict| {
+            let stood = &context.stood.conflicts;
+            stood.is_empty() || !stood.contains(&(it.address, Arc::clone(&it.claimant)))
+        };
+        for it in context.round.conflicts.iter().filter(is_news) {
+            let is_served = context.is_served(it.address, &it.claimant);
+            let text = if is_served { as_before(&it.text) } else { it.text.to_string() };
+            events.push(context.about_address(&it.claimant, What::Conflict, it.address, text));
         }
         for it in &context.round.takeovers {
-            let detail = format!("takes over {} from {}", it.address, it.before);
-            events.push(context.about_address(&it.owner, What::TakenOver, it.address, detail));
+            events.push(context.about_address(&it.owner, What::TakenOver, it.address, it.to_string()));
         }
     }
 
@@ -352,8 +396,12 @@ impl EventRecorder {
             self.found = OrdMap::new();
             self.waiting_causes.clear();
         }
-        if !context.round.pruned.is_empty() {
-            let frontends = context.round.pruned.clone();
+        for former in &context.round.former {
+            let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
+            events.push(Event { kernel, ..former.clone() });
+        }
+        if !context.round.unnamed.is_empty() {
+            let frontends = context.round.unnamed.clone();
             let detail = format!("{} that no source describes", counted(frontends.count(), "frontend"));
             events.push(Event { frontends, ..Event::for_daemon(What::Pruned, detail) });
         }

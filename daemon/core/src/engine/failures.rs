@@ -1,14 +1,12 @@
 //! Operations that the datapath did not carry out, by the entry they concern, and when they are retried.
 
-use std::collections::BTreeMap;
-
 use imbl::OrdMap;
 
 use crate::datapath::MapError;
-use crate::model::addr::{Addr, L4Addr};
+use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{Desired, MapOp, Realised, ServiceId};
+use crate::state::entries::{Desired, EntryKey, MapOp, Realised, ServiceId};
 use crate::state::map_ops::Touched;
 
 /// The first and the longest delay before failed operations are retried, in milliseconds.
@@ -17,13 +15,8 @@ const RETRY_MILLIS: (u64, u64) = (100, 5_000);
 /// The last error of each entry with a failed last operation, and the time of the next attempt.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    pub(super) services: BTreeMap<ServiceId, MapError>,
-    frontends: BTreeMap<L4Addr, MapError>,
-    outside: BTreeMap<L4Addr, MapError>,
-    source_ranges: BTreeMap<(ServiceId, SourceRange), MapError>,
-    pub(super) uplinks: BTreeMap<u32, MapError>,
     /// A persistent map, because readers get copies of it.
-    pub(super) node_addrs: OrdMap<Addr, MapError>,
+    by_entry: OrdMap<EntryKey, MapError>,
     retry: Option<Retry>,
 }
 
@@ -36,43 +29,51 @@ struct Retry {
 
 impl Failures {
     pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.by_entry.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        let packets = self.outside.len() + self.source_ranges.len() + self.uplinks.len();
-        self.services.len() + self.frontends.len() + self.node_addrs.len() + packets
+        self.by_entry.len()
+    }
+
+    /// A copy for readers.
+    pub(super) fn all(&self) -> OrdMap<EntryKey, MapError> {
+        self.by_entry.clone()
+    }
+
+    pub(super) fn get(&self, key: EntryKey) -> Option<&MapError> {
+        self.by_entry.get(&key)
+    }
+
+    /// The errors of entries of `services`.
+    pub(super) fn of_services(&self) -> impl Iterator<Item = &MapError> {
+        self.by_entry.iter().take_while(|(key, _)| matches!(key, EntryKey::Service(_))).map(|(_, error)| error)
     }
 
     /// The error that delays the frontend at the address, which points at the service.
     pub(super) fn of_frontend(&self, address: L4Addr, service: ServiceId) -> Option<&MapError> {
-        self.services.get(&service).or_else(|| self.frontends.get(&address)).or_else(|| self.outside.get(&address))
+        let keys = [EntryKey::Service(service), EntryKey::Frontend(address), EntryKey::Outside(address)];
+        keys.into_iter().find_map(|key| self.get(key))
     }
 
     /// The error of one of the service's source ranges.
     pub(super) fn of_ranges(&self, service: ServiceId) -> Option<&MapError> {
-        let mut ranges = self.source_ranges.range((service, SourceRange::FIRST)..=(service, SourceRange::LAST));
-        ranges.next().map(|(_, error)| error)
+        let key = |range| EntryKey::SourceRange(service, range);
+        self.by_entry.range(key(SourceRange::FIRST)..=key(SourceRange::LAST)).next().map(|(_, error)| error)
     }
 
     /// Records the result of the operation.
     pub(super) fn note(&mut self, op: &MapOp, error: Option<MapError>) {
-        match op {
-            MapOp::PutService(id, _) | MapOp::DeleteService(id) => note(&mut self.services, *id, error),
-            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
-                note(&mut self.frontends, *address, error);
-            }
-            MapOp::PutOutside(address, _) | MapOp::DeleteOutside(address) => note(&mut self.outside, *address, error),
-            MapOp::PutSourceRange(id, range) | MapOp::DeleteSourceRange(id, range) => {
-                note(&mut self.source_ranges, (*id, *range), error);
-            }
-            MapOp::PutUplink(index, _) | MapOp::DeleteUplink(index) => note(&mut self.uplinks, *index, error),
-            MapOp::PutNodeAddr(addr) | MapOp::DeleteNodeAddr(addr) => match error {
-                Some(error) => drop(self.node_addrs.insert(*addr, error)),
-                // A removal copies the part that is shared with readers, so it must not be done without need.
-                None if self.node_addrs.contains_key(addr) => drop(self.node_addrs.remove(addr)),
-                None => {}
-            },
+        match error {
+            Some(error) => _ = self.by_entry.insert(op.key(), error),
+            None => self.forget(op.key()),
+        }
+    }
+
+    /// A removal copies the part that is shared with readers, so it is not done without need.
+    fn forget(&mut self, key: EntryKey) {
+        if self.by_entry.contains_key(&key) {
+            self.by_entry.remove(&key);
         }
     }
 
@@ -90,7 +91,7 @@ impl Failures {
         let is_wanted = is_waiting || !self.is_empty();
         let (first, longest) = RETRY_MILLIS;
         // Resting slots become available within a second, so a growing retry delay would only add to that time.
-        let is_resting = self.services.values().any(|error| *error == MapError::Resting);
+        let is_resting = self.of_services().any(|error| *error == MapError::Resting);
         self.retry = match self.retry {
             _ if !is_wanted => None,
             Some(retry) if retry.at > now => {
@@ -108,46 +109,24 @@ impl Failures {
     /// The entries to retry while the `node_addrs` map has this number of entries. If the map is as full as before, it
     /// accepts none of the failed node addresses.
     pub(super) fn to_retry(&self, node_addr_count: usize) -> Touched {
-        let has_hope = |(_, error): &(&Addr, &MapError)| match error {
+        let has_hope = |error: &MapError| match error {
             MapError::TooManyNodeAddrs { limit } => node_addr_count < *limit as usize,
             _ => true,
         };
-        Touched {
-            services: self.services.keys().copied().chain(self.source_ranges.keys().map(|(id, _)| *id)).collect(),
-            frontends: self.frontends.keys().chain(self.outside.keys()).copied().collect(),
-            node_addrs: self.node_addrs.iter().filter(has_hope).map(|(addr, _)| *addr).collect(),
-            uplinks: self.uplinks.keys().copied().collect(),
-        }
+        let mut touched = Touched::default();
+        self.by_entry.iter().filter(|(_, error)| has_hope(error)).for_each(|(key, _)| touched.add(*key));
+        touched
     }
 
     /// Forgets the touched entries that are equal in the desired and the realised state.
     pub(super) fn settle(&mut self, touched: &Touched, desired: &Desired, realised: &Realised) {
-        for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
-            self.services.remove(id);
+        if self.is_empty() {
+            return;
         }
-        for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {
-            self.frontends.remove(address);
-        }
-        let is_right = |addr: &&Addr| desired.node_addrs.contains(*addr) == realised.node_addrs.contains(*addr);
-        for addr in touched.node_addrs.iter().filter(is_right) {
-            self.node_addrs.remove(addr);
-        }
-        for address in touched.frontends.iter().filter(|a| desired.outside.get(*a) == realised.outside.get(*a)) {
-            self.outside.remove(address);
-        }
-        let (wanted, actual) = (&desired.source_ranges, &realised.source_ranges);
-        self.source_ranges.retain(|range, _| wanted.contains(range) != actual.contains(range));
-        self.uplinks.retain(|index, _| desired.uplinks.get(index) != realised.uplinks.get(index));
-    }
-}
-
-fn note<K: Ord>(failed: &mut BTreeMap<K, MapError>, key: K, error: Option<MapError>) {
-    match error {
-        Some(error) => {
-            failed.insert(key, error);
-        }
-        None => {
-            failed.remove(&key);
-        }
+        let failed = touched.keys().filter(|key| self.by_entry.contains_key(key));
+        let ranges =
+            self.by_entry.range(EntryKey::SourceRange(ServiceId(0), SourceRange::FIRST)..).map(|(key, _)| *key);
+        let settled: Vec<EntryKey> = failed.chain(ranges).filter(|key| desired.agrees(realised, *key)).collect();
+        settled.into_iter().for_each(|key| self.forget(key));
     }
 }

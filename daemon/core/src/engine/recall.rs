@@ -1,15 +1,47 @@
 //! The engine's part of [`crate::before`]: statuses of the previous run are accepted and continued.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Engine;
 use crate::before::{Before, Lasting, Statuses};
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
+use crate::model::service::PortKey;
+use crate::state::entries::ServiceId;
 use crate::state::owner::hash_of;
 use crate::state::status::Status;
 
+/// The conflicts and holds of a round that the previous run had, too, so that they are no news.
+#[derive(Debug, Default)]
+pub(super) struct Stood {
+    pub(super) conflicts: BTreeSet<(L4Addr, Arc<PortKey>)>,
+    pub(super) held: BTreeSet<Arc<PortKey>>,
+}
+
 impl Engine {
+    /// Which conflicts and holds of this round the previous run had.
+    pub(super) fn stood_before(&self) -> Stood {
+        if self.before.statuses.is_empty() {
+            return Stood::default();
+        }
+        let had = |address: L4Addr, key: &PortKey, status: Status| {
+            let before = self.before.statuses.get(&(address, hash_of(&key.service)));
+            before.is_some_and(|before| before.status == status)
+        };
+        let conflicts = self.round.conflicts.iter().map(|it| (it.address, &it.claimant));
+        let conflicts = conflicts.filter(|(address, key)| had(*address, key, Status::Conflict));
+        let was_held = |key: &&Arc<PortKey>| {
+            let ports = self.compiled.get(&key.service).into_iter().flat_map(|compiled| &compiled.ports);
+            ports
+                .filter(|port| port.key == **key)
+                .flat_map(|port| &port.frontends)
+                .any(|at| had(*at, key, Status::Held))
+        };
+        let held = self.round.held.iter().map(|port| &port.key).filter(was_held);
+        Stood { conflicts: conflicts.map(|(at, key)| (at, Arc::clone(key))).collect(), held: held.cloned().collect() }
+    }
+
     /// Accepts the statuses of the previous run that the maps do not refute. The file is not trusted: of addresses that
     /// the maps do not have, there are at most as many as services.
     pub fn recall(&mut self, statuses: Statuses, start: Moment) {
@@ -20,7 +52,8 @@ impl Engine {
         let (served, others): (Vec<_>, Vec<_>) =
             statuses.into_iter().filter(is_plausible).partition(|(_, before)| before.status.is_in_maps());
         let others = others.into_iter().take(self.config.max_services as usize);
-        self.before = Before { start, statuses: served.into_iter().chain(others).collect() };
+        let ports = std::mem::take(&mut self.before.ports);
+        self.before = Before { start, statuses: served.into_iter().chain(others).collect(), ports };
         self.compared_with = None;
     }
 
@@ -68,9 +101,24 @@ impl Engine {
         let row = Arc::make_mut(row);
         row.date(place, before.since);
         let Some(id) = row.claims().get(place).and_then(|claim| claim.target.as_ref().ok()) else { return };
-        match before.status {
-            Status::Held => self.holds.date(*id, before.since),
-            _ => self.degraded.date(*id, before.since),
+        let (id, is_local) = (*id, row.claims()[place].inside_local);
+        if before.status == Status::Held {
+            self.holds.date(id, before.since);
         }
+        if is_local {
+            self.degraded_here.date(id, before.since);
+        }
+        if !is_local || self.is_only_local(id) {
+            self.degraded.date(id, before.since);
+        }
+    }
+
+    /// Whether clients on this node get the backends there alone at all addresses of the port.
+    fn is_only_local(&self, id: ServiceId) -> bool {
+        let Some(owner) = self.owners.get(&id) else { return false };
+        let ports = self.compiled.get(&owner.key.service).into_iter().flat_map(|compiled| &compiled.ports);
+        let rows = ports.filter(|port| port.id == Some(id)).flat_map(|port| &port.frontends);
+        let claims = rows.filter_map(|at| self.rows.get(at)).flat_map(|row| row.claims());
+        claims.filter(|claim| claim.target == Ok(id)).all(|claim| claim.inside_local)
     }
 }

@@ -1,7 +1,6 @@
 //! One event in the form that an operator reads: the service port, the change, the object and the author that caused
 //! it, and whether the maps contain it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -18,10 +17,26 @@ pub const MAX_SHOWN: usize = 32;
 const MAX_TEXT: usize = 2_048;
 
 /// The kind of an event. The same word is used in text, JSON and the state file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+    strum::VariantNames,
+)]
 pub enum What {
     /// nodelb started.
     Started,
+    /// A signal stopped nodelb. Without it before a start, nodelb has ended unexpectedly.
+    Stopped,
     /// A source has reported everything for the first time since the start. This one record replaces a record for each
     /// service.
     Synced,
@@ -63,39 +78,6 @@ pub enum What {
     Pruned,
     /// More events happened at once than are recorded individually.
     More,
-}
-
-impl What {
-    /// The names in the order of the variants.
-    pub const NAMES: [&'static str; 21] = [
-        "Started",
-        "Synced",
-        "Added",
-        "Changed",
-        "Emptied",
-        "LastResort",
-        "Recovered",
-        "Drained",
-        "Undrained",
-        "Held",
-        "Released",
-        "Removed",
-        "Conflict",
-        "TakenOver",
-        "Refused",
-        "Admitted",
-        "Failed",
-        "Healed",
-        "Repaired",
-        "Pruned",
-        "More",
-    ];
-}
-
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 /// Whether the maps contain the change.

@@ -51,11 +51,12 @@ pub(crate) mod work {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display)]
 pub enum Family {
     /// IPv4, including IPv4 in IPv4-mapped IPv6 form.
+    #[strum(serialize = "IPv4")]
     Ipv4,
-    /// IPv6.
+    #[strum(serialize = "IPv6")]
     Ipv6,
 }
 
@@ -172,18 +173,25 @@ impl fmt::Debug for Addr {
     }
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-        })
-    }
-}
-
 /// A transport protocol of a frontend. The value is the IANA protocol number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumString,
+    strum::FromRepr,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "UPPERCASE", ascii_case_insensitive, parse_err_fn = no_such_protocol, parse_err_ty = AddrError)]
 #[repr(u8)]
 pub enum Protocol {
     /// RFC 9293.
@@ -200,42 +208,14 @@ impl Protocol {
         self as u8
     }
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        }
-    }
-
     /// The protocol with this IANA number, if nodelb supports it.
     pub const fn from_number(number: u8) -> Option<Self> {
-        match number {
-            6 => Some(Self::Tcp),
-            17 => Some(Self::Udp),
-            132 => Some(Self::Sctp),
-            _ => None,
-        }
+        Self::from_repr(number)
     }
 }
 
-impl FromStr for Protocol {
-    type Err = AddrError;
-
-    fn from_str(text: &str) -> Result<Self, AddrError> {
-        match text.to_ascii_uppercase().as_str() {
-            "TCP" => Ok(Self::Tcp),
-            "UDP" => Ok(Self::Udp),
-            "SCTP" => Ok(Self::Sctp),
-            _ => Err(AddrError::Protocol(text.into())),
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+fn no_such_protocol(text: &str) -> AddrError {
+    AddrError::Protocol(text.into())
 }
 
 /// A transport address: the address of a frontend or a backend. Written as `10.96.7.7:80/TCP` or
@@ -386,7 +366,7 @@ impl V4Text {
         }
         text.push_number(port);
         text.push(b"/");
-        text.push(protocol.name().as_bytes());
+        text.push(<&str>::from(protocol).as_bytes());
         text
     }
 

@@ -157,10 +157,10 @@ impl Cause {
     fn from_checks(checked: &Checked) -> Self {
         let object = match checked {
             Checked::Failed((addr, port), error) => {
-                format!("health checks ({}: {error})", SocketAddr::new(addr.ip(), *port))
+                format!("{CHECKS} ({}: {error})", SocketAddr::new(addr.ip(), *port))
             }
             Checked::Recovered((addr, port)) => {
-                format!("health checks ({} is healthy again)", SocketAddr::new(addr.ip(), *port))
+                format!("{CHECKS} ({} is healthy again)", SocketAddr::new(addr.ip(), *port))
             }
         };
         Self::of_object(object.into())
@@ -171,10 +171,17 @@ impl Cause {
     }
 }
 
+/// How the object of a cause begins if health checks have changed something.
+const CHECKS: &str = "health checks";
+
 /// How the object of a cause begins if nothing has changed, but the source has kept backends for as long as it may.
 pub const HOLD_ENDED: &str = "the end of dns.hold";
 
 impl Cause {
+    pub fn is_of_checks(&self) -> bool {
+        self.origin.object.starts_with(CHECKS)
+    }
+
     /// Whether a hold of the source has ended.
     pub fn is_end_of_hold(&self) -> bool {
         self.origin.object.starts_with(HOLD_ENDED)

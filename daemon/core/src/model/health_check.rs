@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::addr::Addr;
+use super::addr::{Addr, L4Addr};
 
 /// The health checks of one service. Every backend is checked directly at its own address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,3 +65,9 @@ pub enum Method {
 
 /// The backends that nodelb's own health checks found unhealthy, each with its last error.
 pub type Quarantine = BTreeMap<(Addr, u16), Arc<str>>;
+
+/// Whether there are backends and all of them failed their checks.
+pub fn all_failed(backends: impl IntoIterator<Item = L4Addr>, failed: &Quarantine) -> bool {
+    let mut backends = backends.into_iter().peekable();
+    backends.peek().is_some() && backends.all(|backend| failed.contains_key(&(backend.addr, backend.port)))
+}

@@ -1,6 +1,8 @@
 //! Words from a fixed set of values: parsing, and the error for an unknown word. Also the form of node names for
 //! comparisons.
 
+use strum::{IntoEnumIterator, VariantNames};
+
 /// A node name in the form for comparison: without surrounding white space, in lower case. The kubelet registers its
 /// Node in this form, and kube-proxy reads `--hostname-override` the same way.
 #[must_use]
@@ -22,14 +24,9 @@ impl NoSuchName {
     ///
     /// # Errors
     /// If no value has this name.
-    pub fn parse<T, const N: usize>(
-        text: &str,
-        what: &'static str,
-        all: [T; N],
-        names: &'static [&'static str; N],
-    ) -> Result<T, Self> {
-        let mut named = all.into_iter().zip(names);
+    pub fn parse<T: IntoEnumIterator + VariantNames>(text: &str, what: &'static str) -> Result<T, Self> {
+        let mut named = T::iter().zip(T::VARIANTS);
         let found = named.find(|(_, name)| name.eq_ignore_ascii_case(text));
-        found.map(|(value, _)| value).ok_or_else(|| Self { word: text.into(), what, expected: names })
+        found.map(|(value, _)| value).ok_or_else(|| Self { word: text.into(), what, expected: T::VARIANTS })
     }
 }

@@ -141,8 +141,9 @@ impl From<&ServiceName> for String {
 
 /// The source of a service or slice. The order is the order of precedence between two sources that claim the same
 /// service with equal creation times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Source {
     Files,
     Kubernetes,
@@ -150,15 +151,6 @@ pub enum Source {
 
 impl Source {
     pub const ALL: [Self; 2] = [Self::Files, Self::Kubernetes];
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Files => "files",
-            Self::Kubernetes => "kubernetes",
-        })
-    }
 }
 
 /// The object from which a service or slice was read, for display. Only a file name affects decisions: if services in
@@ -266,7 +258,21 @@ pub struct FrontendSpec {
 }
 
 /// The kind of a frontend, which determines the traffic policy that applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumIter,
+    strum::VariantNames,
+)]
 pub enum FrontendKind {
     /// Kubernetes `spec.clusterIPs`.
     ClusterIP,
@@ -285,23 +291,13 @@ impl FrontendKind {
     pub const fn is_external(self) -> bool {
         matches!(self, Self::NodePort | Self::ExternalIP | Self::LoadBalancer)
     }
-
-    /// Every kind, in the order of [`Self::NAMES`].
-    pub const ALL: [Self; 5] = [Self::ClusterIP, Self::NodePort, Self::ExternalIP, Self::LoadBalancer, Self::Static];
-    pub const NAMES: [&'static str; 5] = ["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "Static"];
-}
-
-impl fmt::Display for FrontendKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 impl FromStr for FrontendKind {
     type Err = NoSuchName;
 
     fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::parse(text, "type", Self::ALL, &Self::NAMES)
+        NoSuchName::parse(text, "type")
     }
 }
 
@@ -401,7 +397,22 @@ pub struct Hints {
 
 /// Whether a backend may be selected. If two slices disagree about one address, the first state in this order takes
 /// precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+    strum::EnumIter,
+    strum::VariantNames,
+)]
 pub enum BackendState {
     /// Receives new connections.
     Active,
@@ -413,19 +424,6 @@ pub enum BackendState {
     Maintenance,
     /// Neither ready nor serving. Never selected.
     NotReady,
-}
-
-impl BackendState {
-    /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 5] = ["Active", "Terminating", "Quarantined", "Maintenance", "NotReady"];
-
-    pub const ALL: [Self; 5] = [Self::Active, Self::Terminating, Self::Quarantined, Self::Maintenance, Self::NotReady];
-}
-
-impl fmt::Display for BackendState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 /// The service port and family that one service entry in the maps represents. All frontends of that port and family

@@ -69,9 +69,7 @@ impl ServiceEntry {
     pub fn run_len(&self, view: &[Slot]) -> usize {
         if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }
     }
-}
 
-impl ServiceEntry {
     /// The local view or the cluster view.
     pub fn view(&self, is_local: bool) -> &[Slot] {
         if is_local { &self.local } else { &self.cluster }
@@ -176,7 +174,47 @@ pub enum MapOp {
     DeleteUplink(u32),
 }
 
+/// The key of one entry in the maps. Those of services come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EntryKey {
+    /// An entry of `services`, including its slots.
+    Service(ServiceId),
+    Frontend(L4Addr),
+    NodeAddress(Addr),
+    Outside(L4Addr),
+    SourceRange(ServiceId, SourceRange),
+    Uplink(u32),
+}
+
+impl MapOp {
+    /// The entry that the operation changes.
+    pub fn key(&self) -> EntryKey {
+        match *self {
+            Self::PutService(id, _) | Self::DeleteService(id) => EntryKey::Service(id),
+            Self::PutFrontend(address, _) | Self::DeleteFrontend(address) => EntryKey::Frontend(address),
+            Self::PutNodeAddr(addr) | Self::DeleteNodeAddr(addr) => EntryKey::NodeAddress(addr),
+            Self::PutOutside(address, _) | Self::DeleteOutside(address) => EntryKey::Outside(address),
+            Self::PutSourceRange(id, range) | Self::DeleteSourceRange(id, range) => EntryKey::SourceRange(id, range),
+            Self::PutUplink(index, _) | Self::DeleteUplink(index) => EntryKey::Uplink(index),
+        }
+    }
+}
+
 impl MapState {
+    /// Whether the entry is the same in both, or in neither.
+    pub fn agrees(&self, other: &Self, key: EntryKey) -> bool {
+        match key {
+            EntryKey::Service(id) => self.services.get(&id) == other.services.get(&id),
+            EntryKey::Frontend(address) => self.frontends.get(&address) == other.frontends.get(&address),
+            EntryKey::NodeAddress(addr) => self.node_addrs.contains(&addr) == other.node_addrs.contains(&addr),
+            EntryKey::Outside(address) => self.outside.get(&address) == other.outside.get(&address),
+            EntryKey::SourceRange(id, range) => {
+                self.source_ranges.contains(&(id, range)) == other.source_ranges.contains(&(id, range))
+            }
+            EntryKey::Uplink(index) => self.uplinks.get(&index) == other.uplinks.get(&index),
+        }
+    }
+
     /// Whether new connections of clients on this node to the address reach a backend of the service.
     pub fn reaches_backends(&self, address: L4Addr, service: ServiceId) -> bool {
         let frontend = self.frontends.get(&address).filter(|frontend| frontend.service == service);
@@ -184,10 +222,22 @@ impl MapState {
         view.is_some_and(|view| !view.is_empty())
     }
 
+    /// Whether new connections of clients on this node to the address reach a backend of the service with this hash.
+    pub fn serves(&self, address: L4Addr, service: u32) -> bool {
+        self.frontends.get(&address).is_some_and(|frontend| {
+            let tag = self.services.get(&frontend.service).and_then(|entry| entry.tag);
+            tag.is_some_and(|tag| tag.service == service) && self.reaches_backends(address, frontend.service)
+        })
+    }
+
+    /// Whether new connections of clients on this node to the address reach a backend, whatever the service.
+    pub fn reaches_any(&self, address: L4Addr) -> bool {
+        self.frontends.get(&address).is_some_and(|frontend| self.reaches_backends(address, frontend.service))
+    }
+
     /// Whether new connections of clients on this node to the address are refused: the maps contain it, and no backend.
     pub fn refuses(&self, address: L4Addr) -> bool {
-        let frontend = self.frontends.get(&address);
-        frontend.is_some_and(|frontend| !self.reaches_backends(address, frontend.service))
+        self.frontends.contains_key(&address) && !self.reaches_any(address)
     }
 
     /// The number of slots that the services' views take, with their rings.
@@ -206,42 +256,18 @@ impl MapState {
     /// Changes the state as the successful operation changes the maps.
     pub fn apply(&mut self, op: &MapOp) {
         match op {
-            MapOp::PutService(id, entry) => {
-                self.services.insert(*id, Arc::clone(entry));
-            }
-            MapOp::PutFrontend(key, entry) => {
-                self.frontends.insert(*key, *entry);
-            }
-            MapOp::DeleteFrontend(key) => {
-                self.frontends.remove(key);
-            }
-            MapOp::DeleteService(id) => {
-                self.services.remove(id);
-            }
-            MapOp::PutNodeAddr(addr) => {
-                self.node_addrs.insert(*addr);
-            }
-            MapOp::DeleteNodeAddr(addr) => {
-                self.node_addrs.remove(addr);
-            }
-            MapOp::PutOutside(key, entry) => {
-                self.outside.insert(*key, *entry);
-            }
-            MapOp::DeleteOutside(key) => {
-                self.outside.remove(key);
-            }
-            MapOp::PutSourceRange(id, range) => {
-                self.source_ranges.insert((*id, *range));
-            }
-            MapOp::DeleteSourceRange(id, range) => {
-                self.source_ranges.remove(&(*id, *range));
-            }
-            MapOp::PutUplink(ifindex, entry) => {
-                self.uplinks.insert(*ifindex, *entry);
-            }
-            MapOp::DeleteUplink(ifindex) => {
-                self.uplinks.remove(ifindex);
-            }
+            MapOp::PutService(id, entry) => _ = self.services.insert(*id, Arc::clone(entry)),
+            MapOp::PutFrontend(key, entry) => _ = self.frontends.insert(*key, *entry),
+            MapOp::DeleteFrontend(key) => _ = self.frontends.remove(key),
+            MapOp::DeleteService(id) => _ = self.services.remove(id),
+            MapOp::PutNodeAddr(addr) => _ = self.node_addrs.insert(*addr),
+            MapOp::DeleteNodeAddr(addr) => _ = self.node_addrs.remove(addr),
+            MapOp::PutOutside(key, entry) => _ = self.outside.insert(*key, *entry),
+            MapOp::DeleteOutside(key) => _ = self.outside.remove(key),
+            MapOp::PutSourceRange(id, range) => _ = self.source_ranges.insert((*id, *range)),
+            MapOp::DeleteSourceRange(id, range) => _ = self.source_ranges.remove(&(*id, *range)),
+            MapOp::PutUplink(ifindex, entry) => _ = self.uplinks.insert(*ifindex, *entry),
+            MapOp::DeleteUplink(ifindex) => _ = self.uplinks.remove(ifindex),
         }
     }
 }

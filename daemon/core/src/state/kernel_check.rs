@@ -6,27 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::addr::{Addr, L4Addr};
 use crate::model::service::PortKey;
-use crate::model::source_range::SourceRange;
+pub use crate::state::entries::EntryKey;
 use crate::state::entries::{FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
-
-/// The key of one entry in the maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EntryKey {
-    /// An entry of `services`, including its slots.
-    Service(ServiceId),
-    /// An entry of `frontends`.
-    Frontend(L4Addr),
-    /// An entry of `node_addrs`.
-    NodeAddress(Addr),
-    /// An entry of `outside`.
-    Outside(L4Addr),
-    /// An entry of `source_ranges`.
-    SourceRange(ServiceId, SourceRange),
-    /// An entry of `uplinks`.
-    Uplink(u32),
-}
 
 /// The content of the maps, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,61 +38,33 @@ impl Broken {
 }
 
 /// The kind of an entry that another program changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumIter, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum DriftKind {
-    /// An entry of `frontends`.
     Frontend,
-    /// An entry of `services`.
     Service,
     /// Backends in `slots`, while their entry of `services` is unchanged.
     Slots,
-    /// An entry of `node_addrs`.
     NodeAddress,
-    /// An entry of `outside`.
     Outside,
-    /// An entry of `source_ranges`.
     SourceRange,
-    /// An entry of `uplinks`.
     Uplink,
 }
 
-impl DriftKind {
-    /// Every kind, in the order of reports.
-    pub const ALL: [Self; 7] =
-        [Self::Frontend, Self::Service, Self::Slots, Self::NodeAddress, Self::Outside, Self::SourceRange, Self::Uplink];
-
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Frontend => "frontend",
-            Self::Service => "service",
-            Self::Slots => "slots",
-            Self::NodeAddress => "node_address",
-            Self::Outside => "outside",
-            Self::SourceRange => "source_range",
-            Self::Uplink => "uplink",
-        }
-    }
-}
-
 /// How an entry differs from what nodelb wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Fault {
     /// The entry does not exist.
+    #[strum(to_string = "deleted")]
     Missing,
     /// The entry has a different value.
+    #[strum(to_string = "overwritten")]
     Changed,
     /// nodelb did not write the entry.
+    #[strum(to_string = "added")]
     Foreign,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Missing => "deleted",
-            Self::Changed => "overwritten",
-            Self::Foreign => "added",
-        })
-    }
 }
 
 /// One entry that another program deleted, overwrote or added.
@@ -127,8 +81,8 @@ impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.key, &self.owner) {
             (EntryKey::Frontend(address), _) => write!(f, "frontend {address} {}", self.fault),
-            (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner} {}", self.kind.label(), self.fault),
-            (EntryKey::Service(id), None) => write!(f, "{} of id {id} {}", self.kind.label(), self.fault),
+            (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner} {}", self.kind, self.fault),
+            (EntryKey::Service(id), None) => write!(f, "{} of id {id} {}", self.kind, self.fault),
             (EntryKey::NodeAddress(addr), _) => write!(f, "node address {addr} {}", self.fault),
             (EntryKey::Outside(address), _) => write!(f, "outside frontend {address} {}", self.fault),
             (EntryKey::SourceRange(_, range), Some(owner)) => {
@@ -173,36 +127,32 @@ fn differing<'a, K: Ord, V: PartialEq>(
 pub fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
     let is_broken = content.broken.entries.contains_key(&key);
     let actual = &content.state;
-    match key {
+    let (kind, fault) = match key {
         EntryKey::Frontend(address) => {
             let (before, now) = (left.frontends.get(&address), actual.frontends.get(&address));
-            Some((DriftKind::Frontend, fault(before, now, is_broken)?))
+            (DriftKind::Frontend, fault(before, now, is_broken))
         }
         EntryKey::Service(id) => {
             let (before, now) = (left.services.get(&id), actual.services.get(&id));
-            let kind = match (before, now) {
-                (Some(before), Some(now)) if has_same_sizes(before, now) => DriftKind::Slots,
-                _ => DriftKind::Service,
-            };
-            Some((kind, fault(before, now, is_broken)?))
+            let is_slots = before.zip(now).is_some_and(|(before, now)| has_same_sizes(before, now));
+            (if is_slots { DriftKind::Slots } else { DriftKind::Service }, fault(before, now, is_broken))
         }
         EntryKey::NodeAddress(addr) => {
-            let present = |state: &MapState| state.node_addrs.contains(&addr).then_some(());
-            Some((DriftKind::NodeAddress, fault(present(left), present(actual), is_broken)?))
+            let has = |state: &MapState| state.node_addrs.contains(&addr).then_some(());
+            (DriftKind::NodeAddress, fault(has(left), has(actual), is_broken))
         }
         EntryKey::Outside(address) => {
-            let (before, now) = (left.outside.get(&address), actual.outside.get(&address));
-            Some((DriftKind::Outside, fault(before, now, is_broken)?))
+            (DriftKind::Outside, fault(left.outside.get(&address), actual.outside.get(&address), is_broken))
         }
         EntryKey::SourceRange(id, range) => {
-            let present = |state: &MapState| state.source_ranges.contains(&(id, range)).then_some(());
-            Some((DriftKind::SourceRange, fault(present(left), present(actual), is_broken)?))
+            let has = |state: &MapState| state.source_ranges.contains(&(id, range)).then_some(());
+            (DriftKind::SourceRange, fault(has(left), has(actual), is_broken))
         }
         EntryKey::Uplink(index) => {
-            let (before, now) = (left.uplinks.get(&index), actual.uplinks.get(&index));
-            Some((DriftKind::Uplink, fault(before, now, is_broken)?))
+            (DriftKind::Uplink, fault(left.uplinks.get(&index), actual.uplinks.get(&index), is_broken))
         }
-    }
+    };
+    Some((kind, fault?))
 }
 
 fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Option<Fault> {

@@ -6,8 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use imbl::OrdMap;
+
 use crate::model::addr::{Addr, L4Addr};
-use crate::state::entries::{Desired, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{
+    Desired, EntryKey, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId,
+};
 
 /// The entries that may differ between the desired and the realised state. They are collected in any order and may
 /// repeat. [`Touched::settle`] sorts and deduplicates them, which every function here requires.
@@ -43,6 +47,23 @@ impl Touched {
         self.services.is_empty() && self.frontends.is_empty() && self.node_addrs.is_empty() && self.uplinks.is_empty()
     }
 
+    pub fn add(&mut self, key: EntryKey) {
+        match key {
+            EntryKey::Service(id) | EntryKey::SourceRange(id, _) => self.services.push(id),
+            EntryKey::Frontend(address) | EntryKey::Outside(address) => self.frontends.push(address),
+            EntryKey::NodeAddress(addr) => self.node_addrs.push(addr),
+            EntryKey::Uplink(index) => self.uplinks.push(index),
+        }
+    }
+
+    /// The entries except the source ranges.
+    pub fn keys(&self) -> impl Iterator<Item = EntryKey> {
+        let services = self.services.iter().map(|id| EntryKey::Service(*id));
+        let addresses = self.frontends.iter().flat_map(|a| [EntryKey::Frontend(*a), EntryKey::Outside(*a)]);
+        let node_addrs = self.node_addrs.iter().map(|addr| EntryKey::NodeAddress(*addr));
+        services.chain(addresses).chain(node_addrs).chain(self.uplinks.iter().map(|index| EntryKey::Uplink(*index)))
+    }
+
     pub fn extend(&mut self, more: Self) {
         self.services.extend(more.services);
         self.frontends.extend(more.frontends);
@@ -71,123 +92,60 @@ fn settle<T: Ord>(entries: &mut Vec<T>) {
 /// cycle of dependencies; then the lists are written first. An entry of `outside` moves like a frontend, after the one
 /// at the same address and after the ranges that it needs.
 pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Vec<MapOp>> {
-    let mut pending = Pending::new(desired, realised, touched);
+    let mut services = Services::new(desired, realised, touched);
+    let (new, old) = (&desired.frontends, &realised.frontends);
+    let mut frontends = Moves::new(touched, new, old, FrontendEntry::lead, &mut services);
+    let mut outside = Moves::new(touched, &desired.outside, &realised.outside, OutsideEntry::lead, &mut services);
     let mut batches = vec![put_node_addrs(desired, realised, touched), put_uplinks(desired, realised, touched)];
     let mut ranges = put_ranges(desired, realised, touched);
-    while !(pending.is_empty() && ranges.is_empty()) {
-        let mut services = pending.take_services();
-        let frontends = pending.take_frontends();
-        let outside = pending.take_outside();
-        if services.is_empty() && frontends.is_empty() && outside.is_empty() {
-            services = std::mem::take(&mut pending.services);
+    while !(services.pending.is_empty()
+        && frontends.pending.is_empty()
+        && outside.pending.is_empty()
+        && ranges.is_empty())
+    {
+        let mut ready = services.take();
+        let (moved, moved_outside) = (frontends.take(&mut services), outside.take(&mut services));
+        if ready.is_empty() && moved.is_empty() && moved_outside.is_empty() {
+            ready = std::mem::take(&mut services.pending);
         }
-        batches.push(services.into_iter().map(|(id, wanted)| MapOp::PutService(id, wanted)).collect());
+        batches.push(ready.into_iter().map(|(id, wanted)| MapOp::PutService(id, wanted)).collect());
         batches.push(std::mem::take(&mut ranges));
-        batches.push(frontends.into_iter().map(|(address, wanted)| MapOp::PutFrontend(address, wanted)).collect());
-        batches.push(outside.into_iter().map(|(address, wanted)| MapOp::PutOutside(address, wanted)).collect());
+        batches.push(moved.into_iter().map(|(address, wanted)| MapOp::PutFrontend(address, wanted)).collect());
+        batches.push(moved_outside.into_iter().map(|(address, wanted)| MapOp::PutOutside(address, wanted)).collect());
     }
     batches.retain(|batch| !batch.is_empty());
     batches
 }
 
-/// The operations that [`puts`] has not ordered yet, each list in order.
-struct Pending<'a> {
-    services: Vec<(ServiceId, Arc<ServiceEntry>)>,
-    frontends: Vec<(L4Addr, FrontendEntry)>,
-    outside: Vec<(L4Addr, OutsideEntry)>,
-    realised: &'a Realised,
-    /// The number of pending frontends and entries of `outside` that leave each entry.
+/// The service entries that [`puts`] has not written yet, in order.
+struct Services {
+    pending: Vec<(ServiceId, Arc<ServiceEntry>)>,
+    /// The number of pending moves that leave each entry.
     leaving: BTreeMap<ServiceId, u32>,
 }
 
-impl<'a> Pending<'a> {
-    fn new(desired: &Desired, realised: &'a Realised, touched: &Touched) -> Self {
+impl Services {
+    fn new(desired: &Desired, realised: &Realised, touched: &Touched) -> Self {
         let differing = |id: &ServiceId| {
             let wanted = desired.services.get(id)?;
             (realised.services.get(id) != Some(wanted)).then(|| (*id, Arc::clone(wanted)))
         };
-        let mut pending = Self {
-            services: touched.services.iter().filter_map(differing).collect(),
-            frontends: Vec::new(),
-            outside: Vec::new(),
-            realised,
-            leaving: BTreeMap::new(),
-        };
-        let frontends = touched.frontends.iter().filter_map(|address| {
-            let actual = realised.frontends.get(address);
-            let wanted = desired.frontends.get(address).filter(|wanted| actual != Some(*wanted))?;
-            pending.leave(left_by(actual.map(FrontendEntry::lead), wanted.lead()));
-            Some((*address, *wanted))
-        });
-        pending.frontends = frontends.collect();
-        let outside = touched.frontends.iter().filter_map(|address| {
-            let actual = realised.outside.get(address);
-            let wanted = desired.outside.get(address).filter(|wanted| actual != Some(*wanted))?;
-            pending.leave(left_by(actual.map(OutsideEntry::lead), wanted.lead()));
-            Some((*address, *wanted))
-        });
-        pending.outside = outside.collect();
-        pending
-    }
-
-    fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.frontends.is_empty() && self.outside.is_empty()
-    }
-
-    fn leave(&mut self, left: Option<ServiceId>) {
-        if let Some(id) = left {
-            *self.leaving.entry(id).or_insert(0) += 1;
-        }
+        Self { pending: touched.services.iter().filter_map(differing).collect(), leaving: BTreeMap::new() }
     }
 
     /// Removes and returns the entries that no frontend has yet to leave.
-    fn take_services(&mut self) -> Vec<(ServiceId, Arc<ServiceEntry>)> {
-        let services = std::mem::take(&mut self.services);
+    fn take(&mut self) -> Vec<(ServiceId, Arc<ServiceEntry>)> {
+        let services = std::mem::take(&mut self.pending);
         if self.leaving.is_empty() {
             return services;
         }
         let (kept, ready) = services.into_iter().partition(|(id, _)| self.leaving.contains_key(id));
-        self.services = kept;
-        ready
-    }
-
-    /// Removes and returns the frontends that can move: their new entry is correct, or they only change to another view
-    /// of the same entry.
-    fn take_frontends(&mut self) -> Vec<(L4Addr, FrontendEntry)> {
-        let frontends = std::mem::take(&mut self.frontends);
-        if self.leaving.is_empty() && self.services.is_empty() {
-            return frontends;
-        }
-        let left = |address: &L4Addr, wanted: &FrontendEntry| {
-            left_by(self.realised.frontends.get(address).map(FrontendEntry::lead), wanted.lead())
-        };
-        let (ready, kept): (Vec<_>, _) =
-            frontends.into_iter().partition(|(address, wanted)| self.can_move(wanted.service, left(address, wanted)));
-        let left: Vec<_> = ready.iter().filter_map(|(address, wanted)| left(address, wanted)).collect();
-        self.frontends = kept;
-        left.into_iter().for_each(|id| self.arrive(id));
-        ready
-    }
-
-    /// [`Self::take_frontends`] for entries of `outside`.
-    fn take_outside(&mut self) -> Vec<(L4Addr, OutsideEntry)> {
-        let outside = std::mem::take(&mut self.outside);
-        if self.leaving.is_empty() && self.services.is_empty() {
-            return outside;
-        }
-        let left = |address: &L4Addr, wanted: &OutsideEntry| {
-            left_by(self.realised.outside.get(address).map(OutsideEntry::lead), wanted.lead())
-        };
-        let (ready, kept): (Vec<_>, _) =
-            outside.into_iter().partition(|(address, wanted)| self.can_move(wanted.service, left(address, wanted)));
-        let left: Vec<_> = ready.iter().filter_map(|(address, wanted)| left(address, wanted)).collect();
-        self.outside = kept;
-        left.into_iter().for_each(|id| self.arrive(id));
+        self.pending = kept;
         ready
     }
 
     fn can_move(&self, to: ServiceId, left: Option<ServiceId>) -> bool {
-        left == Some(to) || self.services.binary_search_by_key(&to, |(id, _)| *id).is_err()
+        left == Some(to) || self.pending.binary_search_by_key(&to, |(id, _)| *id).is_err()
     }
 
     fn arrive(&mut self, id: ServiceId) {
@@ -197,6 +155,49 @@ impl<'a> Pending<'a> {
                 self.leaving.remove(&id);
             }
         }
+    }
+}
+
+/// The entries of `frontends`, or of `outside`, that [`puts`] has not written yet, in order.
+struct Moves<'a, E> {
+    pending: Vec<(L4Addr, E)>,
+    realised: &'a OrdMap<L4Addr, E>,
+    lead: fn(&E) -> Lead,
+}
+
+impl<'a, E: Copy + PartialEq> Moves<'a, E> {
+    fn new(
+        touched: &Touched,
+        desired: &OrdMap<L4Addr, E>,
+        realised: &'a OrdMap<L4Addr, E>,
+        lead: fn(&E) -> Lead,
+        services: &mut Services,
+    ) -> Self {
+        let wanted = touched.frontends.iter().filter_map(|address| Some((*address, *desired.get(address)?)));
+        let pending = wanted.filter(|(address, wanted)| realised.get(address) != Some(wanted)).collect();
+        let moves = Self { pending, realised, lead };
+        for id in moves.pending.iter().filter_map(|entry| moves.left(entry)) {
+            *services.leaving.entry(id).or_insert(0) += 1;
+        }
+        moves
+    }
+
+    fn left(&self, (address, wanted): &(L4Addr, E)) -> Option<ServiceId> {
+        left_by(self.realised.get(address).map(self.lead), (self.lead)(wanted))
+    }
+
+    /// Removes and returns the entries that can move: their new service entry is correct, or they only change to
+    /// another view of the same one.
+    fn take(&mut self, services: &mut Services) -> Vec<(L4Addr, E)> {
+        let pending = std::mem::take(&mut self.pending);
+        if services.leaving.is_empty() && services.pending.is_empty() {
+            return pending;
+        }
+        let can_move = |entry: &(L4Addr, E)| services.can_move((self.lead)(&entry.1).service, self.left(entry));
+        let (ready, kept): (Vec<_>, _) = pending.into_iter().partition(can_move);
+        self.pending = kept;
+        ready.iter().filter_map(|entry| self.left(entry)).for_each(|id| services.arrive(id));
+        ready
     }
 }
 
@@ -227,27 +228,17 @@ fn put_node_addrs(desired: &Desired, realised: &Realised, touched: &Touched) -> 
 /// The delete operations for frontends, node addresses and uplinks that are not desired. An address is closed to
 /// clients outside the node first.
 pub fn delete_frontends(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<MapOp> {
-    let outside = touched
-        .frontends
-        .iter()
-        .filter(|address| realised.outside.contains_key(*address) && !desired.outside.contains_key(*address))
-        .map(|address| MapOp::DeleteOutside(*address));
-    let frontends = touched
-        .frontends
-        .iter()
-        .filter(|address| realised.frontends.contains_key(*address) && !desired.frontends.contains_key(*address))
-        .map(|address| MapOp::DeleteFrontend(*address));
-    let node_addrs = touched
-        .node_addrs
-        .iter()
-        .filter(|addr| realised.node_addrs.contains(*addr) && !desired.node_addrs.contains(*addr))
-        .map(|addr| MapOp::DeleteNodeAddr(*addr));
-    let uplinks = touched
-        .uplinks
-        .iter()
-        .filter(|index| realised.uplinks.contains_key(*index) && !desired.uplinks.contains_key(*index))
-        .map(|index| MapOp::DeleteUplink(*index));
-    outside.chain(frontends).chain(node_addrs).chain(uplinks).collect()
+    let (old, new) = (realised, desired);
+    let outside = surplus(&touched.frontends, |a| old.outside.contains_key(a) && !new.outside.contains_key(a));
+    let frontends = surplus(&touched.frontends, |a| old.frontends.contains_key(a) && !new.frontends.contains_key(a));
+    let node_addrs = surplus(&touched.node_addrs, |a| old.node_addrs.contains(a) && !new.node_addrs.contains(a));
+    let uplinks = surplus(&touched.uplinks, |i| old.uplinks.contains_key(i) && !new.uplinks.contains_key(i));
+    let addresses = outside.map(MapOp::DeleteOutside).chain(frontends.map(MapOp::DeleteFrontend));
+    addresses.chain(node_addrs.map(MapOp::DeleteNodeAddr)).chain(uplinks.map(MapOp::DeleteUplink)).collect()
+}
+
+fn surplus<K: Copy>(touched: &[K], is_surplus: impl Fn(&K) -> bool) -> impl Iterator<Item = K> {
+    touched.iter().copied().filter(is_surplus)
 }
 
 /// The delete operations for source ranges that are not desired, and for service entries that are not desired and not

@@ -27,12 +27,17 @@ pub struct IdOwner {
 impl OwnerTag {
     /// The tag of a service port that this source describes.
     pub fn new(key: &PortKey, source: Source) -> Self {
+        let (service, port) = Self::hashes_of(key);
+        Self { source, service, port }
+    }
+
+    /// The hashes in the tag of a service port, whichever source describes it.
+    pub fn hashes_of(key: &PortKey) -> (u32, u32) {
         let family = match key.family {
             Family::Ipv4 => 4,
             Family::Ipv6 => 6,
         };
-        let port = hash(&[key.port.as_bytes(), &[key.protocol.number(), family]]);
-        Self { source, service: hash_of(&key.service), port }
+        (hash_of(&key.service), hash(&[key.port.as_bytes(), &[key.protocol.number(), family]]))
     }
 
     /// Whether both tags are of ports of the same service and the same source.

@@ -1,6 +1,5 @@
 //! The status of frontends and services: whether connections reach a backend, and if not, why.
 
-use std::fmt;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -9,10 +8,25 @@ use serde::{Deserialize, Serialize};
 use crate::model::names::NoSuchName;
 
 /// The status of a frontend or a service: whether connections reach a backend, and if not, why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::Display,
+    strum::EnumIter,
+    strum::VariantNames,
+)]
 pub enum Status {
     /// Connections reach a backend.
     #[serde(rename = "OK")]
+    #[strum(serialize = "OK")]
     Ok,
     /// No backend is usable, so connections are refused.
     NoBackends,
@@ -31,28 +45,14 @@ pub enum Status {
 }
 
 impl Status {
-    /// Every status, in the order of [`Self::NAMES`].
-    pub const ALL: [Self; 8] = [
-        Self::Ok,
-        Self::NoBackends,
-        Self::LastResort,
-        Self::Held,
-        Self::Kept,
-        Self::Conflict,
-        Self::Refused,
-        Self::Pending,
-    ];
-    pub const NAMES: [&'static str; 8] =
-        ["OK", "NoBackends", "LastResort", "Held", "Kept", "Conflict", "Refused", "Pending"];
-
     /// How bad the status is: 0 for OK, and more for a worse one. A service has the worst status of its frontends.
     pub fn badness(self) -> u8 {
         match self {
             Self::Ok => 0,
             Self::Pending => 1,
             Self::Kept => 2,
-            Self::LastResort => 3,
-            Self::Held => 4,
+            Self::Held => 3,
+            Self::LastResort => 4,
             Self::Conflict => 5,
             Self::Refused => 6,
             Self::NoBackends => 7,
@@ -78,16 +78,10 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
-}
-
 impl FromStr for Status {
     type Err = NoSuchName;
 
     fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::parse(text, "status", Self::ALL, &Self::NAMES)
+        NoSuchName::parse(text, "status")
     }
 }

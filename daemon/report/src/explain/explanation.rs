@@ -17,7 +17,8 @@ use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::packets::choice;
 use nodelb_core::packets::frontend::find_outside;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{FrontendEntry, MapState, backends_of};
+use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of};
+use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Errno, Verdict, admits, destination, lookup_frontend, trace};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,8 @@ pub struct MatchedFrontend {
     pub is_in_kernel: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum ViewKind {
     Cluster,
     /// The selected backends on this node.
@@ -164,7 +166,7 @@ pub enum NearMatch {
 }
 
 /// How a connection attempt ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::VariantNames)]
 pub enum ConnectResult {
     /// The connection goes to one of this number of backends.
     Forwarded(usize),
@@ -185,31 +187,6 @@ pub enum DropReason {
     NotAdmitted,
     /// No backend has an address of this node, and its kernel does not forward packets.
     NotForwarded,
-}
-
-impl fmt::Display for ConnectResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Forwarded(_) => Self::NAMES[0],
-            Self::Refused(_) => Self::NAMES[1],
-            Self::PassedThrough => Self::NAMES[2],
-            Self::Dropped(_) => Self::NAMES[3],
-        })
-    }
-}
-
-impl ConnectResult {
-    pub const NAMES: [&'static str; 4] = ["Forwarded", "Refused", "PassedThrough", "Dropped"];
-}
-
-impl ViewKind {
-    pub const NAMES: [&'static str; 2] = ["cluster", "local"];
-}
-
-impl fmt::Display for ViewKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 /// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a
@@ -251,8 +228,18 @@ pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation 
 fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Addr, Option<u16>)>) -> Explanation {
     let (to, range) = (destination(named), &snapshot.config.guard.nodeport_range);
     let answering = lookup_frontend(&snapshot.answering, range, to);
+    let mut claims = claims_to(snapshot, answering.map_or(named, |(at, _)| at));
+    // Until every source has reported everything, connections may reach another service than the owner.
+    let serves = |claim: &FrontendReport| claim.status.is_usable() || claim.status == Status::LastResort;
+    let serving = claims.iter().position(serves).filter(|place| *place > 0);
+    let answering = match serving {
+        Some(place) => {
+            claims[..=place].rotate_right(1);
+            lookup_frontend(&snapshot.realised, range, to)
+        }
+        None => answering,
+    };
     let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
-    let claims = claims_to(snapshot, answering.map_or(named, |(at, _)| at));
     let found = answering.map(|(at, entry)| found(snapshot, at, entry, (claims.first(), from)));
     let backends = match (&found, claims.first(), answering) {
         (Some(found), Some(owner), Some((_, entry))) => candidates(snapshot, (owner, from), found, entry),
@@ -280,8 +267,11 @@ fn outside_account(
 ) -> OutsideAccount {
     let row = found.and_then(|found| snapshot.rows.get(&found.at));
     let nowhere = if snapshot.config.packets.is_on { OutsideAccess::NodeOnly } else { OutsideAccess::Off };
-    let access = row.map_or(nowhere, |row| outside::access(snapshot, row, 0));
-    let state = &snapshot.answering;
+    let access = row.zip(found).map_or(nowhere, |(row, found)| {
+        let serving = (1..row.claims().len()).find(|place| snapshot.still_serves(row, *place, found.at));
+        outside::access(snapshot, row, serving.unwrap_or(0), found.at)
+    });
+    let state = &snapshot.realised;
     let frontend = find_outside(state, &snapshot.config.guard.nodeport_range, to);
     let service = frontend.and_then(|frontend| state.services.get(&frontend.service));
     let selected = frontend.zip(service).zip(client).and_then(|((frontend, service), client)| {
@@ -328,6 +318,7 @@ fn found(
     let service = snapshot.desired.services.get(&entry.service);
     let is_same_outside = snapshot.realised.outside.get(&at) == snapshot.desired.outside.get(&at);
     let is_same = snapshot.realised.frontends.get(&at) == Some(entry)
+        && snapshot.desired.frontends.get(&at) == Some(entry)
         && (from != Client::Outside || is_same_outside)
         && snapshot.realised.services.get(&entry.service) == service;
     MatchedFrontend {
@@ -432,7 +423,7 @@ fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearM
     let is_in_kernel = snapshot.realised.node_addrs.contains(&to.addr);
     match owner.map(|claim| claim.key.service.clone()) {
         Some(service) if is_answered_on && !is_in_kernel => {
-            Some(NearMatch::NotInKernel(service, snapshot.failed_node_addrs.get(&to.addr).cloned()))
+            Some(NearMatch::NotInKernel(service, snapshot.failures.get(&EntryKey::NodeAddress(to.addr)).cloned()))
         }
         Some(service) if is_answered_on && from == Client::Pod => Some(NearMatch::NodesLoopback(service)),
         Some(service) if !is_answered_on => {

@@ -46,10 +46,11 @@ pub fn trace_outside<'a>(
 }
 
 /// Whether clients outside the node are served through the claim at this position of the row.
-pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize) -> OutsideAccess {
+pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize, address: L4Addr) -> OutsideAccess {
     let claim = &row.claims()[place];
     match () {
         () if !snapshot.config.packets.is_on => OutsideAccess::Off,
+        () if snapshot.still_serves(row, place, address) => access_as_before(snapshot, address),
         () if !claim.is_outside => OutsideAccess::NodeOnly,
         () if claim.target.is_err() || place > 0 => OutsideAccess::Refused,
         () if admits_none(snapshot, claim) => OutsideAccess::NoSourceRange,
@@ -58,8 +59,17 @@ pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize) -> OutsideAcc
     }
 }
 
+/// Whether clients outside the node are served at an address that the maps have from before the start.
+pub(crate) fn access_as_before(snapshot: &Snapshot, address: L4Addr) -> OutsideAccess {
+    match snapshot.realised.outside.contains_key(&address) {
+        _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
+        true => access_now(snapshot),
+        false => OutsideAccess::NodeOnly,
+    }
+}
+
 /// Whether clients outside the node are served at an address for them.
-pub(crate) fn access_now(snapshot: &Snapshot) -> OutsideAccess {
+fn access_now(snapshot: &Snapshot) -> OutsideAccess {
     match snapshot.facts().translation {
         Translation::On => OutsideAccess::Served,
         Translation::Draining => OutsideAccess::Draining,

@@ -11,7 +11,7 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
-use nodelb_core::model::health_check::Quarantine;
+use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{
     BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source,
 };
@@ -51,14 +51,13 @@ pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Ite
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
     let status = snapshot.status_of(row, place, address);
-    let is_as_before = matches!(status.status, Status::Kept | Status::NoBackends);
-    let state = if is_as_before { &snapshot.realised } else { &snapshot.desired };
-    let kept = || snapshot.realised.frontends.get(&address).filter(|_| status.status == Status::Kept);
-    let id = claim.target.as_ref().ok().copied().or_else(|| Some(kept()?.service));
+    let (is_kept, is_owner) = (snapshot.is_as_before(row, place, address), place == 0);
+    let state = if is_kept || status.status == Status::NoBackends { &snapshot.realised } else { &snapshot.desired };
+    let kept = || snapshot.realised.frontends.get(&address).filter(|_| is_kept).map(|actual| actual.service);
+    let id = kept().or_else(|| claim.target.as_ref().ok().copied());
     let entry = id.and_then(|id| state.services.get(&id));
-    let is_owner = place == 0;
     let backends = match entry {
-        Some(entry) if is_owner => distinct(entry.view(claim.inside_local)),
+        Some(entry) if is_owner || is_kept => distinct(entry.view(claim.inside_local)),
         _ => Vec::new(),
     };
     let mut flags = Vec::new();
@@ -73,7 +72,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     if checks.is_some() {
         flags.push("HealthCheck".into());
     }
-    if checks.and_then(|checks| checks.failed).is_some_and(|failed| all_failed(&backends, failed)) {
+    if checks.and_then(|checks| checks.failed).is_some_and(|failed| all_failed(backends.iter().copied(), failed)) {
         flags.push("LastResort".into());
     }
     if claim.inside_local {
@@ -90,7 +89,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
         port: Arc::clone(&claim.key.port),
         backends,
         flags,
-        outside: outside::access(snapshot, row, place),
+        outside: outside::access(snapshot, row, place, address),
         status: status.status,
         since: status.since,
         error: status
@@ -420,11 +419,6 @@ fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], 
         0 => format!("1 backend {one}: {address}{link} {reason}"),
         more => format!("{} backends {several}: {address}{link} {reason} (and {more} more)", more + 1),
     })
-}
-
-/// Whether there are backends and all of them failed their checks.
-fn all_failed(backends: &[L4Addr], failed: &Quarantine) -> bool {
-    !backends.is_empty() && backends.iter().all(|backend| failed.contains_key(&(backend.addr, backend.port)))
 }
 
 /// The service's ports by family, as the compiler creates them.

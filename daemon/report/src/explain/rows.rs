@@ -2,7 +2,6 @@
 //! API, the command line and the scenario tests print exactly these rows, so they cannot disagree.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use nodelb_core::compile::select::Choice;
@@ -37,7 +36,7 @@ pub struct FrontendReport {
 }
 
 /// Whether clients outside the node are served at an address, or why not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::VariantNames)]
 pub enum OutsideAccess {
     /// They are served if the service's source ranges admit them.
     Served,
@@ -56,17 +55,8 @@ pub enum OutsideAccess {
 }
 
 impl OutsideAccess {
-    /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 7] =
-        ["Served", "Draining", "NoSourceRange", "NoLocalBackend", "Refused", "NodeOnly", "Off"];
     /// The names of those that no client outside the node notices.
     pub const USUAL: [&'static str; 2] = ["NodeOnly", "Off"];
-}
-
-impl fmt::Display for OutsideAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 /// A row of `/services`.

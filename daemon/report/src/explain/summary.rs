@@ -1,17 +1,18 @@
 //! What a single pass over a snapshot finds: the numbers of objects, and where to look for problems. Readers of one
 //! snapshot share it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use strum::{IntoEnumIterator, VariantNames};
 
 use crate::explain::reports;
 use crate::explain::rows::Counts;
-use nodelb_core::claims::Row;
+use nodelb_core::compile::outside::is_outside;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::drain;
-use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice};
+use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::backends_of;
 use nodelb_core::state::status::Status;
@@ -23,6 +24,8 @@ pub struct Summary {
     pub counts: Counts,
     /// The claims with a status other than OK: the address, and the position in its row.
     pub(crate) claims: Vec<(L4Addr, usize)>,
+    /// Whether a file asks for clients outside the node to be served.
+    pub(crate) serves_outside_from_files: bool,
     /// The services that several sources describe, that wait for a load balancer, or that request health checks in a
     /// way that is not understood.
     pub(crate) descriptions: Vec<ServiceName>,
@@ -45,9 +48,12 @@ impl Summary {
     }
 
     fn add_services(&mut self, snapshot: &Snapshot) {
-        let mut states = [0; BackendState::ALL.len()];
+        let mut states = [0; BackendState::VARIANTS.len()];
         for (descriptions, slices) in snapshot.facts.described() {
             let Some(service) = descriptions.first() else { continue };
+            let mut frontends = service.ports.iter().flat_map(|port| &port.frontends);
+            self.serves_outside_from_files |= service.source == Source::Files
+                && frontends.any(|frontend| is_outside(service, frontend.kind, snapshot.config.packets));
             self.counts.services += 1;
             self.counts.load_balancer_pending += usize::from(service.awaits_load_balancer);
             if descriptions.len() > 1 || service.awaits_load_balancer || service.health_check_error.is_some() {
@@ -55,24 +61,20 @@ impl Summary {
             }
             add_backends(snapshot, service, slices, &mut states);
         }
-        self.counts.backends = BackendState::ALL.into_iter().zip(states).filter(|(_, number)| *number > 0).collect();
+        self.counts.backends = BackendState::iter().zip(states).filter(|(_, number)| *number > 0).collect();
     }
 
     fn add_frontends(&mut self, snapshot: &Snapshot) {
-        let mut statuses = [0; Status::ALL.len()];
+        let mut statuses = [0; Status::VARIANTS.len()];
         let mut worst: HashMap<&ServiceName, Status, RandomState> = HashMap::default();
-        let mut held: Vec<&ServiceName> = Vec::new();
         for (address, row) in &snapshot.rows {
             for (place, claim) in row.claims().iter().enumerate() {
-                let status = status_of(snapshot, row, place, *address);
+                let status = snapshot.status_of(row, place, *address).status;
                 statuses[status as usize] += 1;
                 self.counts.conflicting += usize::from(status == Status::Conflict);
                 self.counts.refused += usize::from(claim.target.is_err());
                 if status != Status::Ok {
                     self.claims.push((*address, place));
-                }
-                if status == Status::Held {
-                    held.push(&claim.key.service);
                 }
                 let worst = worst.entry(&claim.key.service).or_insert(status);
                 if status.badness() > worst.badness() {
@@ -81,11 +83,10 @@ impl Summary {
             }
         }
         snapshot.kept().for_each(|(.., kept)| statuses[kept.status as usize] += 1);
-        held.sort_unstable();
-        held.dedup();
+        let held: BTreeSet<&ServiceName> = snapshot.held().map(|port| &port.key.service).collect();
         let counts = &mut self.counts;
         counts.held = held.len();
-        counts.frontends = Status::ALL.into_iter().zip(statuses).filter(|(_, number)| *number > 0).collect();
+        counts.frontends = Status::iter().zip(statuses).filter(|(_, number)| *number > 0).collect();
         // A service without addresses has none with a problem.
         let without = counts.services.saturating_sub(worst.len());
         worst.into_values().for_each(|status| *counts.services_by_status.entry(status).or_default() += 1);
@@ -100,7 +101,7 @@ fn add_backends(
     snapshot: &Snapshot,
     service: &Service,
     slices: &[Arc<Slice>],
-    states: &mut [usize; BackendState::ALL.len()],
+    states: &mut [usize; BackendState::VARIANTS.len()],
 ) {
     let drains = snapshot.facts.drains(&service.name);
     let failed = reports::checks_of(snapshot, service).and_then(|checks| checks.failed);
@@ -113,19 +114,5 @@ fn add_backends(
             state => state,
         };
         states[state as usize] += 1;
-    }
-}
-
-/// The status of [`Snapshot::status_of`], without the text of an error.
-fn status_of(snapshot: &Snapshot, row: &Row, place: usize, address: L4Addr) -> Status {
-    let claim = &row.claims()[place];
-    match &claim.target {
-        Err(_) if place == 0 && snapshot.still_serves(address, claim) => Status::Kept,
-        Err(_) => Status::Refused,
-        Ok(_) if place > 0 => Status::Conflict,
-        Ok(_) if row.status.status == Status::Ok => {
-            snapshot.lack_of_backends(claim).map_or(Status::Ok, |(status, _)| status)
-        }
-        Ok(_) => row.status.status,
     }
 }

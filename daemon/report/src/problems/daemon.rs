@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage};
+use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage, Untranslated};
 use super::reason::{Reason, Severity};
 use crate::check::Check;
-use nodelb_core::history::{Record, What};
+use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::service::Source;
 use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -14,8 +14,8 @@ use nodelb_core::text::{counted, listed};
 
 /// A watch counts as stale after this time without news of its kind of objects, in milliseconds.
 const STALE_AFTER: u64 = 600_000;
-/// The window for starts, in milliseconds, and the number of starts in it that are normal.
-const STARTS: (u64, usize) = (1_800_000, 3);
+/// The window for unexpected ends of the daemon, in milliseconds, and their number that is a problem.
+const CRASHES: (u64, usize) = (1_800_000, 3);
 /// The window for changes by other programs, in milliseconds.
 const EXTERNAL_WITHIN: u64 = 900_000;
 /// The window for slow changes, and the time until the kernel had one that counts as slow, in milliseconds.
@@ -88,7 +88,7 @@ fn sources(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
+pub(super) fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
     let since = Some(Time::from_seconds(report.since));
     if observed.snapshot.absent.contains(&report.source) {
         let cause = report.problems.join("; ");
@@ -102,6 +102,7 @@ fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
         (None, SourceState::Error) => (Reason::FileNotServed, "not served"),
         (None, SourceState::LastGood) => (Reason::FileNotServed, "the last valid version is served"),
         (Some("dns"), SourceState::Error) => (Reason::SourceFailing, "no name has an address"),
+        (Some("dns"), SourceState::LastGood) => (Reason::SourceFailing, "the known addresses are served"),
         (Some(_), SourceState::Error | SourceState::LastGood) => {
             (Reason::SourceFailing, "the last known state is served")
         }
@@ -134,6 +135,14 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
         let since = facts.node_missing_since().map(|since| observed.clocks.time_of(since));
         found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause).since(since));
     }
+    for (address, process) in facts.all_bound() {
+        // Without its owner's name, the command that shows more would not know what it is about.
+        let owner = snapshot.rows.get(address).and_then(|row| row.owner());
+        let object = owner.map_or_else(|| address.to_string(), |(claim, _)| claim.key.service.to_string());
+        let since = facts.bound_since(*address).map(|since| observed.clocks.time_of(since));
+        let problem = Problem::new(Reason::NodePortBound, object, format!("{address}: {process}")).since(since);
+        found.push(if owner.is_some() { problem } else { Problem { command: "nodelb frontends".into(), ..problem } });
+    }
     for (addr, error) in snapshot.unanswered_node_addrs() {
         let cause = format!("NodePorts do not work on this address: {error}");
         found.push(Problem::new(Reason::NodeAddressUnanswered, addr.to_string(), cause));
@@ -160,6 +169,15 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
+    }
+    if let Some(Untranslated { reason, is_draining }) = &observed.untranslated {
+        // Other service proxies do not know the services of files.
+        let is_others = observed.has_other_proxy && !observed.summary.serves_outside_from_files;
+        if *is_draining || !is_others {
+            let problem = Problem::new(Reason::OutsideUntranslated, "devices", reason);
+            let severity = if is_others { Severity::Notice } else { problem.severity };
+            found.push(Problem { severity, ..problem });
+        }
     }
     for program in &observed.programs_ahead {
         found.push(Problem::new(Reason::ProgramInFront, "devices", program));
@@ -216,9 +234,10 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
         let first = Time(now.0.saturating_sub(window));
         observed.history.latest_first().take_while(move |record| Time(record.at) >= first)
     };
-    let starts = within(STARTS.0).filter(|record| record.event.what == What::Started).count();
-    if starts > STARTS.1 {
-        found.push(Problem::new(Reason::Restarts, "nodelb", format!("started {starts} times in 30 minutes")));
+    let crashes = crashes(&observed.history, Time(now.0.saturating_sub(CRASHES.0)));
+    if crashes >= CRASHES.1 {
+        let cause = format!("ended unexpectedly {crashes} times in 30 minutes");
+        found.push(Problem::new(Reason::Restarts, "nodelb", cause));
     }
     let mut repaired = within(EXTERNAL_WITHIN).filter(|record| record.event.what == What::Repaired);
     if let Some(last) = repaired.next() {
@@ -241,6 +260,14 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("{} of {measured} changes took more than 10 s until the kernel had them", slow.len());
         found.push(Problem::new(Reason::ProgrammingSlow, "kernel maps", cause).since(Some(Time(last.at))));
     }
+}
+
+/// The number of starts since this time before which no signal had stopped the daemon.
+fn crashes(history: &History, first: Time) -> usize {
+    let runs = history.latest_first().filter(|it| matches!(it.event.what, What::Started | What::Stopped));
+    let runs: Vec<&Arc<Record>> = runs.collect();
+    let is_crash = |pair: &&[&Arc<Record>]| pair.iter().all(|record| record.event.what == What::Started);
+    runs.windows(2).filter(is_crash).take_while(|pair| Time(pair[0].at) >= first).count()
 }
 
 /// The time from the change of the object until the maps contained it, in milliseconds.

@@ -8,6 +8,8 @@ use super::problem::Observed;
 use super::reason::Severity;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::owner::hash_of;
+use nodelb_core::state::status::Status;
 
 /// The services with addresses at which new connections fail.
 pub(super) struct Effects<'a> {
@@ -23,7 +25,15 @@ impl<'a> Effects<'a> {
         for (address, place) in &observed.summary.claims {
             let Some(row) = snapshot.rows.get(address) else { continue };
             let Some(claim) = row.claims().get(*place) else { continue };
-            if !snapshot.status_of(row, *place, *address).status.is_usable() {
+            let status = snapshot.status_of(row, *place, *address).status;
+            // The maps have it from before the start, possibly for another service.
+            let is_as_before = || status == Status::Pending && snapshot.realised.reaches_any(*address);
+            // Only a change failed.
+            let is_served = || {
+                let is_refused = status == Status::Refused && claim.target.is_ok();
+                is_refused && snapshot.realised.serves(*address, hash_of(&claim.key.service))
+            };
+            if !status.is_usable() && !is_as_before() && !is_served() {
                 *lost.entry(&claim.key.service).or_default() += 1;
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::earlier::Earlier;
 use super::reason::{Reason, ReasonEntry, Severity};
 use crate::check::Check;
 use crate::explain::summary::Summary;
@@ -124,6 +125,14 @@ impl Reloads {
     }
 }
 
+/// Why new connections of clients outside the node are not translated, unless the configuration turns that off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untranslated {
+    pub reason: String,
+    /// Whether existing connections are.
+    pub is_draining: bool,
+}
+
 /// What the daemon's parts report.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -153,6 +162,7 @@ pub struct Observed {
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.
     pub packet_failure: Option<String>,
+    pub untranslated: Option<Untranslated>,
     /// Whether another service proxy is present, such as kube-proxy.
     pub has_other_proxy: bool,
     /// The programs of other software that run before those of the packet path, with their devices.
@@ -167,4 +177,6 @@ pub struct Observed {
     pub not_forwarding: Option<Vec<String>>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
+    /// The problems of the previous run that have not ended since.
+    pub earlier: Earlier,
 }

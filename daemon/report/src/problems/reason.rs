@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 /// How bad a problem is, the least first: what it does to new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::Display, strum::EnumIter, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Severity {
     /// Connections work; worth knowing.
     Notice,
@@ -15,18 +17,6 @@ pub enum Severity {
     Warning,
     /// All connections to a service, or to this node's services, fail now.
     Critical,
-}
-
-impl Severity {
-    /// Every severity, in the order of [`Self::NAMES`].
-    pub const ALL: [Self; 3] = [Self::Notice, Self::Warning, Self::Critical];
-    pub const NAMES: [&'static str; 3] = ["notice", "warning", "critical"];
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
-    }
 }
 
 /// A row of the catalogue.
@@ -127,6 +117,8 @@ reasons! {
         "A kernel map is more than 90 % full";
     PacketPathFailed, Warning, "nodelb devices", [],
         "Connections from outside the node are not translated, or only by programs of an earlier start";
+    OutsideUntranslated, Warning, "nodelb devices", [],
+        "New connections from outside the node are not translated; a notice while another service proxy has them";
     ProgramInFront, Warning, "nodelb devices", [],
         "A program of other software runs before nodelb's at a network device and may take its packets";
     HooksShared, Notice, "nodelb diff --probe", [],
@@ -144,7 +136,7 @@ reasons! {
     StateUnwritten, Warning, "journalctl -u nodelb", [],
         "Files of the state directory cannot be written";
     Restarts, Warning, "journalctl -u nodelb", ["NodelbRestarts"],
-        "The daemon started more than 3 times in 30 minutes";
+        "The daemon ended unexpectedly 3 times in 30 minutes";
     ExternalChanges, Warning, "nodelb history", ["NodelbDriftRepaired"],
         "Another program changed the kernel maps or hooks in the last 15 minutes, and nodelb repaired them";
     ConfigRefused, Warning, "nodelb check-config", ["NodelbConfigRefused"],

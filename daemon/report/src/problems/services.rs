@@ -9,12 +9,12 @@ use super::reason::{Reason, Severity};
 use crate::explain::reports;
 use nodelb_core::degraded::Degraded;
 use nodelb_core::filter::Filter;
-use nodelb_core::history::Event;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{BackendState, PortKey, ServiceName};
 use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::FrontendEntry;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
 
@@ -35,41 +35,42 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     quarantined(observed, &mut found);
     kept(observed, &mut found);
     drained(observed, &mut found);
-    for (address, process) in observed.snapshot.facts().all_bound() {
-        // Without its owner's name, the command that shows more would not know what it is about.
-        let owner = observed.snapshot.rows.get(address).and_then(|row| row.owner());
-        let object = owner.map_or_else(|| address.to_string(), |(claim, _)| claim.key.service.to_string());
-        let since = observed.snapshot.facts().bound_since(*address).map(|since| observed.clocks.time_of(since));
-        found.push(Problem::new(Reason::NodePortBound, object, format!("{address}: {process}")).since(since));
-    }
     found
 }
 
-/// Addresses that no source describes, that the maps contain from before the start, and that had no backend then.
+/// Addresses that no source describes, that the maps contain from before the start, and that had no healthy backend then.
 fn kept(observed: &Observed, found: &mut Vec<Problem>) {
-    let empty = observed.snapshot.kept().filter(|(.., kept)| kept.status == Status::NoBackends);
-    found.extend(empty.map(|(address, entry, kept)| {
-        let cause = format!("no usable backend, as before the start, {}", observed.snapshot.why_kept(entry));
-        let problem = Problem::new(Reason::NoBackends, address.to_string(), cause)
-            .since(Some(observed.clocks.time_of(kept.since)));
-        Problem { command: format!("nodelb trace {address}"), ..problem }
-    }));
+    let snapshot = &observed.snapshot;
+    let service = |entry: &FrontendEntry| Some(snapshot.realised.services.get(&entry.service)?.tag?.service);
+    let all: Vec<_> = snapshot.kept().collect();
+    let usable = all.iter().filter(|(.., kept)| kept.status.is_usable());
+    let usable: BTreeSet<u32> = usable.filter_map(|(_, entry, _)| service(entry)).collect();
+    for (address, entry, kept) in all {
+        let (reason, what) = match kept.status {
+            Status::NoBackends => (Reason::NoBackends, "no usable backend"),
+            Status::LastResort => (Reason::LastResort, "last resort: all failed their health checks"),
+            _ => continue,
+        };
+        let cause = format!("{what}, as before the start, {}", snapshot.why_kept(entry));
+        let since = Some(observed.clocks.time_of(kept.since));
+        // Connections to another address of the service work.
+        let is_part = service(entry).is_some_and(|service| usable.contains(&service));
+        let severity = if is_part { Severity::Warning } else { Severity::Critical };
+        let problem = Problem::new(reason, address.to_string(), cause).severity(severity).since(since);
+        found.push(Problem { command: format!("nodelb trace {address}"), ..problem });
+    }
 }
 
 /// A service port without a healthy backend, and since when.
 type DegradedPort<'a> = (&'a Arc<PortKey>, &'a Arc<Degraded>);
 
 /// Services with ports without a healthy backend. A source that has not reported everything may have more backends, unless
-/// the maps refuse connections because of what it has reported so far.
+/// the rows already say so.
 fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
     let mut ports: BTreeMap<(&ServiceName, Status), Vec<DegradedPort<'_>>> = BTreeMap::new();
-    for (key, degraded) in snapshot.degraded() {
-        let owner = snapshot.facts().owner(&key.service);
-        let is_synced = owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source));
-        if is_synced || snapshot.refuses_at(&key.service) {
-            ports.entry((&key.service, degraded.status)).or_default().push((key, degraded));
-        }
+    for (key, degraded) in snapshot.degraded().filter(|(key, degraded)| takes_effect(snapshot, key, degraded)) {
+        ports.entry((&key.service, degraded.status)).or_default().push((key, degraded));
     }
     for ((name, status), ports) in ports {
         let Some((key, last)) = ports.iter().max_by_key(|(_, degraded)| (degraded.had_backends, degraded.since)) else {
@@ -86,6 +87,21 @@ fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>
         };
         found.push(problem.severity(effects.severity(name)).since(since));
     }
+}
+
+/// Whether connections get what the port's state says. Its addresses may stay as before the start for now.
+fn takes_effect(snapshot: &Snapshot, key: &PortKey, degraded: &Degraded) -> bool {
+    let status = |address: L4Addr| {
+        let row = snapshot.rows.get(&address)?;
+        let own = row.claims().iter().position(|claim| claim.key.service == key.service)?;
+        Some(snapshot.status_of(row, own, address).status)
+    };
+    let statuses: Vec<Status> = snapshot.addresses_of(&key.service).into_iter().filter_map(status).collect();
+    let owner = snapshot.facts().owner(&key.service);
+    if owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source)) {
+        return statuses.is_empty() || statuses.iter().any(|it| !matches!(it, Status::Kept | Status::Pending));
+    }
+    statuses.contains(&degraded.status)
 }
 
 fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: &Degraded) -> Problem {
@@ -214,6 +230,11 @@ struct Concerned {
 fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
     let mut concerned = Unserved::new();
     let snapshot = &observed.snapshot;
+    let objects = |reason: Reason| -> BTreeSet<String> {
+        found.iter().filter(|problem| problem.reason == reason).map(|problem| problem.object.clone()).collect()
+    };
+    let (without, failed) = (objects(Reason::NoBackends), objects(Reason::LastResort));
+    let waits = |address| snapshot.is_ready || snapshot.realised.reaches_any(address);
     for (address, place) in &observed.summary.claims {
         let Some(row) = snapshot.rows.get(address) else { continue };
         let Some(claim) = row.claims().get(*place) else { continue };
@@ -223,14 +244,21 @@ fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem
             Status::Conflict => Reason::Conflict,
             Status::Refused if claim.target.is_ok() => Reason::ReconcileFailing,
             Status::Refused => Reason::Refused,
-            Status::Kept if claim.target.is_err() => Reason::Refused,
-            Status::Pending if snapshot.is_ready && since.age(observed.clocks.time) > PENDING_AFTER => Reason::Pending,
-            Status::NoBackends if snapshot.is_degraded(claim) => continue,
+            Status::Kept | Status::LastResort if claim.target.is_err() => Reason::Refused,
+            Status::Kept | Status::LastResort if *place > 0 => Reason::Conflict,
+            Status::Pending if waits(*address) && since.age(observed.clocks.time) > PENDING_AFTER => Reason::Pending,
+            Status::NoBackends if without.contains(&claim.key.service.to_string()) => continue,
             Status::NoBackends if row.status.status == Status::NoBackends => Reason::NoBackends,
             Status::NoBackends => Reason::NoLocalBackend,
+            Status::LastResort if !failed.contains(&claim.key.service.to_string()) => Reason::LastResort,
             _ => continue,
         };
         let text = || match (reason, &status.error) {
+            (Reason::LastResort, _) if claim.inside_local => {
+                "last resort: every backend on this node failed its health checks (internalTrafficPolicy: Local)"
+                    .to_owned()
+            }
+            (Reason::LastResort, _) => "last resort: every backend in use failed its health checks".to_owned(),
             (Reason::NoLocalBackend, _) => "no backend on this node (internalTrafficPolicy: Local)".to_owned(),
             (_, Some(error)) => error.to_string(),
             (Reason::NoBackends, None) => "no usable backend in the kernel yet".to_owned(),
@@ -311,6 +339,7 @@ fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Prob
 /// Services with some backends that failed their health checks.
 fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
+    let since = last_changes_by_checks(observed);
     for name in snapshot.facts().quarantined() {
         let backends = reports::backends(snapshot, &Filter::for_service(name));
         let mut failed = backends.iter().filter(|row| row.state == BackendState::Quarantined).peekable();
@@ -325,12 +354,30 @@ fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
             backends.len(),
             first.address
         );
-        // The checks changed the service last, or else its source did.
-        let is_own = |event: &Event| event.port.as_ref().is_some_and(|port| port.service == *name);
-        let last = observed.history.latest_first().find(|record| is_own(&record.event));
         let problem = Problem::new(Reason::BackendsQuarantined, name.to_string(), cause);
-        found.push(problem.since(last.map(|record| Time(record.at))));
+        found.push(problem.since(since.get(name).copied()));
     }
+}
+
+/// When health checks changed the services last, or else when anything did.
+fn last_changes_by_checks(observed: &Observed) -> BTreeMap<&ServiceName, Time> {
+    let facts = observed.snapshot.facts();
+    let (mut by_checks, mut by_any) = (BTreeMap::new(), BTreeMap::new());
+    if facts.quarantined().next().is_none() {
+        return by_any;
+    }
+    for record in observed.history.latest_first() {
+        let Some(port) = &record.event.port else { continue };
+        if facts.quarantine(&port.service).is_none() {
+            continue;
+        }
+        by_any.entry(&port.service).or_insert(Time(record.at));
+        if record.event.cause.is_of_checks() {
+            by_checks.entry(&port.service).or_insert(Time(record.at));
+        }
+    }
+    by_any.extend(by_checks);
+    by_any
 }
 
 /// Services with drains, also those of backends that no source reports now.

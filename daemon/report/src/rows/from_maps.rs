@@ -9,6 +9,7 @@ use super::services::{BackendRow, FrontendRow};
 use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
 use crate::explain::reports::{distinct, port_keys};
 use crate::explain::rows::OutsideAccess;
+use nodelb_core::before::Statuses;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::Record;
@@ -24,6 +25,9 @@ use nodelb_core::state::status::Status;
 use nodelb_core::text::filled;
 use nodelb_core::trace::{destination, lookup_frontend};
 
+/// Why the daemon's health checks matter while it does not run.
+const LAST_RESORT: &str = "every backend failed its health checks while the daemon ran, and none is checked now";
+
 /// The names of service ports that may be in the maps. An entry contains only hashes of its owner's name.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -33,6 +37,8 @@ pub struct Names {
     backends: BTreeMap<PortKey, BTreeSet<L4Addr>>,
     /// The backends that an operator drains.
     pub drains: BTreeMap<ServiceName, Drains>,
+    /// The statuses that the daemon has stored.
+    pub statuses: Statuses,
 }
 
 impl Names {
@@ -82,6 +88,13 @@ impl Names {
         }
     }
 
+    /// Whether every backend of the entry failed its health checks while the daemon ran.
+    fn is_last_resort(&self, address: L4Addr, entry: Option<&Arc<ServiceEntry>>) -> bool {
+        let tag = entry.and_then(|entry| entry.tag);
+        let stored = tag.and_then(|tag| self.statuses.get(&(address, tag.service)));
+        stored.is_some_and(|stored| stored.status == Status::LastResort)
+    }
+
     fn of(&self, entry: &ServiceEntry) -> Option<&Arc<PortKey>> {
         self.ports.get(entry.tag.as_ref()?)?.as_ref()
     }
@@ -125,6 +138,8 @@ pub struct MapMatch<'a> {
     pub backends: Vec<(L4Addr, usize)>,
     /// The backends that an operator drains.
     pub drained: Vec<(L4Addr, &'a Drain)>,
+    /// Whether every backend failed its health checks while the daemon ran.
+    pub is_last_resort: bool,
 }
 
 impl MapContent {
@@ -174,16 +189,26 @@ impl MapContent {
         if !drained.is_empty() {
             flags.push(format!("Drained={}", drained.len()));
         }
+        let is_last_resort = !backends.is_empty() && self.names.is_last_resort(address, entry);
+        if is_last_resort {
+            flags.push("LastResort".into());
+        }
         let error = drained.first().filter(|_| backends.is_empty()).map(|(at, drain)| format!("{at} is {drain}"));
+        let error = error.or_else(|| is_last_resort.then(|| LAST_RESORT.into()));
         if is_local {
             flags.push("Local".into());
         }
+        let status = match () {
+            () if backends.is_empty() => Status::NoBackends,
+            () if is_last_resort => Status::LastResort,
+            () => Status::Ok,
+        };
         FrontendRow {
             address,
             kind: self.kind(address, port).map(|kind| kind.to_string()),
             service: port.map(|port| port.service.to_string()),
             port: port.and_then(|port| filled(&port.port)),
-            status: if backends.is_empty() { Status::NoBackends } else { Status::Ok },
+            status,
             backends,
             flags,
             outside: self.access(address).to_string(),
@@ -243,6 +268,7 @@ impl MapContent {
             affinity_seconds: entry.map_or(0, |entry| entry.affinity_seconds),
             backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
             drained: self.names.drained(port, entry),
+            is_last_resort: self.names.is_last_resort(at, entry),
         };
         MapTrace { result, found: Some(found) }
     }

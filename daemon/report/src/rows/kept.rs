@@ -1,4 +1,5 @@
-//! Rows about what the maps contain from before the start and no source describes. The maps contain no names.
+//! Rows about what the maps contain from before the start and no source describes. The maps contain no names; those that
+//! the previous run has stored are used.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +7,13 @@ use super::from_maps::slot_rows;
 use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
 use crate::explain::outside;
 use crate::explain::reports::distinct;
-use crate::explain::rows::OutsideAccess;
 use nodelb_core::before::Lasting;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::TrafficPolicy;
 use nodelb_core::model::time::Clocks;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
+use nodelb_core::state::entries::{FrontendEntry, ServiceId};
 
 /// The rows of `/frontends`, by address.
 pub(super) fn frontends<'a>(
@@ -25,14 +25,15 @@ pub(super) fn frontends<'a>(
     let kept = kept.filter(|(.., kept)| filter.status.is_none_or(|wanted| kept.status == wanted));
     kept.map(move |(address, entry, Lasting { status, since })| {
         let service = snapshot.realised.services.get(&entry.service);
+        let named = snapshot.former_port(entry.service);
         FrontendRow {
             address,
             kind: None,
-            service: None,
-            port: None,
+            service: named.map(|port| port.service.to_string()),
+            port: named.map(|port| port.port.to_string()).filter(|port| !port.is_empty()),
             backends: service.map(|service| distinct(service.view(entry.inside_local))).unwrap_or_default(),
             flags: Vec::new(),
-            outside: access(snapshot, address).to_string(),
+            outside: outside::access_as_before(snapshot, address).to_string(),
             status,
             since: Some(clocks.time_of(since)),
             error: Some(why(snapshot, entry)),
@@ -43,7 +44,7 @@ pub(super) fn frontends<'a>(
 /// The rows of `/services`: one for each service port.
 pub(super) fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceRow> {
     let ports = ports(snapshot, filter).into_iter();
-    let rows = ports.filter_map(|(id, addresses)| service(snapshot, snapshot.realised.services.get(&id)?, &addresses));
+    let rows = ports.filter_map(|(id, addresses)| service(snapshot, id, &addresses));
     rows.filter(|row| filter.status.is_none_or(|status| row.status == status)).collect()
 }
 
@@ -57,11 +58,15 @@ pub(super) fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendRow> 
 
 type Kept<'a> = (L4Addr, &'a FrontendEntry, Lasting);
 
-/// The addresses that the filter accepts. None of them has a known service or type.
+/// The addresses that the filter accepts. None of them has a known type.
 fn addresses<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = Kept<'a>> + 'a {
-    let is_any = filter.service.is_none() && filter.namespace.is_none() && filter.kind.is_none();
-    let kept = is_any.then(|| snapshot.kept()).into_iter().flatten();
-    kept.filter(|(address, ..)| filter.address.is_none_or(|addr| address.addr == addr))
+    let is_any = filter.service.is_none() && filter.namespace.is_none();
+    let is_meant = move |(address, entry, _): &Kept<'_>| {
+        let is_named = || snapshot.former_port(entry.service).is_some_and(|port| filter.accepts(&port.service));
+        filter.address.is_none_or(|addr| address.addr == addr) && (is_any || is_named())
+    };
+    let kept = filter.kind.is_none().then(|| snapshot.kept()).into_iter().flatten();
+    kept.filter(is_meant)
 }
 
 fn ports<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> BTreeMap<ServiceId, Vec<Kept<'a>>> {
@@ -70,7 +75,8 @@ fn ports<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> BTreeMap<ServiceId, 
     ports
 }
 
-fn service(snapshot: &Snapshot, entry: &ServiceEntry, addresses: &[Kept<'_>]) -> Option<ServiceRow> {
+fn service(snapshot: &Snapshot, id: ServiceId, addresses: &[Kept<'_>]) -> Option<ServiceRow> {
+    let entry = snapshot.realised.services.get(&id)?;
     let (first, of_first, _) = addresses.first()?;
     let is_local = |view: fn(&FrontendEntry) -> bool| {
         let is_any = addresses.iter().any(|(_, entry, _)| view(entry));
@@ -80,14 +86,14 @@ fn service(snapshot: &Snapshot, entry: &ServiceEntry, addresses: &[Kept<'_>]) ->
         addresses.iter().map(|(address, ..)| format!("{}/{}", address.port, address.protocol)).collect();
     ports.dedup();
     Some(ServiceRow {
-        service: None,
+        service: snapshot.former_port(id).map(|port| port.service.to_string()),
         source: entry.tag.map(|tag| tag.source.to_string()).unwrap_or_default(),
         ports,
         internal_policy: is_local(|entry| entry.inside_local),
         external_policy: is_local(|entry| entry.outside_local),
         affinity: (entry.affinity_seconds > 0).then_some(entry.affinity_seconds.into()),
         frontends: addresses.len() as u64,
-        outside: addresses.iter().map(|(address, ..)| access(snapshot, *address)).min()?.to_string(),
+        outside: addresses.iter().map(|(address, ..)| outside::access_as_before(snapshot, *address)).min()?.to_string(),
         backends: distinct(&entry.cluster).len() as u64,
         selectable: distinct(entry.view(of_first.inside_local)).len() as u64,
         status: addresses.iter().map(|(.., kept)| kept.status).max_by_key(|status| status.badness())?,
@@ -98,15 +104,6 @@ fn service(snapshot: &Snapshot, entry: &ServiceEntry, addresses: &[Kept<'_>]) ->
 
 fn why(snapshot: &Snapshot, entry: &FrontendEntry) -> String {
     format!("in use as before the start, {}", snapshot.why_kept(entry))
-}
-
-/// Whether clients outside the node are served at the address.
-fn access(snapshot: &Snapshot, address: L4Addr) -> OutsideAccess {
-    match snapshot.realised.outside.contains_key(&address) {
-        _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
-        true => outside::access_now(snapshot),
-        false => OutsideAccess::NodeOnly,
-    }
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ rows! {
         role: String = one_of("Role", &ROLES),
         /// The state of nodelb's programs there.
         programs: String = one_of("Programs", &PROGRAMS),
+        /// Where packets are translated by XDP, or why not; absent if XDP is off.
+        xdp: Option<String> = text("XDP"),
         /// The addresses with which the node appears at the other end.
         source_addresses: Vec<String> = list("Source-Addresses"),
         /// The maximum size of a packet, in bytes.

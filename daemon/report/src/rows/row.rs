@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strum::VariantNames;
 
 use crate::output::schema::Schema;
 use crate::output::table::{Cell, Table};
@@ -145,7 +146,7 @@ macro_rules! words {
     ($($type:ty),*) => {
         $(impl ToCell for $type {
             fn to_cell(&self, _: Time) -> Cell<'_> {
-                Cell::Text(Self::NAMES[*self as usize].into())
+                Cell::Text(Self::VARIANTS[*self as usize].into())
             }
         })*
     };

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::VariantNames;
 
 use super::answer::{Answer, answers};
 use super::row::{Micros, ToCell, rows};
@@ -28,7 +29,7 @@ rows! {
         address: L4Addr = name("Address"),
         /// The type of the address, such as `ClusterIP`; absent if unknown: without the daemon, or with the status Kept.
         #[serde(rename = "type")]
-        kind: Option<String> = one_of("Type", &FrontendKind::NAMES).spare(),
+        kind: Option<String> = one_of("Type", FrontendKind::VARIANTS).spare(),
         /// The service that claims the address; absent if unknown, as the type.
         service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
@@ -38,9 +39,9 @@ rows! {
         /// Special properties, such as `Affinity=10800s` or `Local`.
         flags: Vec<String> = list("Flags").spare(),
         /// Whether clients outside the node are served, or why not.
-        outside: String = exceptions("Outside", &OutsideAccess::NAMES, &OutsideAccess::USUAL).spare(),
+        outside: String = exceptions("Outside", OutsideAccess::VARIANTS, &OutsideAccess::USUAL).spare(),
         /// Whether connections reach a backend, and if not, why.
-        status: Status = one_of("Status", &Status::NAMES),
+        status: Status = one_of("Status", Status::VARIANTS),
         /// The time since which it has this status; absent if unknown, as the type.
         since: Option<Time> = age("Since"),
         /// Why the status is not OK, with the remedy, and other problems of the address.
@@ -64,13 +65,13 @@ rows! {
         /// The number of addresses that the service claims.
         frontends: u64 = number("Frontends").spare(),
         /// Whether clients outside the node are served at any of its addresses, or why not.
-        outside: String = exceptions("Outside", &OutsideAccess::NAMES, &OutsideAccess::USUAL).spare(),
+        outside: String = exceptions("Outside", OutsideAccess::VARIANTS, &OutsideAccess::USUAL).spare(),
         /// The number of backends.
         backends: u64 = number("Backends"),
         /// The number of backends that new connections can reach.
         selectable: u64 = number("Selectable"),
         /// The worst status of its addresses.
-        status: Status = one_of("Status", &Status::NAMES),
+        status: Status = one_of("Status", Status::VARIANTS),
         /// The file or object that describes the service.
         origin: Option<String> = text("Origin").wide(),
         /// The first problem.
@@ -86,7 +87,7 @@ rows! {
         /// The port name; absent for an unnamed port.
         port: Option<String> = name("Port").spare(),
         /// The state according to the source and nodelb's own health checks; absent if unknown, as the service.
-        state: Option<BackendState> = one_of("State", &BackendState::NAMES),
+        state: Option<BackendState> = one_of("State", BackendState::VARIANTS),
         /// The share of new connections relative to the other backends.
         weight: u64 = number("Weight").wide(),
         /// The node; absent if unknown.
@@ -94,7 +95,7 @@ rows! {
         /// The zone; absent if unknown.
         zone: Option<String> = text("Zone").wide(),
         /// Whether new connections can reach the backend, and if not, the reason.
-        choice: Choice = one_of("Choice", &Choice::NAMES),
+        choice: Choice = one_of("Choice", Choice::VARIANTS),
         /// The file or object that contains the backend.
         origin: Option<String> = text("Origin").wide(),
         /// Why the backend is refused, who drains it until when, or the last error of its health checks.
@@ -112,7 +113,7 @@ rows! {
         /// The service port, such as `http/TCP/IPv4`.
         port: Option<String> = name("Port"),
         /// The kind of the change.
-        what: What = one_of("What", &What::NAMES),
+        what: What = one_of("What", What::VARIANTS),
         /// The object that caused the change.
         object: Option<String> = text("Object"),
         /// The version of the object.
@@ -184,7 +185,7 @@ static SHORT: Schema<[Column; 6]> = Schema {
     columns: [
         Column::age("Age"),
         Column::name("Service"),
-        Column::one_of("Change", &What::NAMES),
+        Column::one_of("Change", What::VARIANTS),
         Column::list("Backends"),
         Column::duration("Applied").spare(),
         Column::text("Cause"),

@@ -4,6 +4,7 @@ use std::slice;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use strum::VariantNames;
 
 use super::answer::{Answer, answers};
 use super::row::{rows, table};
@@ -26,7 +27,7 @@ rows! {
         /// single service, if nodelb reads only some: `services/shop`.
         path: String = name("Path"),
         /// Whether nodelb serves the current content of the place.
-        state: SourceState = one_of("State", &SourceState::NAMES),
+        state: SourceState = one_of("State", SourceState::VARIANTS),
         /// The number of services read from it.
         services: u64 = number("Services"),
         /// The number of slices read from it.

@@ -4,6 +4,7 @@ use std::slice;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::VariantNames;
 
 use super::answer::{Answer, answers};
 use super::row::{rows, table};
@@ -26,9 +27,9 @@ rows! {
         /// The service port; absent for an unknown id.
         service: Option<String> = name("Service"),
         /// The view for clients on this node.
-        inside: String = one_of("Inside", &ViewKind::NAMES).spare(),
+        inside: String = one_of("Inside", ViewKind::VARIANTS).spare(),
         /// The view for clients outside of it.
-        outside: String = one_of("Outside", &ViewKind::NAMES).spare(),
+        outside: String = one_of("Outside", ViewKind::VARIANTS).spare(),
     }
 
     /// The sizes of a service port's views.
@@ -54,7 +55,7 @@ rows! {
         /// The service port; absent for an unknown id.
         service: Option<String> = name("Service"),
         /// The view.
-        view: String = one_of("View", &ViewKind::NAMES),
+        view: String = one_of("View", ViewKind::VARIANTS),
         /// The backend.
         backend: String = name("Backend"),
         /// The id of the backend.
@@ -84,7 +85,7 @@ rows! {
     /// A difference between source, memory and kernel.
     DifferenceRow in "differences" {
         /// The two sides that disagree.
-        between: String = one_of("Between", &Between::NAMES),
+        between: String = one_of("Between", Between::VARIANTS),
         /// The subject: an address, a service port or a hook.
         what: String = name("What"),
         /// The service concerned.
@@ -116,7 +117,7 @@ rows! {
         /// The client.
         from: String = text("From"),
         /// The result.
-        verdict: String = one_of("Verdict", &ConnectResult::NAMES),
+        verdict: String = one_of("Verdict", ConnectResult::VARIANTS),
         /// The error that the client gets; absent unless the connection is refused.
         errno: Option<String> = text("Errno"),
         /// The service.
@@ -126,7 +127,7 @@ rows! {
         /// The address of the service that matched.
         frontend: Option<String> = name("Frontend").spare(),
         /// The view from which a backend is chosen.
-        view: Option<String> = one_of("View", &ViewKind::NAMES).spare(),
+        view: Option<String> = one_of("View", ViewKind::VARIANTS).spare(),
         /// The number of backends in it; absent unless the connection is forwarded.
         backends: Option<u64> = number("Backends"),
         /// Whether the kernel has the address.
@@ -147,9 +148,9 @@ rows! {
         address: String = name("Address"),
         /// The state according to the source and nodelb's own health checks; absent if unknown, which happens only
         /// without the daemon.
-        state: Option<BackendState> = one_of("State", &BackendState::NAMES),
+        state: Option<BackendState> = one_of("State", BackendState::VARIANTS),
         /// Whether new connections can reach the backend, and if not, the reason.
-        choice: Choice = one_of("Choice", &Choice::NAMES),
+        choice: Choice = one_of("Choice", Choice::VARIANTS),
         /// The share of new connections.
         share: Option<String> = text("Share"),
         /// The node; absent if unknown.

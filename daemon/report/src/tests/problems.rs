@@ -1,14 +1,15 @@
 use std::sync::Arc;
 
 use super::{
-    ApiserverState, DroppedPackets, HOOKS, Observed, Problem, Reason, Reloads, Severity, TableUsage, is_ready, problems,
+    ApiserverState, DroppedPackets, HOOKS, Observed, Problem, Reason, Reloads, Severity, TableUsage, Untranslated,
+    is_ready, problems,
 };
 use crate::check::Check;
 use crate::explain::reports;
 use crate::explain::summary::Summary;
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{Event, History, Stamp, What};
@@ -26,6 +27,7 @@ use nodelb_core::model::service::{
 use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::MapState;
+use nodelb_core::state::status::Status;
 
 const LIMITS: Limits = Limits { frontends: 9, services: 9, slots: 30, affinity: 4, outside: 0, source_ranges: 0 };
 /// The time of day of the first moment.
@@ -48,19 +50,25 @@ impl Node {
     }
 
     fn configured(limits: Limits, unchecked: &[Source]) -> Self {
+        let mut node = Self::started(limits, unchecked);
+        node.send([Source::Files, Source::Kubernetes].map(|source| Change::Synced { source, incomplete: None }));
+        node
+    }
+
+    /// No source has reported everything yet.
+    fn started(limits: Limits, unchecked: &[Source]) -> Self {
+        Self::started_with(limits, unchecked, MapState::default())
+    }
+
+    /// The maps contain this.
+    fn started_with(limits: Limits, unchecked: &[Source], content: MapState) -> Self {
         let config = EngineConfig {
             sources: [Source::Files, Source::Kubernetes].into(),
             unchecked_sources: unchecked.iter().copied().collect(),
             max_services: 8,
             ..EngineConfig::default()
         };
-        let mut node = Self {
-            engine: Engine::new(config, MapState::default()),
-            maps: MemoryDatapath::new(limits),
-            now: Moment(0),
-        };
-        node.send([Source::Files, Source::Kubernetes].map(|source| Change::Synced { source, incomplete: None }));
-        node
+        Self { engine: Engine::new(config, content), maps: MemoryDatapath::new(limits), now: Moment(0) }
     }
 
     /// Sends the changes a minute after the previous ones.
@@ -206,18 +214,12 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
         health_check: Some(HealthCheck { last_resort, ..HealthCheck::default() }.into()),
         ..service("shop/web", "198.51.100.1:80")
     };
-    let failed = |backends: &[&str]| {
-        let failures = backends.iter().map(|it| it.parse::<L4Addr>().unwrap());
-        let failures = failures.map(|it| ((it.addr, it.port), "connection refused".into()));
-        Change::Quarantine("shop/web".parse().unwrap(), failures.collect())
-    };
-    let both = ["192.0.2.1:80", "192.0.2.2:80"];
-    node.send([Change::UpsertService(checked(true)), slice("shop/web", &both), failed(&both[..1])]);
+    node.send([Change::UpsertService(checked(true)), slice("shop/web", &BOTH), failed(&BOTH[..1])]);
     let found = node.problems();
     assert_eq!(only(&found).reason, Reason::BackendsQuarantined);
     let cause = "1 of 2 backends failed their health checks: 192.0.2.1:80/TCP: connection refused";
     assert_eq!(only(&found).cause, cause);
-    node.send([failed(&both)]);
+    node.send([failed(&BOTH)]);
     let found = node.problems();
     assert_eq!((only(&found).reason, only(&found).severity), (Reason::LastResort, Severity::Critical));
     node.send([Change::UpsertService(checked(false))]);
@@ -356,6 +358,152 @@ fn a_policy_without_a_backend_on_this_node_is_critical() {
     node.send([Change::UpsertService(local), slice("shop/web", &["192.0.2.1:80"])]);
     let found = node.problems();
     assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoLocalBackend, Severity::Critical));
+}
+
+#[test]
+fn last_resort_is_a_problem_before_the_source_has_reported_everything() {
+    let mut node = Node::started(LIMITS, &[]);
+    let check = Some(HealthCheck { last_resort: true, ..HealthCheck::default() }.into());
+    let checked = Service { health_check: check, ..service("shop/web", "198.51.100.1:80") };
+    node.send([Change::UpsertService(checked), slice("shop/web", &BOTH[..1]), failed(&BOTH[..1])]);
+    let found = node.problems();
+    assert!(found.iter().any(|problem| problem.reason == Reason::LastResort), "{found:#?}");
+}
+
+/// A service of which clients on this node get the backends on this node alone.
+fn local(last_resort: bool) -> Change {
+    let check = Some(HealthCheck { last_resort, ..HealthCheck::default() }.into());
+    let service = service("shop/web", "198.51.100.1:80");
+    Change::UpsertService(Service { internal_policy: TrafficPolicy::Local, health_check: check, ..service })
+}
+
+/// The first backend is on this node, the other one is not.
+fn of_two_nodes(backends: &[&str]) -> Change {
+    let Change::UpsertSlice(mut slice) = slice("shop/web", backends) else { panic!("a slice") };
+    slice.ports[0].backends.iter_mut().filter(|it| it.addr.to_string() == "192.0.2.1").for_each(|backend| {
+        backend.node = Some("".into());
+    });
+    Change::UpsertSlice(slice)
+}
+
+fn failed(backends: &[&str]) -> Change {
+    let failures = backends.iter().map(|it| it.parse::<L4Addr>().unwrap());
+    let failures = failures.map(|it| ((it.addr, it.port), "connection refused".into()));
+    Change::Quarantine("shop/web".parse().unwrap(), failures.collect())
+}
+
+const BOTH: [&str; 2] = ["192.0.2.1:80", "192.0.2.2:80"];
+
+/// Found as: refused since the creation of the service, and after that OK since then.
+#[test]
+fn no_backend_on_this_node_has_the_time_of_its_beginning_and_of_its_end() {
+    let at: L4Addr = "198.51.100.1:80".parse().unwrap();
+    let mut node = Node::new();
+    node.send([local(true), of_two_nodes(&BOTH)]);
+    assert_eq!(node.problems(), []);
+    node.send([of_two_nodes(&BOTH[1..])]);
+    let (begun, found) = (Some(Time(START + node.now.0)), node.problems());
+    assert_eq!((only(&found).reason, only(&found).since), (Reason::NoLocalBackend, begun));
+    node.send([of_two_nodes(&BOTH)]);
+    let snapshot = node.engine.snapshot(node.now);
+    let status = snapshot.status_of(&snapshot.rows[&at], 0, at);
+    assert_eq!((status.status, status.since), (Status::Ok, node.now));
+}
+
+/// Found as: OK, while every connection of the node went to the only backend there, which failed its health checks.
+#[test]
+fn a_last_resort_of_the_backends_on_this_node_is_one_although_others_are_healthy() {
+    let mut node = Node::new();
+    node.send([local(true), of_two_nodes(&BOTH)]);
+    node.send([failed(&BOTH[..1])]);
+    let (begun, found) = (Some(Time(START + node.now.0)), node.problems());
+    let problem = found.iter().find(|it| it.reason == Reason::LastResort).expect("a last resort");
+    assert_eq!((problem.severity, problem.since), (Severity::Critical, begun), "{found:#?}");
+    node.send([failed(&[])]);
+    assert_eq!(node.problems(), []);
+}
+
+/// Found as: critical and refused, while all clients had the previous backends.
+#[test]
+fn a_change_that_the_maps_do_not_accept_is_critical_only_if_connections_are_lost() {
+    let mut node = Node::with(Limits { slots: 3, ..LIMITS });
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &BOTH[..1])]);
+    assert_eq!(node.problems(), []);
+    node.send([slice("shop/web", &["192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80", "192.0.2.4:80"])]);
+    let found = node.problems();
+    assert_eq!(
+        (only(&found).reason, only(&found).severity),
+        (Reason::ReconcileFailing, Severity::Warning),
+        "{found:#?}"
+    );
+}
+
+/// Found as: held, and a warning, while every connection went to a backend that failed its health checks.
+#[test]
+fn a_held_list_of_which_every_backend_failed_is_a_last_resort() {
+    let mut node = Node::new();
+    let check = Some(HealthCheck::default().into());
+    let checked = Service { health_check: check, ..service("shop/web", "198.51.100.1:80") };
+    let Change::UpsertSlice(mut held) = slice("shop/web", &BOTH) else { panic!("a slice") };
+    held.problem = Some("SERVFAIL".into());
+    node.send([Change::UpsertService(checked), slice("shop/web", &BOTH)]);
+    node.send([Change::UpsertSlice(held), failed(&BOTH)]);
+    node.send([]);
+    let found = node.problems();
+    let problem = found.iter().find(|it| it.reason == Reason::LastResort).expect("a last resort");
+    assert_eq!(problem.severity, Severity::Critical, "{found:#?}");
+}
+
+/// Found as: kept, and the backends "are not used", while the maps had no others.
+#[test]
+fn a_list_from_earlier_starts_of_which_every_backend_failed_is_a_last_resort() {
+    let mut node = Node::new();
+    let check = Some(HealthCheck { last_resort: false, ..HealthCheck::default() }.into());
+    let checked = Service { health_check: check, ..service("shop/web", "198.51.100.1:80") };
+    let described = [Change::UpsertService(checked), slice("shop/web", &BOTH)];
+    node.send(described.clone());
+    let maps = node.maps.dump().unwrap();
+    node = Node { maps: node.maps, ..Node::started_with(LIMITS, &[], maps) };
+    node.send(described.into_iter().chain([failed(&BOTH)]));
+    let found = node.problems();
+    let problem = found.iter().find(|it| it.reason == Reason::LastResort).expect("a last resort");
+    assert_eq!(problem.severity, Severity::Critical, "{found:#?}");
+    let snapshot = node.engine.snapshot(node.now);
+    let rows: Vec<_> = reports::frontends(&snapshot, &Filter::default()).into_iter().collect();
+    assert_eq!((rows[0].status, rows[0].backends.len()), (Status::LastResort, 2), "{rows:#?}");
+    assert!(rows[0].flags.contains(&"LastResort".to_owned()), "{rows:#?}");
+}
+
+/// Connections are refused, although the list of all nodes is used as a last resort.
+#[test]
+fn a_last_resort_without_a_backend_on_this_node_is_none() {
+    let mut node = Node::new();
+    node.send([local(true), slice("shop/web", &BOTH[..1]), failed(&BOTH[..1])]);
+    let found = node.problems();
+    assert!(found.iter().any(|problem| problem.reason == Reason::NoLocalBackend), "{found:#?}");
+}
+
+/// Clients reach the backends of another service, which had the address before the start.
+#[test]
+fn a_service_that_waits_for_an_address_in_use_is_pending_and_not_without_backends() {
+    const AT: &str = "198.51.100.1:80";
+    let mut node = Node::new();
+    let api = Service { source: Source::Kubernetes, created: Some(1), ..service("shop/api", AT) };
+    let Change::UpsertSlice(list) = slice("shop/api", &["192.0.2.1:80"]) else { panic!("a slice") };
+    let list = Slice { source: Source::Kubernetes, ..list };
+    let kubernetes = [Change::UpsertService(api), Change::UpsertSlice(list)];
+    node.send(kubernetes.clone());
+    let config = EngineConfig {
+        sources: [Source::Files, Source::Kubernetes].into(),
+        max_services: 8,
+        ..EngineConfig::default()
+    };
+    node.engine = Engine::new(config, node.maps.dump().unwrap());
+    let synced = Change::Synced { source: Source::Files, incomplete: None };
+    node.send(kubernetes.into_iter().chain([Change::UpsertService(service("shop/file", AT)), synced]));
+    node.send([]);
+    let of_file: Vec<_> = node.problems().into_iter().filter(|problem| problem.object == "shop/file").collect();
+    assert_eq!((only(&of_file).reason, only(&of_file).severity), (Reason::Pending, Severity::Warning), "{of_file:#?}");
 }
 
 #[test]
@@ -596,6 +744,24 @@ fn the_recent_history_shows_restarts_changes_by_others_and_slow_changes() {
     assert_eq!(reasons(40 * 60_000), []);
 }
 
+/// `systemctl restart nodelb`, three times within half an hour, was reported as a loop of crashes.
+#[test]
+fn planned_restarts_are_no_loop_of_crashes() {
+    let reasons = |whats: &[What]| {
+        let mut history = History::default();
+        for (minute, what) in (0..).zip(whats) {
+            history.add(Event::for_daemon(*what, ""), Stamp { at: START + minute * 60_000, to_kernel: 0 });
+        }
+        let clocks = Clocks { time: Time(START + 10 * 60_000), ..Clocks::default() };
+        let found = problems(&Observed { clocks, history: Arc::new(history), ..Node::new().observed() });
+        found.iter().map(|it| it.reason).collect::<Vec<_>>()
+    };
+    let (start, stop) = (What::Started, What::Stopped);
+    assert_eq!(reasons(&[start, stop, start, stop, start, stop, start, stop, start]), []);
+    assert_eq!(reasons(&[start, start, stop, start, start, stop, start]), [], "two crashes");
+    assert_eq!(reasons(&[start, start, stop, start, start, start]), [Reason::Restarts], "three");
+}
+
 #[test]
 fn the_catalogue_is_complete() {
     assert_eq!(Reason::ALL.len(), Reason::CATALOGUE.len());
@@ -617,6 +783,24 @@ fn a_taken_health_check_port_is_a_notice_while_another_proxy_answers() {
         problem.severity
     };
     assert_eq!((severity(true), severity(false)), (Severity::Notice, Severity::Warning));
+}
+
+/// Found as: with `packets.mode = "drain"`, all new connections from outside were refused, and status found no problems;
+/// the same if no program was attached because it could not be read whether another service proxy is present.
+#[test]
+fn connections_from_outside_without_a_program_are_a_problem() {
+    let found = |has_other_proxy: bool, is_draining: bool, serves_outside_from_files: bool| {
+        let untranslated = Some(Untranslated { reason: "because".into(), is_draining });
+        let summary = Arc::new(Summary { serves_outside_from_files, ..Summary::default() });
+        let found = problems(&Observed { untranslated, has_other_proxy, summary, ..Node::new().observed() });
+        assert!(found.iter().all(|it| (it.reason, it.cause.as_str()) == (Reason::OutsideUntranslated, "because")));
+        found.first().map(|it| it.severity)
+    };
+    assert_eq!(found(false, true, false), Some(Severity::Warning));
+    assert_eq!(found(false, false, false), Some(Severity::Warning));
+    assert_eq!(found(true, true, false), Some(Severity::Notice), "the other proxy has the new ones");
+    assert_eq!(found(true, false, false), None);
+    assert_eq!(found(true, false, true), Some(Severity::Warning), "no other proxy knows services of files");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use strum::IntoEnumIterator;
+
 use crate::explain::reports;
 use crate::explain::rows::FrontendReport;
 use nodelb_core::change::Change;
@@ -54,7 +56,7 @@ fn change(numbers: &mut Numbers) -> Change {
             let specs = (0..=numbers.below(3)).map(|_| FrontendSpec {
                 addr: l4(&format!("198.51.100.{}:1", numbers.below(5))).addr,
                 port: 80 + u16::try_from(numbers.below(2)).unwrap(),
-                kind: FrontendKind::ALL[usize::try_from(numbers.below(5)).unwrap()],
+                kind: FrontendKind::iter().nth(usize::try_from(numbers.below(5)).unwrap()).unwrap(),
             });
             let port = ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends: specs.collect() };
             let created = Some(numbers.below(3)).filter(|created| *created > 0);

@@ -1,5 +1,7 @@
 //! The metrics of the packet path.
 
+use strum::IntoEnumIterator;
+
 use nodelb_datapath::packets::{PacketCounts, REASONS, SweepReason};
 
 use super::family::Exposition;
@@ -29,7 +31,7 @@ pub(super) fn packets(exposition: &mut Exposition, packets: &DeviceOutputs) {
     }
     let devices = latest(&packets.devices);
     let number = |state| devices.devices.iter().filter(|device| device.state() == state).count();
-    exposition.each(&table::PACKET_DEVICES, HookState::ALL.map(|(state, name)| ([name], number(state))));
+    exposition.each(&table::PACKET_DEVICES, HookState::iter().map(|state| ([state.name()], number(state))));
 }
 
 fn counted(exposition: &mut Exposition, counts: &PacketCounts) {

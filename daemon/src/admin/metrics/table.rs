@@ -89,7 +89,7 @@ metrics! {
         "Number of their problems, as shown by `nodelb sources`";
     SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
-        "1 while the directory can be read, no DNS name is held or every watch of the kind works, else 0";
+        "1 while the directory can be read, no DNS name lacks an answer or every watch of the kind works, else 0";
     SOURCE_AGE<2>: Sources, Gauge, "nodelb_source_age_seconds",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
         "Time since the directory was last read or any response about the kind, such as a bookmark, was received; missing before the first";

@@ -234,7 +234,7 @@ impl Hub {
         let state = &*self.state;
         replace(sent, message, "status", &self.steady(status::status(state, now)));
         replace(sent, message, "apiservers", &tables::apiservers(&state.apiservers(), now).apiservers);
-        replace(sent, message, "sources", &tables::sources(&state.sources(now)).sources);
+        replace(sent, message, "sources", &tables::sources(&state.shown_sources(now)).sources);
         let usage = maps::usage(&sent.snapshot.realised, state, now.moment);
         replace(sent, message, "limits", &maps::limits(usage));
     }

@@ -39,6 +39,7 @@ pub(super) fn unsynced() -> AdminState {
         config: watch::channel(Arc::default()).1,
         summaries: Arc::default(),
         nearly_full: Arc::default(),
+        earlier: Arc::default(),
         clock: Arc::new(Now::default),
         started: Moment(0),
     }

@@ -19,6 +19,7 @@ use nodelb_datapath::packets::{ConnectionCount, PacketCounts};
 
 use super::*;
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
+use crate::checks::{CheckOutcome, Condition};
 use crate::datapath::fake::FakeDatapath;
 use crate::devices::{self, sweep::SweepReport};
 use crate::dns::{DnsReport, QueryResult};

@@ -7,6 +7,9 @@ use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
 /// The reason why a backend is not in the view `local`.
 pub(super) const ELSEWHERE: &str = "on another node: the policy is Local";
 
+/// The end of a verdict about backends that are used although they failed.
+pub(super) const LAST_RESORT: &str = "; last resort: every backend failed its health checks";
+
 pub(super) fn errno(result: ConnectResult) -> Option<String> {
     match result {
         ConnectResult::Refused(errno) => Some(errno.to_string()),

@@ -318,6 +318,8 @@ fn a_hold_ends_when_it_was_said_also_after_a_restart() {
     // While the daemon was stopped, the name may have existed; nor has it been gone since a time to come.
     for now in [Moment(310_000), Moment(9_999)] {
         let mut late = restarted(now);
+        assert!(late.entry(&question).unwrap().is_held(), "no address changes at the start");
+        assert_eq!(Some(&*problem(&late)), said.split("; dns.hold").next(), "the end has passed");
         late.answer(&question, gone(), now.plus(1_000), 3_000);
         late.answer(&question, gone(), now.plus(300_999), 3_300);
         assert!(!late.entry(&question).unwrap().is_gone);

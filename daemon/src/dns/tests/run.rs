@@ -9,6 +9,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::filter::Filter;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::node::NodeFacts;
+use nodelb_core::source_report::SourceState;
 use nodelb_core::state::entries::{CANARIES, Realised};
 use nodelb_core::state::status::Status;
 use nodelb_host::clock::Clock;
@@ -51,7 +52,7 @@ fn bounds() -> Bounds {
 fn ask_timeouts() -> DnsTimeouts {
     let [udp, tcp, total] = [100, 5_000, 10_000].map(Duration::from_millis);
     let ask = AskTimeouts { udp, tcp, total };
-    DnsTimeouts { ask, save_every: Duration::from_millis(10), timeout: Duration::from_secs(5) }
+    DnsTimeouts { ask, save_again: Duration::from_millis(10), timeout: Duration::from_secs(5) }
 }
 
 impl Rig {
@@ -122,6 +123,17 @@ impl Rig {
         while let Ok(Some(changes)) = timeout(Duration::from_millis(millis), self.changes.recv()).await {
             self.apply(changes);
         }
+    }
+
+    /// Waits for such a report.
+    async fn reported(&mut self, is_met: impl Fn(&DnsReport) -> bool) {
+        for _ in 0..50 {
+            if is_met(&self.reports.borrow()) {
+                return;
+            }
+            self.settle(200).await;
+        }
+        panic!("{:?}", self.reports.borrow());
     }
 
     fn apply(&mut self, changes: Vec<Change>) {
@@ -254,8 +266,8 @@ async fn a_name_that_was_never_resolved_has_no_backends_and_its_status_says_why(
     })
     .await;
     assert_eq!(rig.backends().len(), 0);
-    rig.settle(1_200).await;
-    assert_eq!(rig.reports.borrow().names[0].state, NameState::Empty);
+    rig.reported(|report| report.names.first().is_some_and(|name| name.problem.is_some())).await;
+    assert_eq!(rig.reports.borrow().names[0].state, NameState::Pending);
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.end().await;
@@ -404,6 +416,23 @@ async fn a_server_that_answers_with_an_error_stays_the_first() {
     rig.end().await;
 }
 
+#[tokio::test]
+async fn a_new_name_that_no_server_answers_for_is_a_failure_although_other_names_have_answers() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    server.set_addresses("web.example", 60, &["192.0.2.1"]);
+    server.set("dead.example", A, Script::Code(ResponseCode::ServFail));
+    let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
+    rig.file(&service("backends = [\"web.example:8080\", \"dead.example:8080\"]")).await;
+    rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
+    rig.reported(|report| {
+        let Some(report) = &report.source else { return false };
+        let is_named = report.problems.iter().any(|it| it.contains("dead.example"));
+        report.state == SourceState::LastGood && is_named
+    })
+    .await;
+    rig.end().await;
+}
+
 /// Names that no server answers for leave room for others.
 #[tokio::test]
 async fn at_most_half_of_the_open_questions_have_failed_before() {
@@ -412,7 +441,7 @@ async fn at_most_half_of_the_open_questions_have_failed_before() {
     (0..600).for_each(|n| server.set(&format!("dead-{n}.example"), A, Script::Silence));
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
     rig.file(&service(&format!("backends = [{}]", dead.join(", ")))).await;
-    let is_open = |row: &NameReport| row.state == NameState::Empty && row.due.is_none();
+    let is_open = |row: &NameReport| row.problem.is_some() && row.due.is_none();
     let (mut most, begun) = (0, tokio::time::Instant::now());
     while begun.elapsed() < Duration::from_millis(4_500) {
         rig.settle(20).await;

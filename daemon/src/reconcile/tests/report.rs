@@ -1,7 +1,7 @@
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::{Addr, Family, Protocol};
 use nodelb_core::model::cause::Cause;
-use nodelb_core::model::service::{ServiceName, Source};
+use nodelb_core::model::service::{FrontendKind, FrontendSpec, Service, ServiceName, ServicePort, Source};
 
 use super::*;
 use crate::world::{World, backends, slice_of};
@@ -26,6 +26,20 @@ fn the_journal_says_what_became_of_each_service() {
     let name: ServiceName = "production/service-00004".parse().unwrap();
     let gone = said(&mut world, [Change::RemoveService(name, Source::Kubernetes)]);
     assert!(gone[0].starts_with("production/service-00004 removed (-10.250.0.1:8080/TCP "), "{gone:?}");
+}
+
+/// Found as: the journal said of an own address that it was added, while nodelb refused to serve it.
+#[test]
+fn a_refused_address_is_not_applied_in_the_journal_and_is_named_after_a_start() {
+    let mut world = World::new(1);
+    let name: ServiceName = "shop/own".parse().unwrap();
+    let frontend = FrontendSpec { addr: Addr::LOOPBACK_V4, port: 80, kind: FrontendKind::ClusterIP };
+    let port = ServicePort { name: "".into(), protocol: Protocol::Tcp, frontends: vec![frontend] };
+    let service = Service { ports: vec![port], ..Service::new(name, Source::Kubernetes) };
+    let lines = said(&mut world, [Change::UpsertService(service)]);
+    assert_eq!(lines, ["shop/own added, not served at 1 address"]);
+    let after: Vec<String> = refused(&world.engine.snapshot(world.now)).collect();
+    assert!(after.len() == 1 && after[0].starts_with("shop/own is not served at 127.0.0.1:80/TCP: "), "{after:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::discovery::v1::Endpoint;
+use nodelb_core::before::says_as_before;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::model::cause::HOLD_ENDED;
@@ -89,7 +90,11 @@ pub(super) fn pending(context: &Context<'_>, daemon: &Daemon) -> Option<Finding>
     let is_slow = |row: &&FrontendRow| row.status == Some(Status::Pending) && row.since >= TIMEOUT;
     let rows: Vec<_> = daemon.frontends.iter().filter(is_slow).collect();
     let what = format!("{}: not in the kernel yet", rows.first()?.address);
-    Some(with_rows(context.finding(Kind::Pending, what), &rows))
+    let mut finding = context.finding(Kind::Pending, what);
+    if rows.iter().all(|row| row.error.as_deref().is_some_and(says_as_before)) {
+        finding.severity = Severity::Warning;
+    }
+    Some(with_rows(finding, &rows))
 }
 
 /// The maps do not contain what the daemon wrote. `/diff` says so, which reads them more than once. The rows of

@@ -40,6 +40,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let problems = [
         ("device-failed", devices(failed)),
         ("program-in-front", devices(behind)),
+        ("no-xdp", devices(without_xdp)),
         ("device-excluded", devices(excluded)),
         ("other-programs", devices(of_others)),
         ("forwarding", forwarding(kernel, served_families(context))),
@@ -70,6 +71,12 @@ fn failed(row: &DeviceRow) -> Option<String> {
 /// Returns a device at which a program of other software runs before nodelb's.
 fn behind(row: &DeviceRow) -> Option<String> {
     let why = row.error.as_deref().filter(|_| row.programs == "attached")?;
+    Some(format!("{}: {}", row.device, quoted(why)))
+}
+
+/// Returns a device at which XDP is configured and does not run.
+fn without_xdp(row: &DeviceRow) -> Option<String> {
+    let why = row.xdp.as_deref()?.strip_prefix("none: ")?;
     Some(format!("{}: {}", row.device, quoted(why)))
 }
 

@@ -132,6 +132,9 @@ fn devices_without_programs_and_with_those_of_others_are_found() {
     check("program-in-front", "the program other runs before nodelb's", |packets, _| {
         packets.devices[0].error = Some("the program other runs before nodelb's at ingress".into());
     });
+    check("no-xdp", "eth0: the driver does not support it", |packets, _| {
+        packets.devices[0].xdp = Some("none: the driver does not support it".into());
+    });
     check("device-excluded", "the device eth1", |packets, _| {
         let row = json!({"device": "eth1", "role": "none", "programs": "unused", "reason": "in packets.except"});
         packets.devices.push(typed(row));

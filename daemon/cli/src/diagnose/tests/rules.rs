@@ -248,6 +248,28 @@ static CASES: &[Case] = &[
         &["externalTrafficPolicy is Local"],
     ),
     (
+        "an address that is not in the kernel",
+        |facts| {
+            let row = &mut daemon(facts).frontends[0];
+            (row.status, row.since) = (Some(Status::Pending), 60.0);
+        },
+        Kind::Pending,
+        Severity::Critical,
+        &["not in the kernel yet"],
+    ),
+    (
+        "an address that stays as it was before the start",
+        |facts| {
+            let row = &mut daemon(facts).frontends[0];
+            (row.status, row.since) = (Some(Status::Pending), 60.0);
+            row.error =
+                Some("it stays as it was before nodelb started: kubernetes has not reported everything yet".into());
+        },
+        Kind::Pending,
+        Severity::Warning,
+        &["not in the kernel yet"],
+    ),
+    (
         "load balancer pending",
         |facts| {
             let mut balanced = service();

@@ -1,3 +1,5 @@
+use strum::IntoEnumIterator;
+
 use super::{PacketsConfig, is_outside, source_ranges};
 use crate::model::addr::Family;
 use crate::model::service::{FrontendKind, Service, ServiceName, Source};
@@ -10,7 +12,9 @@ fn service() -> Service {
 
 #[test]
 fn outside_clients_reach_what_kubernetes_exposes_and_what_a_file_says() {
-    let of = |service: &Service, packets| FrontendKind::ALL.map(|kind| is_outside(service, kind, packets));
+    let of = |service: &Service, packets| {
+        FrontendKind::iter().map(|kind| is_outside(service, kind, packets)).collect::<Vec<_>>()
+    };
     // ClusterIP, NodePort, ExternalIP, LoadBalancer, Static.
     assert_eq!(of(&service(), ON), [false, true, true, true, false]);
     assert_eq!(of(&service(), PacketsConfig { cluster_ips: true, ..ON }), [true, true, true, true, false]);

@@ -7,15 +7,18 @@ use imbl::OrdMap;
 
 use super::draft::Draft;
 use crate::claims::Row;
+use crate::compile::guard::Refusal;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
 use crate::engine::Round;
 use crate::engine::failures::Failures;
+use crate::engine::recall::Stood;
 use crate::history::{Addresses, Event, Kernel, What};
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::service::{PortKey, Service, ServiceName, Source};
-use crate::state::entries::{Desired, Realised, ServiceId};
+use crate::state::entries::{Desired, EntryKey, Realised, ServiceId};
+use crate::state::owner::hash_of;
 use crate::table::Table;
 
 /// The engine at the end of a round.
@@ -27,6 +30,8 @@ pub(in crate::engine) struct Context<'a> {
     pub(in crate::engine) realised: &'a Realised,
     pub(in crate::engine) failures: &'a Failures,
     pub(in crate::engine) round: &'a Round,
+    /// The conflicts and holds that the previous run has reported.
+    pub(in crate::engine) stood: &'a Stood,
     /// Whether nothing of the maps at the start is in doubt.
     pub(in crate::engine) is_pruned: bool,
 }
@@ -35,7 +40,7 @@ impl Context<'_> {
     /// Whether the maps contain the changed list.
     pub(super) fn kernel_of(&self, draft: &Draft) -> Kernel {
         let is_written = || draft.after.is_some() && self.realised.services.get(&draft.id) == draft.after.as_ref();
-        match self.failures.services.get(&draft.id) {
+        match self.failures.get(EntryKey::Service(draft.id)) {
             Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
             None if self.is_realised(draft.id) || is_written() => Kernel::Done,
@@ -67,6 +72,17 @@ impl Context<'_> {
     pub(super) fn about_address(&self, key: &Arc<PortKey>, what: What, address: L4Addr, detail: String) -> Event {
         let event = Event::for_port(key, self.source_of(key), what, self.cause_of(key));
         Event { frontends: [address].into_iter().collect(), detail: Some(detail.into()), ..event }
+    }
+
+    /// Whether connections to the address still reach backends of the port's service, as before the start.
+    pub(super) fn is_served(&self, address: L4Addr, key: &PortKey) -> bool {
+        !self.is_pruned && self.realised.serves(address, hash_of(&key.service))
+    }
+
+    /// Why the port's claim to the address is refused, if it is.
+    pub(super) fn refusal(&self, address: L4Addr, key: &PortKey) -> Option<&Arc<Refusal>> {
+        let claims = self.rows.get(&address).map(|row| row.claims()).unwrap_or_default();
+        claims.iter().find(|claim| *claim.key == *key)?.target.as_ref().err()
     }
 
     pub(super) fn owner_of(&self, address: L4Addr) -> Option<&Arc<PortKey>> {

@@ -23,6 +23,8 @@ pub(in crate::engine) struct Draft {
     pub(in crate::engine) trigger: Trigger,
     /// [`What::LastResort`] or [`What::Recovered`], if the round began or ended the use of unhealthy backends.
     pub(in crate::engine) turned: Option<What>,
+    /// What changes for clients that get the backends on this node alone, if these begin or end to have none.
+    pub(in crate::engine) here: Option<&'static str>,
     /// How its addresses change; `None` if they do not.
     pub(in crate::engine) addresses: Option<Box<AddressChange>>,
 }
@@ -58,8 +60,11 @@ impl Draft {
         if let (Some(before), Some(after)) = (&self.before, &self.after) {
             let only_addresses = self.addresses.is_some() && before == after;
             let has_same_backends = added.is_empty() && removed.is_empty();
-            event.detail =
-                if only_addresses || self.turned.is_some() { None } else { detail(before, after, has_same_backends) };
+            event.detail = match self.here {
+                Some(here) => Some(here.into()),
+                None if only_addresses || self.turned.is_some() => None,
+                None => detail(before, after, has_same_backends),
+            };
         }
         let AddressChange { added: frontends, withdrawn } = self.addresses.as_deref().cloned().unwrap_or_default();
         Event { added, removed, frontends, withdrawn, ..event }

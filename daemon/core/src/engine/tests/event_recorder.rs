@@ -435,7 +435,9 @@ fn a_hold_that_ends_without_backends_says_so() {
         (format!("{HOLD_ENDED} (15s) of DNS A record of web.example").into(), Vec::new());
     let round = host.send([Change::UpsertSlice(ended)]);
     assert_eq!(round.released.iter().map(|release| release.reason).collect::<Vec<_>>(), [ReleaseReason::Expired]);
-    assert_eq!(only(round).detail.as_deref(), Some("dns.hold has ended, and connections are refused"));
+    let event = only(round);
+    assert!(event.cause.origin.object.starts_with(HOLD_ENDED));
+    assert_eq!(event.detail.as_deref(), Some("connections are refused"), "the end of the hold is reported once");
     host.send([last_known(None, &["192.0.2.11:80"]), last_known(Some("no server answers"), &["192.0.2.11:80"])]);
     let event = only(host.send([last_known(None, &["192.0.2.11:80"])]));
     assert_eq!((event.what, event.detail.as_deref()), (What::Released, Some("it has backends again")));

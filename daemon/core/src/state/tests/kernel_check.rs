@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::model::addr::L4Addr;
+use crate::model::source_range::SourceRange;
 use crate::state::entries::{BackendId, Slot};
 
 fn l4(text: &str) -> L4Addr {

@@ -130,6 +130,16 @@ fn checks_change_a_list_that_is_not_the_reported_one() {
     assert_eq!(node.list(), [B[2]], "none of the others works");
 }
 
+/// The failed backend is in the maps only: the object that waits for the sync has others.
+#[test]
+fn checks_change_a_list_that_shares_no_backend_with_the_reported_one() {
+    let mut node = Node::restarted(Node::serving(list(&B[..1]), []));
+    node.send([described(), Change::UpsertSlice(list(&B[1..2]))]);
+    assert_eq!(node.list(), [B[0]], "the new one waits");
+    node.send([failed(&B[..1])]);
+    assert_eq!(node.list(), [B[1]]);
+}
+
 #[test]
 fn a_list_that_would_be_empty_stays_until_the_sync() {
     let mut node = Node::restarted(Node::serving(list(&B[..1]), []));

@@ -166,8 +166,7 @@ fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
             let own = |a: &&L4Addr| snapshot.desired.frontends.get(*a).is_some_and(|entry| entry.service == id);
             addresses.iter().filter(own).find_map(error).map(|error| error.to_string())
         }
-        EntryKey::NodeAddress(addr) => snapshot.failed_node_addrs.get(&addr).map(ToString::to_string),
-        EntryKey::Uplink(_) => None,
+        EntryKey::NodeAddress(_) | EntryKey::Uplink(_) => snapshot.failures.get(&key).map(ToString::to_string),
     }
 }
 

@@ -2,7 +2,7 @@ use crate::explain::explanation::{self, Client, ConnectResult, Explanation, Near
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::config::EngineConfig;
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
@@ -178,4 +178,37 @@ fn the_address_of_a_client_determines_its_location() {
     ] {
         assert_eq!(explanation::client_at(&snapshot, addr.parse().unwrap()), client, "{addr}");
     }
+}
+
+/// The services of a node that was restarted without an API server, while a file took the address of one of Kubernetes.
+#[test]
+fn an_address_that_stays_with_another_service_is_a_frontend_of_that_service() {
+    let at = "10.96.7.7:80";
+    let [api, file] = ["shop/api", "shop/file"].map(|name| service(name, &[(at, FrontendKind::ClusterIP)]));
+    let api = Service { source: Source::Kubernetes, created: Some(1), ..api };
+    let Change::UpsertSlice(list) = slice("shop/api", vec![backend("10.1.0.1:8080", "here")]) else { return };
+    let kubernetes =
+        [Change::UpsertService(api), Change::UpsertSlice(Slice { source: Source::Kubernetes, ..list }), node()];
+    let config = EngineConfig {
+        sources: [Source::Files, Source::Kubernetes].into(),
+        max_services: 100,
+        ..EngineConfig::default()
+    };
+    let synced = |source| Change::Synced { source, incomplete: None };
+    let mut maps = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config.clone(), MapState::default());
+    let all = [synced(Source::Files), synced(Source::Kubernetes)];
+    kubernetes.clone().into_iter().chain(all).for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(0));
+    let mut engine = Engine::new(config, maps.dump().unwrap());
+    let taken = [Change::UpsertService(file), synced(Source::Files)];
+    kubernetes.into_iter().chain(taken).for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(1));
+    let explained = explanation(&engine.snapshot(Moment(1)), at, Client::Host);
+    assert_eq!(explained.result, ConnectResult::Forwarded(1));
+    let claims: Vec<(String, Status)> =
+        explained.claims.iter().map(|claim| (claim.service.to_string(), claim.status)).collect();
+    assert_eq!(claims, [("shop/api".into(), Status::Kept), ("shop/file".into(), Status::Pending)]);
+    assert_eq!(explained.backends.iter().map(|it| it.share).collect::<Vec<_>>(), [(1, 1)]);
+    assert_eq!(explained.found.map(|found| found.is_in_kernel), Some(false));
 }

@@ -166,3 +166,16 @@ fn an_ambiguous_tag_has_no_name() {
     content.names.add_service(&services()[0]);
     assert_eq!(content.name_of(id), None);
 }
+
+/// Otherwise a service whose connections fail is OK as soon as the daemon does not run.
+#[test]
+fn without_the_daemon_a_last_resort_stays_one() {
+    let at = l4("198.51.100.1:80");
+    let service = nodelb_core::state::owner::hash_of(&"shop/web".parse().expect("valid in a test"));
+    let failed = nodelb_core::before::Lasting { status: Status::LastResort, since: Moment(0) };
+    let (_, content) = written(Names { statuses: [((at, service), failed)].into_iter().collect(), ..known() });
+    let rows = content.frontends(&Filter::default());
+    let statuses: Vec<Status> = rows.iter().filter(|row| row.address == at).map(|row| row.status).collect();
+    assert_eq!(statuses, [Status::LastResort]);
+    assert!(content.trace(at, Client::Host).found.is_some_and(|found| found.is_last_resort));
+}

@@ -8,7 +8,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
-    Backend, FrontendKind, FrontendSpec, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+    Backend, FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 
 const LIMITS: Limits = Limits { frontends: 9, services: 9, slots: 30, affinity: 4, outside: 0, source_ranges: 0 };
@@ -19,6 +19,11 @@ fn l4(text: &str) -> L4Addr {
 
 /// A node that served `shop/web` at two addresses before the start, with these sources now.
 fn snapshot(now: Source) -> Snapshot {
+    restarted(now, false)
+}
+
+/// The same, and whether the previous run has stored the names of the ports.
+fn restarted(now: Source, is_named: bool) -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 8, ..EngineConfig::default() };
     let (mut maps, [first, second]) = (MemoryDatapath::new(LIMITS), ["198.51.100.1:80", "198.51.100.2:80"].map(l4));
     let spec = |at: L4Addr| FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static };
@@ -44,10 +49,27 @@ fn snapshot(now: Source) -> Snapshot {
     .for_each(|it| before.change(it));
     before.reconcile(&mut maps, Moment(0));
     let mut after = Engine::new(EngineConfig { sources: [now].into(), ..config }, maps.dump().unwrap());
+    let names = before.snapshot(Moment(0));
+    after.recall_ports(names.port_names().filter(|_| is_named).map(|port| PortKey::clone(port)));
     let incomplete = (now == Source::Files).then(|| "a.toml cannot be used".into());
     after.change(Change::Synced { source: now, incomplete });
     after.reconcile(&mut maps, Moment(0));
     after.snapshot(Moment(0))
+}
+
+/// Otherwise `nodelb diagnose` of a service that works says that there is none.
+#[test]
+fn a_kept_service_has_the_name_that_the_previous_run_has_stored() {
+    let snapshot = restarted(Source::Files, true);
+    for (name, number) in [("shop/web", 2), ("shop/other", 0)] {
+        let filter = Filter::for_service(&name.parse().unwrap());
+        let found: Vec<FrontendRow> = frontends(&snapshot, &filter, Clocks::default()).collect();
+        let names: Vec<Option<&str>> = found.iter().map(|row| row.service.as_deref()).collect();
+        assert_eq!(names, vec![Some(name); number]);
+        let services = services(&snapshot, &filter);
+        let names: Vec<Option<&str>> = services.iter().map(|row| row.service.as_deref()).collect();
+        assert_eq!(names, vec![Some(name); number / 2]);
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ export function drawStatus() {
 }
 
 function drawProblems(problems) {
-  const shown = view.problemsOnly ? problems : problems.slice(0, PROBLEMS);
+  const shown = view.problemsOnly ? problems : problems.slice(0, document.body.matches(".kiosk") ? PROBLEMS / 3 : PROBLEMS);
   const rest = problems.length - shown.length;
   replace(byId("problems"),
     element("h2", {}, problems.length ? `${problems.length} problem${problems.length > 1 ? "s" : ""}` : "Problems"),
@@ -90,7 +90,7 @@ export function drawTimeline() {
   replace(byId("records"), ...(shown.length ? shown : [element("li", {}, "No changes are recorded.")]));
 }
 
-const LEVEL = { Held: "warning", LastResort: "warning", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
+const LEVEL = { Held: "warning", LastResort: "critical", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
 
 function record(entry) {
   const backends = [...(entry.added ?? []).map((name) => `+${name}`), ...(entry.removed ?? []).map((name) => `−${name}`),

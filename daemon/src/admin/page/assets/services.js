@@ -63,7 +63,7 @@ export function draw() {
   const list = byId("list");
   list.style.height = `${offsets[rows.length]}px`;
   if (rows.length === 0) {
-    replace(list, element("p", { class: "item error" }, state.services.size ? "No services match." : "No services."));
+    replace(list, element("p", { class: "item error" }, state.services.size ? "No services match." : "No source describes a service."));
     return;
   }
   const first = Math.max(0, rowAt(viewport.scrollTop) - 4);

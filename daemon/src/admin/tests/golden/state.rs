@@ -190,6 +190,7 @@ fn devices() -> DevicesReport {
         kind: "physical".into(),
         mtu: 1_500,
         l2_length: 14,
+        xdp: nodelb_datapath::XdpFit::Fits,
         is_v4_source: false,
         is_v6_source: false,
         is_strict: false,
@@ -197,14 +198,20 @@ fn devices() -> DevicesReport {
         v6: None,
         role,
     };
-    let report =
-        |device: Device| DeviceReport { is_attached: device.role == Role::Uplink, device, error: None, ahead: None };
+    let report = |device: Device| DeviceReport {
+        is_attached: device.role == Role::Uplink,
+        device,
+        error: None,
+        ahead: None,
+        xdp: None,
+    };
     DevicesReport {
         failure: None,
         has_other_proxy: false,
         decision: Some(Decision {
             activity: Activity::On,
             reason: "packets.mode is \"on\", and no other service proxy was found".into(),
+            is_needed: true,
         }),
         method: Some(HookMethod::Tcx),
         repairs: 0,

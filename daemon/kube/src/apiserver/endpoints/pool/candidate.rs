@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
 }
 
 /// The state of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display, strum::EnumIter)]
 pub enum ServerStatus {
     /// Not known yet.
     Untried,
@@ -39,17 +39,6 @@ pub enum ServerStatus {
     Failed,
     /// It responds, but nodelb cannot use it: wrong certificate, rejected credentials, or another cluster.
     Refused,
-}
-
-impl ServerStatus {
-    pub const ALL: [Self; 6] =
-        [Self::Untried, Self::Healthy, Self::Recovering, Self::NotReady, Self::Failed, Self::Refused];
-}
-
-impl fmt::Display for ServerStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{self:?}"))
-    }
 }
 
 /// The result of an attempt or a probe, with an error message.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use strum::IntoEnumIterator;
+
 use nodelb_core::model::moment::Moment;
 
 use super::candidate::{Candidate, Origin, ServerStatus};
@@ -54,7 +56,7 @@ impl PoolReport {
     }
 
     pub fn statuses(&self, now: Moment) -> BTreeMap<ServerStatus, usize> {
-        let mut counts: BTreeMap<_, _> = ServerStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+        let mut counts: BTreeMap<_, _> = ServerStatus::iter().map(|status| (status, 0)).collect();
         for candidate in self.pool.iter().flat_map(|pool| &pool.candidates) {
             let status = candidate.status(now, &self.pool.as_ref().map(|pool| pool.timeouts).unwrap_or_default());
             *counts.entry(status).or_default() += 1;
