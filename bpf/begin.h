@@ -77,18 +77,6 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 	return found;
 }
 
-/*
- * The epoch that the packet's entry in the scratch memory is valid for, or 0.
- * UDP: each packet checks, so the entry contains the epoch. Another hook may
- * find another service.
- */
-static __always_inline __u32 epoch_of(const struct scratch *here, bool at_pod)
-{
-	if (here->packet.key.protocol != IPPROTO_UDP || at_pod)
-		return 0;
-	return read_epoch();
-}
-
 /* Whether the service has lost the backend of the entry; notes where it is. */
 static __always_inline bool
 has_no_backend(struct connection *entry, const struct scratch *here)
@@ -100,15 +88,6 @@ has_no_backend(struct connection *entry, const struct scratch *here)
 	if (entry->offset != (__u32)offset)
 		entry->offset = offset;
 	return false;
-}
-
-/* Whether a packet with an entry may begin a new connection. */
-static __always_inline bool may_begin_again(const struct scratch *here)
-{
-	return !(here->entry.flags & CONNECTION_REVERSE) &&
-	       here->packet.part != PART_LATER &&
-	       (here->packet.key.protocol != IPPROTO_TCP ||
-		is_plain_syn(&here->packet));
 }
 
 /*

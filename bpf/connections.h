@@ -344,6 +344,27 @@ static __always_inline int backend_offset(const struct scratch *here)
 }
 
 /*
+ * The epoch that the packet's entry in the scratch memory is valid for, or 0.
+ * UDP: each packet checks, so the entry contains the epoch. Another hook may
+ * find another service.
+ */
+static __always_inline __u32 epoch_of(const struct scratch *here, bool at_pod)
+{
+	if (here->packet.key.protocol != IPPROTO_UDP || at_pod)
+		return 0;
+	return read_epoch();
+}
+
+/* Whether a packet with an entry may begin a new connection. */
+static __always_inline bool may_begin_again(const struct scratch *here)
+{
+	return !(here->entry.flags & CONNECTION_REVERSE) &&
+	       here->packet.part != PART_LATER &&
+	       (here->packet.key.protocol != IPPROTO_TCP ||
+		is_plain_syn(&here->packet));
+}
+
+/*
  * Whether the connection of the entry has ended: both sides have sent FIN, or
  * one has sent RST.
  * An established connection without the other entry has ended, too, because

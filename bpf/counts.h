@@ -14,6 +14,19 @@ static __always_inline struct packet_counts *counts(void)
 	return bpf_map_lookup_elem(&packet_counts, &first);
 }
 
+/* Counts a translated packet by its direction. */
+static __always_inline void count_packet(const struct scratch *here)
+{
+	struct packet_counts *all = counts();
+
+	if (!all)
+		return;
+	if (here->entry.flags & CONNECTION_REVERSE)
+		all->reverse++;
+	else
+		all->forward++;
+}
+
 static __always_inline void
 count_for_service(const struct drop_key *key, __u32 now)
 {
@@ -80,6 +93,21 @@ static __always_inline void count_not_begun(__u32 service_id)
 
 	if (counter)
 		__sync_fetch_and_add(&counter->refused, 1);
+}
+
+static __always_inline struct packet_watch *watch(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&packet_watch, &first);
+}
+
+/* Whether there is a reader of events, or was one until recently. */
+static __always_inline bool is_watched(void)
+{
+	const volatile struct packet_watch *now = watch();
+
+	return now && now->until;
 }
 
 #endif

@@ -10,21 +10,6 @@
 #include "counts.h"
 #include "routes.h"
 
-static __always_inline struct packet_watch *watch(void)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_watch, &first);
-}
-
-/* Whether there is a reader, or was one until recently. */
-static __always_inline bool is_watched(void)
-{
-	const volatile struct packet_watch *now = watch();
-
-	return now && now->until;
-}
-
 static __always_inline struct packet_event *event(void)
 {
 	__u32 first = 0;

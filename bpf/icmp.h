@@ -35,7 +35,7 @@ static __always_inline bool
 read_inner_v6(struct __sk_buff *skb, struct scratch *here)
 {
 	struct packet_key *key = &here->packet.key;
-	struct chain chain = {.skb = skb};
+	struct chain chain = {.frame = skb};
 	struct ipv6hdr ip;
 
 	if (bpf_skb_load_bytes(skb, here->inner, &ip, sizeof(ip)) ||
@@ -175,7 +175,7 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 	if (sum < 0 || bpf_l4_csum_replace(skb, check, 0, sum, 0))
 		return -1;
 	if (here->packet.is_v6) {
-		if (add_to_complete(skb, hops ? ONE_HOP_V6 : 0))
+		if (frame_add_to_sum(skb, hops ? ONE_HOP_V6 : 0))
 			pseudo = 0;
 		if (bpf_l4_csum_replace(
 			    skb, check, 0,

@@ -33,19 +33,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Counts a translated packet by its direction. */
-static __always_inline void count_packet(const struct scratch *here)
-{
-	struct packet_counts *all = counts();
-
-	if (!all)
-		return;
-	if (here->entry.flags & CONNECTION_REVERSE)
-		all->reverse++;
-	else
-		all->forward++;
-}
-
 /* Sends a packet past the network stack, or returns why it cannot be sent. */
 VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 {
@@ -139,20 +126,6 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 	if (parsed == PARSED_ERROR)
 		*verdict = translate_error(skb);
 	return parsed == PARSED_FLOW;
-}
-
-/*
- * Whether a packet that arrives belongs to no service. A SYN may end an old
- * connection although it belongs to none: see forget_former().
- */
-static __always_inline bool is_foreign(const struct packet *packet)
-{
-	const struct packet_key *key = &packet->key;
-
-	return !is_in_bloom(key->target, key->target_port_be, key->protocol,
-			    PACKET_ARRIVING) &&
-	       !passes_bloom(bpf_ntohs(key->target_port_be)) &&
-	       !is_plain_syn(packet);
 }
 
 /*

@@ -8,12 +8,12 @@
 #define NODELB_PACKET_H
 
 #include <linux/if_ether.h>
-#include <linux/if_packet.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
 
+#include "frame.h"
 #include "packet_maps.h"
 #include "service.h"
 
@@ -146,9 +146,9 @@ VERIFIED_ONCE int is_bare(__u32 ifindex)
  * Length of the link-layer header of the program's device in bytes: 14, or 0
  * on devices without one.
  */
-static __always_inline __u32 find_l2_length(const struct __sk_buff *skb)
+static __always_inline __u32 find_l2_length(const struct frame_context *frame)
 {
-	__u32 ifindex = skb->ifindex;
+	__u32 ifindex = frame_ifindex(frame);
 
 	if (bare_bits >> (ifindex & 63) & 1 && is_bare(ifindex))
 		return 0;
@@ -170,31 +170,31 @@ static __always_inline __u32 l2_length(const struct packet *packet)
  * 4 and not variable.
  */
 static __always_inline long
-load(struct __sk_buff *skb, __u32 at, void *to, __u32 size)
+load(struct frame_context *frame, __u32 at, void *to, __u32 size)
 {
-	const void *data = (void *)(long)skb->data;
-	const void *end = (void *)(long)skb->data_end;
+	const void *data = frame_start(frame);
+	const void *end = frame_end(frame);
 	const word32 *words;
 	__u32 index;
 
 	/* The verifier wants a limit. */
 	if (at > MOST_HEADERS)
-		return bpf_skb_load_bytes(skb, at, to, size);
+		return frame_load(frame, at, to, size);
 	words = data + at;
 	if ((void *)words + size > end)
-		return bpf_skb_load_bytes(skb, at, to, size);
+		return frame_load(frame, at, to, size);
 	for (index = 0; index < size / sizeof(*words); index++)
 		((word32 *)to)[index] = words[index];
 	return 0;
 }
 
 static __always_inline enum parsed
-parse_tcp(struct __sk_buff *skb, struct packet *packet)
+parse_tcp(struct frame_context *frame, struct packet *packet)
 {
 	struct tcphdr tcp;
 
 	if (packet->l4 + sizeof(tcp) > packet->end ||
-	    load(skb, packet->l4, &tcp, sizeof(tcp)))
+	    load(frame, packet->l4, &tcp, sizeof(tcp)))
 		return PARSED_SHORT;
 	if (tcp.doff < 5 || packet->l4 + tcp.doff * 4 > packet->end)
 		return PARSED_SHORT;
@@ -204,26 +204,26 @@ parse_tcp(struct __sk_buff *skb, struct packet *packet)
 	packet->sequence = bpf_ntohl(tcp.seq);
 	packet->acknowledgment = bpf_ntohl(tcp.ack_seq);
 	packet->has_data = tcp.fin || packet->l4 + tcp.doff * 4 < packet->end;
-	if (skb->gso_size)
+	if (frame_segment_size(frame))
 		packet->size = packet->l4 - l2_length(packet) + tcp.doff * 4 +
-			       skb->gso_size;
+			       frame_segment_size(frame);
 	return PARSED_FLOW;
 }
 
 static __always_inline enum parsed
-parse_udp(struct __sk_buff *skb, struct packet *packet)
+parse_udp(struct frame_context *frame, struct packet *packet)
 {
 	struct udphdr udp;
 	__u32 length;
 
 	if (packet->l4 + sizeof(udp) > packet->end ||
-	    load(skb, packet->l4, &udp, sizeof(udp)))
+	    load(frame, packet->l4, &udp, sizeof(udp)))
 		return PARSED_SHORT;
 	packet->key.source_port_be = udp.source;
 	packet->key.target_port_be = udp.dest;
-	if (skb->gso_size)
+	if (frame_segment_size(frame))
 		packet->size = packet->l4 - l2_length(packet) + sizeof(udp) +
-			       skb->gso_size;
+			       frame_segment_size(frame);
 	length = bpf_ntohs(udp.len);
 	if (length < sizeof(udp) ||
 	    (packet->part == PART_WHOLE && packet->l4 + length > packet->end))
@@ -245,14 +245,14 @@ static __always_inline bool is_error_v6(__u8 type)
 }
 
 static __always_inline enum parsed
-parse_icmp(struct __sk_buff *skb, struct packet *packet)
+parse_icmp(struct frame_context *frame, struct packet *packet)
 {
 	__u8 type;
 
 	if (packet->part != PART_WHOLE)
 		return PARSED_ALONE;
 	if (packet->l4 + ICMP_HEADER_LENGTH > packet->end ||
-	    bpf_skb_load_bytes(skb, packet->l4, &type, sizeof(type)))
+	    frame_load(frame, packet->l4, &type, sizeof(type)))
 		return PARSED_SHORT;
 	if (packet->is_v6 ? is_error_v6(type) : is_error_v4(type))
 		return PARSED_ERROR;
@@ -260,7 +260,7 @@ parse_icmp(struct __sk_buff *skb, struct packet *packet)
 }
 
 static __always_inline enum parsed
-parse_transport(struct __sk_buff *skb, struct packet *packet)
+parse_transport(struct frame_context *frame, struct packet *packet)
 {
 	__u8 icmp = packet->is_v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
 
@@ -268,10 +268,10 @@ parse_transport(struct __sk_buff *skb, struct packet *packet)
 		return is_flow(packet->key.protocol) ? PARSED_FLOW
 						     : PARSED_ALONE;
 	if (packet->key.protocol == IPPROTO_TCP)
-		return parse_tcp(skb, packet);
+		return parse_tcp(frame, packet);
 	if (packet->key.protocol == IPPROTO_UDP)
-		return parse_udp(skb, packet);
-	return packet->key.protocol == icmp ? parse_icmp(skb, packet)
+		return parse_udp(frame, packet);
+	return packet->key.protocol == icmp ? parse_icmp(frame, packet)
 					    : PARSED_ALONE;
 }
 
@@ -280,23 +280,23 @@ parse_transport(struct __sk_buff *skb, struct packet *packet)
  * length 0 in its header.
  */
 static __always_inline bool
-set_end(struct __sk_buff *skb, struct packet *packet, __u32 length)
+set_end(struct frame_context *frame, struct packet *packet, __u32 length)
 {
 	packet->end = l2_length(packet) + length;
-	if (!length && skb->gso_size)
-		packet->end = skb->len;
+	if (!length && frame_segment_size(frame))
+		packet->end = frame_length(frame);
 	packet->size = packet->end - l2_length(packet);
-	return packet->end <= skb->len && packet->l4 <= packet->end;
+	return packet->end <= frame_length(frame) && packet->l4 <= packet->end;
 }
 
 static __always_inline enum parsed
-parse_v4(struct __sk_buff *skb, struct packet *packet)
+parse_v4(struct frame_context *frame, struct packet *packet)
 {
 	struct iphdr ip;
 	__u16 fragment;
 
-	if (load(skb, l2_length(packet), &ip, sizeof(ip)) || ip.version != 4 ||
-	    ip.ihl < 5)
+	if (load(frame, l2_length(packet), &ip, sizeof(ip)) ||
+	    ip.version != 4 || ip.ihl < 5)
 		return PARSED_SHORT;
 	set_v4(packet->key.source, ip.saddr);
 	set_v4(packet->key.target, ip.daddr);
@@ -304,7 +304,7 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 	packet->ttl = ip.ttl;
 	packet->has_options = ip.ihl > 5;
 	packet->l4 = l2_length(packet) + ip.ihl * 4;
-	if (!set_end(skb, packet, bpf_ntohs(ip.tot_len)))
+	if (!set_end(frame, packet, bpf_ntohs(ip.tot_len)))
 		return PARSED_SHORT;
 	fragment = bpf_ntohs(ip.frag_off);
 	packet->fragment_id = ip.id;
@@ -317,7 +317,7 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 }
 
 struct chain {
-	struct __sk_buff *skb;
+	struct frame_context *frame;
 	__u32 at;
 	__u32 fragment_id;
 	__u32 fragment_at;
@@ -352,8 +352,7 @@ static long chain_step(__u32 step, struct chain *chain)
 	    next != NEXTHDR_FRAGMENT && next != NEXTHDR_AUTH &&
 	    next != NEXTHDR_DEST)
 		return 1;
-	if (bpf_skb_load_bytes(chain->skb, chain->at, extension,
-			       sizeof(extension))) {
+	if (frame_load(chain->frame, chain->at, extension, sizeof(extension))) {
 		chain->is_broken = 1;
 		return 1;
 	}
@@ -381,9 +380,10 @@ static long chain_step(__u32 step, struct chain *chain)
  * Reads the extension headers of the packet in the scratch memory. The first
  * has this number and position.
  */
-VERIFIED_ONCE int read_extensions(struct __sk_buff *skb, __u32 next, __u32 at)
+VERIFIED_ONCE int
+read_extensions(struct frame_context *frame, __u32 next, __u32 at)
 {
-	struct chain chain = {.skb = skb, .at = at, .next = next};
+	struct chain chain = {.frame = frame, .at = at, .next = next};
 	struct scratch *here = scratch();
 
 	if (!here)
@@ -403,12 +403,12 @@ VERIFIED_ONCE int read_extensions(struct __sk_buff *skb, __u32 next, __u32 at)
 }
 
 static __always_inline enum parsed
-parse_v6(struct __sk_buff *skb, struct packet *packet)
+parse_v6(struct frame_context *frame, struct packet *packet)
 {
 	enum parsed parsed;
 	struct ipv6hdr ip;
 
-	if (load(skb, l2_length(packet), &ip, sizeof(ip)) || ip.version != 6)
+	if (load(frame, l2_length(packet), &ip, sizeof(ip)) || ip.version != 6)
 		return PARSED_SHORT;
 	copy_addr(packet->key.source, ip.saddr.in6_u.u6_addr32);
 	copy_addr(packet->key.target, ip.daddr.in6_u.u6_addr32);
@@ -421,48 +421,42 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 	packet->l4 = l2_length(packet) + sizeof(ip);
 	/* Most packets have no extensions, and need no call. */
 	if (!is_flow(ip.nexthdr)) {
-		parsed = read_extensions(skb, ip.nexthdr, packet->l4);
+		parsed = read_extensions(frame, ip.nexthdr, packet->l4);
 		if (parsed != PARSED_FLOW)
 			return parsed;
 	}
 	/* The length 0, of a jumbogram: with the header it is never 0. */
-	if (!set_end(skb, packet,
+	if (!set_end(frame, packet,
 		     ip.payload_len ? bpf_ntohs(ip.payload_len) + sizeof(ip)
 				    : 0))
 		return PARSED_SHORT;
 	return PARSED_FLOW;
 }
 
-/*
- * Reads the packet. Returns a value of enum parsed.
- *
- * VLAN tags: the VLAN's own device shows the packet without its tag. At
- * ingress, pkt_type shows whether a frame is for this machine; packet captures
- * and bridges bring others.
- */
+/* Reads the packet. Returns a value of enum parsed. */
 static __always_inline int
-parse(struct __sk_buff *skb, struct packet *packet, __u32 side)
+parse(struct frame_context *frame, struct packet *packet, __u32 side)
 {
 	enum parsed parsed;
 
-	if (skb->vlan_present)
+	if (frame_has_tag(frame))
 		return PARSED_ALONE;
-	if (side == PACKET_ARRIVING && skb->pkt_type != PACKET_HOST)
+	if (side == PACKET_ARRIVING && !frame_is_for_host(frame))
 		return PARSED_ALONE;
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->key.side = side;
-	packet->l2_length = find_l2_length(skb);
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		parsed = parse_v4(skb, packet);
-	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		parsed = parse_v6(skb, packet);
+	packet->l2_length = find_l2_length(frame);
+	if (frame_protocol(frame) == bpf_htons(ETH_P_IP))
+		parsed = parse_v4(frame, packet);
+	else if (frame_protocol(frame) == bpf_htons(ETH_P_IPV6))
+		parsed = parse_v6(frame, packet);
 	else
 		return PARSED_ALONE;
 	if (parsed != PARSED_FLOW)
 		return parsed;
 	if (!may_be_served(&packet->key))
 		return PARSED_ALONE;
-	return parse_transport(skb, packet);
+	return parse_transport(frame, packet);
 }
 
 #endif

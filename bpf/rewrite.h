@@ -8,8 +8,6 @@
 #ifndef NODELB_REWRITE_H
 #define NODELB_REWRITE_H
 
-#include <bpf/bpf_core_read.h>
-
 #include "packet.h"
 
 /* What a time to live that is one lower adds to a sum of its header. */
@@ -57,15 +55,6 @@ static __always_inline __u32 address_difference(const struct addresses *was,
 	return (__u32)sum + (sum >> 32);
 }
 
-/*
- * Adds to the sum of the whole packet, if a device has computed it. Returns
- * whether one has.
- */
-static __always_inline bool add_to_complete(struct __sk_buff *skb, __u32 sum)
-{
-	return bpf_csum_update(skb, sum) >= 0;
-}
-
 /* The part of an IPv4 header from the time to live to the end. */
 struct ipv4_rest {
 	__u8 ttl;
@@ -88,34 +77,34 @@ static __always_inline void change_v4(struct ipv4_rest *rest,
 	rest->check = adjust(rest->check, difference);
 }
 
-static __always_inline int write_v4(struct __sk_buff *skb, __u32 at,
+static __always_inline int write_v4(struct frame_context *frame, __u32 at,
 				    const struct addresses *now,
 				    __u32 difference, __u32 hops)
 {
 	struct ipv4_rest rest;
 
 	at += IPV4_TTL_OFFSET;
-	if (load(skb, at, &rest, offsetof(struct ipv4_rest, source)))
+	if (load(frame, at, &rest, offsetof(struct ipv4_rest, source)))
 		return -1;
 	change_v4(&rest, now, difference, hops);
-	return bpf_skb_store_bytes(skb, at, &rest, sizeof(rest), 0);
+	return frame_store(frame, at, &rest, sizeof(rest));
 }
 
-static __always_inline int write_v6(struct __sk_buff *skb, __u32 at,
+static __always_inline int write_v6(struct frame_context *frame, __u32 at,
 				    const struct addresses *now, __u8 hop_limit)
 {
-	if (bpf_skb_store_bytes(skb, at + offsetof(struct ipv6hdr, hop_limit),
-				&hop_limit, sizeof(hop_limit), 0))
+	if (frame_store(frame, at + offsetof(struct ipv6hdr, hop_limit),
+			&hop_limit, sizeof(hop_limit)))
 		return -1;
-	return bpf_skb_store_bytes(skb, at + offsetof(struct ipv6hdr, saddr),
-				   now, sizeof(*now), 0);
+	return frame_store(frame, at + offsetof(struct ipv6hdr, saddr), now,
+			   sizeof(*now));
 }
 
 /*
  * Writes the addresses into the packet's own header; hops is 1 if this node
  * forwards the packet instead of the network stack.
  */
-VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
+VERIFIED_ONCE int write_addresses(struct frame_context *frame,
 				  const struct addresses *was,
 				  const struct addresses *now, __u32 hops)
 {
@@ -124,9 +113,9 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 	if (!here || !was || !now)
 		return -1;
 	if (here->packet.is_v6)
-		return write_v6(skb, l2_length(&here->packet), now,
+		return write_v6(frame, l2_length(&here->packet), now,
 				here->packet.ttl - hops);
-	return write_v4(skb, l2_length(&here->packet), now,
+	return write_v4(frame, l2_length(&here->packet), now,
 			address_difference(was, now, false), hops);
 }
 
@@ -162,7 +151,7 @@ static __always_inline __u32 ports_of(const struct connection *entry)
  * Writes the checksum of the transport header, which also covers the addresses.
  * pseudo is BPF_F_PSEUDO_HDR or 0.
  */
-static __always_inline int write_check(struct __sk_buff *skb,
+static __always_inline int write_check(struct frame_context *frame,
 				       const struct scratch *here,
 				       __u32 difference, __u64 pseudo)
 {
@@ -174,41 +163,11 @@ static __always_inline int write_check(struct __sk_buff *skb,
 	/* UDP: 0 is no sum, and stays so; a sum of 0 is written as 0xffff. */
 	if (packet->key.protocol == IPPROTO_UDP)
 		flags = BPF_F_MARK_MANGLED_0;
-	if (bpf_l4_csum_replace(skb, check, 0, difference, flags | pseudo))
+	if (frame_change_check(frame, check, 0, difference, flags | pseudo))
 		return -1;
 	if (was == now)
 		return 0;
-	return bpf_l4_csum_replace(skb, check, was, now, flags | sizeof(now));
-}
-
-/* How the kernel knows the checksum of a packet, from its skbuff.h. */
-enum summed {
-	SUMMED_UNKNOWN = -1,
-	/* A device has computed the sum of the whole packet. */
-	SUMMED_COMPLETE = 2,
-	/* The field is the sum of the addresses; a device adds the rest. */
-	SUMMED_PARTIAL = 3,
-};
-
-/*
- * The field that is read from the kernel's struct. libbpf finds its offset by
- * name when it loads the program.
- */
-struct sk_buff {
-	__u8 ip_summed: 2;
-} __attribute__((preserve_access_index));
-
-/* Since Linux 6.2. */
-extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
-
-static __always_inline int summed(struct __sk_buff *skb)
-{
-	const struct sk_buff *packet;
-
-	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
-		return SUMMED_UNKNOWN;
-	packet = bpf_cast_to_kern_ctx(skb);
-	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
+	return frame_change_check(frame, check, was, now, flags | sizeof(now));
 }
 
 /* Most bytes from the IP header to the end of the transport header. */
@@ -264,11 +223,11 @@ static __always_inline bool copy_words(word32 *to, const word32 *words,
  * rest once instead of four times.
  */
 static __always_inline long
-load_headers(struct __sk_buff *skb, struct scratch *here)
+load_headers(struct frame_context *frame, struct scratch *here)
 {
 	__u32 at = l2_length(&here->packet), count;
-	const void *end = (void *)(long)skb->data_end;
-	const word32 *words = (void *)(long)skb->data + at;
+	const void *end = frame_end(frame);
+	const word32 *words = frame_start(frame) + at;
 	word32 *to = here->header;
 	__u64 last;
 
@@ -292,14 +251,14 @@ load_headers(struct __sk_buff *skb, struct scratch *here)
 	barrier_var(last);
 	if (last >= MOST_WRITTEN)
 		return -1;
-	return bpf_skb_load_bytes(skb, at, to, last + 1);
+	return frame_load(frame, at, to, last + 1);
 }
 
 /*
  * Writes all headers at once, for a packet without options: each call of a
  * helper costs more than the bytes.
  */
-static __always_inline int write_headers(struct __sk_buff *skb,
+static __always_inline int write_headers(struct frame_context *frame,
 					 struct scratch *here, __u32 difference,
 					 __u32 hops, int summed)
 {
@@ -308,7 +267,7 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 	void *ip = here->header, *transport;
 	__u64 last;
 
-	if (load_headers(skb, here))
+	if (load_headers(frame, here))
 		return -1;
 	barrier();
 	if (here->packet.is_v6) {
@@ -330,35 +289,34 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 	barrier_var(last);
 	if (last >= MOST_WRITTEN)
 		return -1;
-	return bpf_skb_store_bytes(skb, l2_length(&here->packet), ip, last + 1,
-				   0);
+	return frame_store(frame, l2_length(&here->packet), ip, last + 1);
 }
 
 /* Writes addresses and ports separately, for a packet with options. */
-static __always_inline int write_parts(struct __sk_buff *skb,
+static __always_inline int write_parts(struct frame_context *frame,
 				       struct scratch *here, __u32 hops,
 				       bool has_ports)
 {
 	__u32 ports = ports_of(&here->entry);
 
 	if (has_ports &&
-	    bpf_skb_store_bytes(skb, here->packet.l4, &ports, sizeof(ports), 0))
+	    frame_store(frame, here->packet.l4, &ports, sizeof(ports)))
 		return -1;
 	return write_addresses(
-		skb, (const struct addresses *)here->packet.key.source,
+		frame, (const struct addresses *)here->packet.key.source,
 		(const struct addresses *)here->entry.source, hops);
 }
 
 /* Changes the sum of the whole packet, if a device has computed it. */
-static __always_inline void change_complete(struct __sk_buff *skb,
+static __always_inline void change_complete(struct frame_context *frame,
 					    const struct scratch *here,
 					    __u32 difference, __u32 hops)
 {
 	/* The sum of an IPv4 header includes its own. */
 	if (!here->packet.is_v6)
-		add_to_complete(skb, ~difference);
+		frame_add_to_sum(frame, ~difference);
 	else if (hops)
-		add_to_complete(skb, ONE_HOP_V6);
+		frame_add_to_sum(frame, ONE_HOP_V6);
 }
 
 /*
@@ -371,12 +329,12 @@ static __always_inline void change_complete(struct __sk_buff *skb,
  * of its own, which BPF_F_PSEUDO_HDR takes into account.
  */
 static __always_inline int
-rewrite(struct __sk_buff *skb, struct scratch *here, __u32 hops)
+rewrite(struct frame_context *frame, struct scratch *here, __u32 hops)
 {
 	__u64 pseudo = BPF_F_PSEUDO_HDR;
 	bool has_ports, has_options;
 	__u32 difference;
-	int how = summed(skb);
+	int how = frame_summed(frame);
 
 	difference = address_difference(
 		(const struct addresses *)here->packet.key.source,
@@ -387,23 +345,23 @@ rewrite(struct __sk_buff *skb, struct scratch *here, __u32 hops)
 	has_options = !has_ports || here->packet.has_options;
 	if (!has_options && how != SUMMED_UNKNOWN) {
 		if (how == SUMMED_COMPLETE)
-			change_complete(skb, here, difference, hops);
-		return write_headers(skb, here, difference, hops, how);
+			change_complete(frame, here, difference, hops);
+		return write_headers(frame, here, difference, hops, how);
 	}
 	if (here->packet.is_v6) {
 		__u32 whole = hops ? ONE_HOP_V6 : 0;
 
 		if (!has_ports)
 			whole = fold(difference) + whole;
-		if (add_to_complete(skb, whole))
+		if (frame_add_to_sum(frame, whole))
 			pseudo = 0;
 	}
-	if (has_ports && write_check(skb, here, difference, pseudo))
+	if (has_ports && write_check(frame, here, difference, pseudo))
 		return -1;
 	if (!has_options)
-		return write_headers(skb, here, difference, hops,
+		return write_headers(frame, here, difference, hops,
 				     SUMMED_UNKNOWN);
-	return write_parts(skb, here, hops, has_ports);
+	return write_parts(frame, here, hops, has_ports);
 }
 
 #endif

@@ -85,9 +85,9 @@ static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 }
 
 static __always_inline long
-look_up_route(struct __sk_buff *skb, struct scratch *here, __u32 flags)
+look_up_route(struct frame_context *frame, struct scratch *here, __u32 flags)
 {
-	return bpf_fib_lookup(skb, &here->fib, sizeof(here->fib), flags);
+	return bpf_fib_lookup(frame, &here->fib, sizeof(here->fib), flags);
 }
 
 /* Whether the lookup found a device for the packet. */
@@ -104,12 +104,12 @@ static __always_inline bool is_routed(long result)
 volatile __u32 skips_neighbours = FIB_SKIP_NEIGH;
 
 static __always_inline long
-ask_past_stack(struct __sk_buff *skb, struct scratch *here, __u32 flags)
+ask_past_stack(struct frame_context *frame, struct scratch *here, __u32 flags)
 {
-	ask_for(here, skb->ifindex);
+	ask_for(here, frame_ifindex(frame));
 	here->fib.tot_len =
 		here->packet.size > 0xffff ? 0xffff : here->packet.size;
-	return look_up_route(skb, here, flags);
+	return look_up_route(frame, here, flags);
 }
 
 /*
@@ -119,14 +119,14 @@ ask_past_stack(struct __sk_buff *skb, struct scratch *here, __u32 flags)
  * or to a link-local address, so such clients are never redirected.
  */
 static __always_inline long
-route_past_stack(struct __sk_buff *skb, struct scratch *here)
+route_past_stack(struct frame_context *frame, struct scratch *here)
 {
-	long result = ask_past_stack(skb, here, skips_neighbours);
+	long result = ask_past_stack(frame, here, skips_neighbours);
 
 	/* 0 from now on; other reasons for EINVAL do not exist here. */
 	if (result == -EINVAL && skips_neighbours) {
 		skips_neighbours = 0;
-		result = ask_past_stack(skb, here, 0);
+		result = ask_past_stack(frame, here, 0);
 	}
 	return result;
 }

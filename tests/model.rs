@@ -11,7 +11,7 @@ use nodelb_core::engine::{Engine, Round};
 use nodelb_core::history::{History, Stamp};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::Source;
+use nodelb_core::model::service::{PortKey, Source};
 use nodelb_core::state::entries::{MapOp, MapState, Realised};
 
 #[path = "dump.rs"]
@@ -109,8 +109,15 @@ impl<M: Maps> Host<M> {
         }
     }
 
-    /// Replaces the daemon; the kernel keeps its maps.
+    /// Replaces the daemon; the kernel keeps its maps, and the state directory what it has of this boot.
     pub(crate) fn restart(&mut self) {
+        let before = self.engine.snapshot(self.now);
+        self.start();
+        self.engine.recall(before.statuses(), self.now);
+        self.engine.recall_ports(before.port_names().map(|port| PortKey::clone(port)));
+    }
+
+    fn start(&mut self) {
         let max_services = self.maps.limits().services;
         let config = EngineConfig {
             guard: self.guard.clone(),
@@ -127,7 +134,7 @@ impl<M: Maps> Host<M> {
     pub(crate) fn reboot(&mut self) {
         let records = serde_json::to_vec(&self.engine.snapshot(self.now).remembered()).expect("can be written");
         self.maps.maps.wipe();
-        self.restart();
+        self.start();
         self.send([Change::Remember(serde_json::from_slice(&records).expect("can be read"))]);
     }
 

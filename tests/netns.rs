@@ -151,6 +151,8 @@ mod outside_protocols;
 mod outside_scenarios;
 #[path = "netns/outside_watch.rs"]
 mod outside_watch;
+#[path = "netns/outside_xdp.rs"]
+mod outside_xdp;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

@@ -69,3 +69,9 @@ mod wire;
 #[cfg(test)]
 #[path = "packet_fixtures/world.rs"]
 mod world;
+#[cfg(test)]
+#[path = "packet_cases/xdp.rs"]
+mod xdp;
+#[cfg(test)]
+#[path = "packet_cases/xdp_random.rs"]
+mod xdp_random;

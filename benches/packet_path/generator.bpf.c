@@ -175,6 +175,33 @@ int discard(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
+/* As receive() and discard(), for packets that no buffer is made for. */
+SEC("xdp")
+int receive_early(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct frame *frame = data;
+	struct plan *now = plan();
+
+	if (!now || now->answers || (void *)(&frame->udp + 1) > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP) ||
+	    frame->ip.protocol != IPPROTO_UDP)
+		return XDP_PASS;
+	__sync_fetch_and_add(&now->received, 1);
+	return XDP_DROP;
+}
+
+SEC("xdp")
+int discard_early(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct frame *frame = data;
+
+	if ((void *)(&frame->udp + 1) > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP) ||
+	    frame->ip.protocol != IPPROTO_UDP)
+		return XDP_PASS;
+	return XDP_DROP;
+}
+
 /* Does nothing, to measure the cost of the hook itself. */
 SEC("tc")
 int empty(struct __sk_buff *skb)

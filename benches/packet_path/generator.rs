@@ -34,6 +34,9 @@ pub(crate) struct Pins {
     pub(crate) receive: PathBuf,
     pub(crate) discard: PathBuf,
     pub(crate) empty: PathBuf,
+    /// XDP programs that do the same as the first two.
+    pub(crate) receive_early: PathBuf,
+    pub(crate) discard_early: PathBuf,
 }
 
 /// The addresses that packets are sent to: `count` from `first`, by `step`.
@@ -70,12 +73,16 @@ impl Generator {
         let idle = Namespace::new();
         let link =
             idle.within(|| object.progs_mut().find(|it| it.name() == "generate").unwrap().attach_xdp(1).unwrap());
-        let pins = Pins { receive: bpffs.join("receive"), discard: bpffs.join("discard"), empty: bpffs.join("empty") };
+        let [receive, discard, empty, receive_early, discard_early] =
+            ["receive", "discard", "empty", "receive_early", "discard_early"].map(|name| bpffs.join(name));
+        let pins = Pins { receive, discard, empty, receive_early, discard_early };
         for mut program in object.progs_mut() {
             let pin = match program.name().to_str().unwrap() {
                 "receive" => &pins.receive,
                 "discard" => &pins.discard,
                 "empty" => &pins.empty,
+                "receive_early" => &pins.receive_early,
+                "discard_early" => &pins.discard_early,
                 _ => continue,
             };
             program.pin(pin).unwrap();

@@ -9,14 +9,15 @@ use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_datapath::OpenedPackets;
-use nodelb_datapath::packets::{PacketOptions, PacketSettings};
-use nodelb_datapath::{DeviceSide, HookedDevice, Options};
+use nodelb_datapath::XdpState;
+use nodelb_datapath::packets::{PacketOptions, PacketSettings, XdpMode};
+use nodelb_datapath::{DeviceSide, HookedDevice, Options, XdpFit};
 
 use crate::generator::Generator;
 use crate::sandbox::Sandbox;
 use crate::site::{
-    ADDRESSES, BACKEND_PORT, MACHINE, PLUGIN, POD, Site, TO_MACHINE, Translation, UPLINK, filter, index, kube_proxy,
-    nth,
+    ADDRESSES, BACKEND_PORT, MACHINE, PLUGIN, POD, Site, TO_MACHINE, Translation, UPLINK, early, filter, index,
+    kube_proxy, nth,
 };
 use crate::world::services::{frontend, service, slice, synced};
 use crate::world::{self, World};
@@ -47,12 +48,13 @@ pub(crate) fn packet_options() -> PacketOptions {
         count_connections: true,
         has_pods: true,
         foreign_connections: None,
+        xdp: None,
         settings: PacketSettings { answers: true, ..PacketSettings::default() },
     }
 }
 
 /// Creates empty maps with those of the packet path under a pin directory and a cgroup of this name.
-pub(crate) fn with_packets(sandbox: &Sandbox, name: &str) -> (World, OpenedPackets) {
+pub(crate) fn with_packets(sandbox: &Sandbox, name: &str, xdp: Option<XdpMode>) -> (World, OpenedPackets) {
     let cgroup = sandbox.cgroup.join(name);
     fs::create_dir(&cgroup).unwrap();
     let mut world = World::open(Options {
@@ -62,7 +64,7 @@ pub(crate) fn with_packets(sandbox: &Sandbox, name: &str) -> (World, OpenedPacke
         nodeport_range: 30_000..=32_767,
         protect_nodeports: true,
         count_connections: true,
-        packets: Some(packet_options()),
+        packets: Some(PacketOptions { xdp, ..packet_options() }),
         hook_method: None,
         layout: nodelb_datapath::LAYOUT,
         crash_after: None,
@@ -82,6 +84,8 @@ pub(crate) struct Balanced {
 pub(crate) struct Nodes {
     /// Drops packets where they arrive.
     pub(crate) dropping: Site,
+    /// Drops packets before it makes a buffer for them.
+    pub(crate) dropping_early: Site,
     pub(crate) plain: Site,
     /// Plain forwarding with conntrack.
     pub(crate) tracked: Site,
@@ -95,6 +99,8 @@ pub(crate) struct Nodes {
     pub(crate) many: Balanced,
     /// nodelb with few services, with conntrack.
     pub(crate) with_conntrack: Balanced,
+    /// nodelb with few services and XDP.
+    pub(crate) with_xdp: Balanced,
 }
 
 /// The variants that most tables compare, in the order of [`Nodes::variants`].
@@ -129,16 +135,25 @@ impl Nodes {
         };
         let nodes = Self {
             dropping: site(),
+            dropping_early: site(),
             plain: site(),
             tracked: with_rules(PLUGIN),
             empty: site(),
             rules_few: with_rules(&kube_proxy(&translations(FEW))),
             rules_many: with_rules(&kube_proxy(&translations(MANY_RULES))),
-            few: Balanced::new(sandbox, "few", site(), FEW),
-            many: Balanced::new(sandbox, "many", site(), MANY),
-            with_conntrack: Balanced::new(sandbox, "conntrack", with_rules(PLUGIN), FEW),
+            few: Balanced::new(sandbox, "few", site(), FEW, None),
+            many: Balanced::new(sandbox, "many", site(), MANY, None),
+            with_conntrack: Balanced::new(sandbox, "conntrack", with_rules(PLUGIN), FEW, None),
+            with_xdp: {
+                let site = site();
+                // The driver of a pair of devices sends only to a device with a program.
+                early(&site.client, "eth0", &generator.pins.discard_early);
+                early(&site.machine, "eth0", &generator.pins.receive_early);
+                Balanced::new(sandbox, "xdp", site, FEW, Some(XdpMode::Auto))
+            },
         };
         filter(&nodes.dropping.node, UPLINK.0, "ingress", &generator.pins.discard);
+        early(&nodes.dropping_early.node, UPLINK.0, &generator.pins.discard_early);
         for device in [UPLINK.0, TO_MACHINE.0] {
             for direction in ["ingress", "egress"] {
                 filter(&nodes.empty.node, device, direction, &generator.pins.empty);
@@ -150,8 +165,8 @@ impl Nodes {
 
 impl Balanced {
     /// Creates the maps, attaches the programs to the uplinks, and adds the services.
-    fn new(sandbox: &Sandbox, name: &str, site: Site, services: u32) -> Self {
-        let (mut world, mut packets) = with_packets(sandbox, name);
+    fn new(sandbox: &Sandbox, name: &str, site: Site, services: u32, xdp: Option<XdpMode>) -> Self {
+        let (mut world, mut packets) = with_packets(sandbox, name, xdp);
         let mut uplinks = Vec::new();
         for (device, address) in [UPLINK, TO_MACHINE] {
             let ifindex = site.node.within(|| index(device));
@@ -167,9 +182,11 @@ impl Balanced {
                 is_v6_source: false,
                 is_strict: false,
             });
-            let device = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14 };
+            let device = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14, xdp: XdpFit::Fits };
             site.node.within(|| packets.hooks.attach(device)).unwrap();
         }
+        let early = site.node.within(|| packets.hooks.keep_xdp());
+        assert!(early.len() == xdp.map_or(0, |_| 2) && early.values().all(|it| *it == XdpState::Native), "{early:?}");
         let addresses = uplinks.iter().filter_map(|uplink| uplink.v4).collect();
         let facts = NodeFacts { addresses, ..NodeFacts::default() };
         world.apply([Change::Node(facts), Change::Uplinks(uplinks)].into_iter().chain(changes(services)));

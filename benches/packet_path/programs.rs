@@ -43,7 +43,7 @@ impl Alone {
     /// Two services, each of which has the other one's address as its backend. What a program makes of a
     /// packet is thus a packet of another known connection, so that the program can run again on it.
     pub(crate) fn new(sandbox: &Sandbox) -> Self {
-        let (mut world, opened) = with_packets(sandbox, "alone");
+        let (mut world, opened) = with_packets(sandbox, "alone", None);
         let mut changes = Vec::new();
         for (protocol, [one, other]) in PAIRS {
             for (number, backend) in [(one, other), (other, one)] {

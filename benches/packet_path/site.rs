@@ -164,6 +164,11 @@ pub(crate) fn filter(place: &Namespace, device: &str, direction: &str, pin: &Pat
     });
 }
 
+/// Attaches a pinned XDP program to a device.
+pub(crate) fn early(place: &Namespace, device: &str, pin: &Path) {
+    place.within(|| command("ip", &["link", "set", "dev", device, "xdpdrv", "pinned", pin.to_str().unwrap()]));
+}
+
 /// The address with this distance from the first one.
 pub(crate) fn nth(first: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(first.to_bits() + number)

@@ -22,7 +22,7 @@ const TCP: u32 = 20;
 /// Interleaves both worlds, each with programs at a cgroup of its own.
 pub(crate) fn run(sandbox: &Sandbox) {
     let [off, on] = ["sockets-off", "sockets-on"].map(|name| sandbox.cgroup.join(name));
-    let (mut with, _packets) = with_packets(sandbox, "sockets-on");
+    let (mut with, _packets) = with_packets(sandbox, "sockets-on", None);
     fs::create_dir(&off).unwrap();
     let mut without = World::new(&sandbox.bpffs, "sockets-off", &off);
     for world in [&mut with, &mut without] {

@@ -102,7 +102,7 @@ fn dropped(generator: &Generator, nodes: &Nodes) -> f64 {
 }
 
 fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
-    const NAMES: [&str; 10] = [
+    const NAMES: [&str; 13] = [
         "plain forwarding",
         "plain forwarding, conntrack active",
         "empty programs",
@@ -113,6 +113,9 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         "nodelb, 20 services, conntrack active",
         "nodelb, packet of no service",
         "nodelb, packet of no service, conntrack active",
+        "nodelb, 20 services, XDP",
+        "nodelb, packet of no service, XDP",
+        "dropped by XDP",
     ];
     let flows = Flows { first: 0, count: FEW };
     let sites: [(&Site, bool); NAMES.len()] = [
@@ -126,11 +129,17 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         (&nodes.with_conntrack.site, true),
         (&nodes.few.site, false),
         (&nodes.with_conntrack.site, false),
+        (&nodes.with_xdp.site, true),
+        (&nodes.with_xdp.site, false),
+        (&nodes.dropping_early, false),
     ];
     let times = Side::BOTH.map(|side| {
         in_turn(ROUNDS, |variant| {
             let (site, is_service) = sites[variant];
             let to = if is_service { side.services() } else { side.backends() };
+            if std::ptr::eq(site, &raw const nodes.dropping_early) {
+                return generator.measure_dropped(site, to, flows, PACKETS);
+            }
             generator.establish(site, to, flows);
             generator.measure(site, to, flows, PACKETS)
         })
@@ -143,6 +152,14 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     goals.add("G1", "known connection, local: to nftables", 0.55, table.ratio(local, 5, 3));
     goals.add("G1", "the same, conntrack active", 0.80, table.ratio(local, 7, 3));
     goals.add("G2", "known connection, remote: to nftables", 0.50, table.ratio(remote, 5, 3));
+    // With the cost of the buffer, which XDP does not make.
+    let whole = |variant: usize| {
+        let (cost, early) = (table.cost(remote, variant), table.cost(remote, 12));
+        [cost[0] - early[0], cost[1] - early[1]]
+    };
+    let (xdp, nftables) = (whole(10), whole(3));
+    let ratio = [xdp[0] / nftables[0], xdp[1] / nftables[1]];
+    goals.add("G2", "known connection, remote, XDP: to nftables, each above a drop by XDP", 0.25, ratio);
     goals.add("G2", "known connection, remote: to plain forwarding", 1.5, table.ratio(remote, 5, 0));
     for side in Side::BOTH {
         let whole = |times: &Times| [times.min(), times.p25()];

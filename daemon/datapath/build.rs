@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if Path::new(&multiarch).is_dir() {
         args.push(format!("-I{multiarch}").into());
     }
-    for object in ["sock", "flows", "packet", "sweep", "chain", "order"] {
+    for object in ["sock", "flows", "packet", "xdp", "sweep", "chain", "order"] {
         let mut builder = SkeletonBuilder::new();
         if let Some(clang) = env::var_os("CLANG") {
             builder.clang(clang);
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             args.pop();
         }
         // For tests of upgrades.
-        if ["sock", "packet"].contains(&object) {
+        if ["sock", "packet", "xdp"].contains(&object) {
             args.push("-DNEXT_LAYOUT".into());
             builder.clang_args(&args).obj(out.join(format!("{object}_next.bpf.o"))).build()?;
             args.pop();

@@ -23,7 +23,7 @@ use toml::de::DeTable;
 
 pub use self::keys::{Admin, Datapath, Dns, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
-pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown};
+pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown, Xdp};
 pub use self::values::{Disconnect, DnsServer, Hold, Mode, PortRange, Seconds};
 use crate::document::{self, Problem, Problems, Read};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -21,6 +21,7 @@ use nodelb_datapath::memory;
 use nodelb_host::clock::{Clock, ticking, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
+use nodelb_report::problems::Earlier;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -173,12 +174,12 @@ async fn serve<D: Datapath + Send + 'static>(
     // The state of the previous run.
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let since_file = since::path(&config.state.directory);
-    let (previous_sources, statuses) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
+    let (previous_sources, past) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
     let recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
     let mut engine = Engine::new(engine_config, realised);
-    engine.recall(statuses, clock.now());
+    let problems = past.recall(&mut engine, clock.now());
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 
@@ -226,14 +227,15 @@ async fn serve<D: Datapath + Send + 'static>(
         unopened,
         summaries: Arc::default(),
         nearly_full: Arc::default(),
+        earlier: Arc::new(Mutex::new(Earlier::new(problems.clone(), Now::read(clock).time))),
         clock: Arc::new(move || Now::read(clock)),
         started: clock.started(),
     };
-    tokio::spawn(until(stop(), admin::watch_tables(state.clone())));
+    let (since, beginnings) = since::start(since_file, handle.snapshot.clone(), problems, shutdown.clone());
+    tokio::spawn(admin::watch_problems(state.clone(), beginnings, stop()));
     tokio::spawn(admin::serve(open, state, stop()));
     tokio::spawn(until(stop(), release_free_memory(handle.snapshot.clone())));
 
-    let since = since::start(since_file, handle.snapshot.clone(), shutdown.clone());
     let owner = tokio::spawn(owner.run(stop()));
     let reload = Reload { config, reloads, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;

@@ -5,6 +5,7 @@ mod carried;
 mod clsact;
 mod failures;
 mod resized;
+mod xdp;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::packets::{PacketOptions, PacketSettings};
-use nodelb_datapath::{DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options};
+use nodelb_datapath::{DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options, XdpFit};
 
 use crate::part::{PART, in_sandbox, part};
 use crate::sandbox::{Sandbox, command};
@@ -34,6 +35,7 @@ fn options(env: &Sandbox) -> Options {
         count_connections: false,
         has_pods: true,
         foreign_connections: None,
+        xdp: None,
         settings: PacketSettings::default(),
     };
     Options {
@@ -111,7 +113,7 @@ fn index(name: &str) -> u32 {
 }
 
 fn uplink(name: &str) -> HookedDevice {
-    HookedDevice { ifindex: index(name), side: DeviceSide::Uplink, l2_length: 14 }
+    HookedDevice { ifindex: index(name), side: DeviceSide::Uplink, l2_length: 14, xdp: XdpFit::Fits }
 }
 
 /// The directory of the pinned links, and that of the persistent maps.

@@ -10,6 +10,8 @@ use super::steps::{Expected, Form, Says, Stored};
 pub(super) const HOLD: Duration = Duration::from_secs(3);
 /// Within it, a change is in the state directory.
 const STORED_WITHIN: Duration = Duration::from_secs(6);
+/// A daemon that is stopped may not have received an answer that was sent so long before its end.
+const RECEIVED_WITHIN: Duration = Duration::from_secs(1);
 
 const B_BACKEND: &str = "192.0.2.9:8080/TCP";
 const C_BACKEND: &str = "192.0.2.19:80/TCP";
@@ -144,7 +146,8 @@ impl Pair {
     /// Notes that the daemon has ended, with this backend of the service in names.json, which is damaged next.
     fn end(&mut self, in_file: Option<String>, (stored, is_killed): (Stored, bool)) -> Result<(), String> {
         let expected = self.expected.backend.clone();
-        let is_recent = |(until, _): &&(Instant, _)| is_killed && until.elapsed() < STORED_WITHIN;
+        let within = if is_killed { STORED_WITHIN } else { RECEIVED_WITHIN };
+        let is_recent = |(until, _): &&(Instant, _)| until.elapsed() < within;
         let recent: Vec<&Option<String>> = self.former.iter().filter(is_recent).map(|(_, it)| it).collect();
         let is_possible =
             in_file == expected || !self.is_right || recent.iter().any(|it| it.is_none() || **it == in_file);

@@ -21,7 +21,12 @@ use crate::sandbox;
 use crate::talk::{Server, TIMEOUT, Talk};
 
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, &[Service; 2])) {
-    sandbox::run(&format!("outside_continuity::{test}"), |sandbox| {
+    with_backends(&format!("outside_continuity::{test}"), body);
+}
+
+/// Runs a test with the backends of [`Load`] on both nodes.
+pub(crate) fn with_backends(test: &str, body: impl FnOnce(&Host, &Lab, &[Service; 2])) {
+    sandbox::run(test, |sandbox| {
         let host = Host::without_the_test(sandbox);
         let lab = Lab::new();
         host.configure(PACKETS_ON);

@@ -260,6 +260,7 @@ fn another_service_proxy_is_found() {
         configure(&host, sandbox, "mode = \"auto\"");
         let _client = Pod::new(0);
         command("nft", &["add", "table", "ip", "kube-proxy"]);
+        command("nft", &["add", "chain", "ip", "kube-proxy", "services"]);
         host.serve("web.yaml", SERVICE);
         let daemon = host.start();
         eventually("kube-proxy is found", || {
@@ -268,10 +269,10 @@ fn another_service_proxy_is_found() {
         });
         assert_eq!(translation(), "off");
         assert!(!is_attached("pod0"));
-        command("nft", &["delete", "table", "ip", "kube-proxy"]);
+        command("nft", &["delete", "chain", "ip", "kube-proxy", "services"]);
         command("nft", &["add", "table", "ip", "nat"]);
         daemon.signal(Signal::SIGHUP);
-        eventually("programs at pod0", || is_attached("pod0"));
+        eventually("programs at pod0, because a table without chains translates nothing", || is_attached("pod0"));
         command("nft", &["add", "chain", "ip", "nat", "KUBE-SERVICES"]);
         daemon.signal(Signal::SIGHUP);
         eventually("the other proxy gets new connections", || translation() == "draining");
@@ -304,7 +305,7 @@ fn a_process_without_privileges_does_not_end_the_service() {
         let daemon = host.start();
         eventually("programs at pod0", || is_attached("pod0"));
         let _metrics = ["127.0.0.1:10249", "0.0.0.0:10256", "[::1]:10249"].map(|it| TcpListener::bind(it).unwrap());
-        command("unshare", &["--net", "nft", "add", "table", "ip", "kube-proxy"]);
+        command("unshare", &["--net", "nft", "add table ip kube-proxy; add chain ip kube-proxy services"]);
         daemon.signal(Signal::SIGHUP);
         let searched = get("/devices").unwrap_or_default()["packets"]["reason"].clone();
         thread::sleep(Duration::from_secs(1));

@@ -17,7 +17,7 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings};
-use nodelb_datapath::{DeviceSide, HookedDevice, OpenedPackets, Options};
+use nodelb_datapath::{DeviceSide, HookedDevice, OpenedPackets, Options, XdpFit};
 use nodelb_prober::Transport;
 
 use crate::environment::{Client, Environment, Outcome};
@@ -100,7 +100,7 @@ impl Net {
         let [uplink, vm] =
             [(Machine::Outside, DeviceSide::Uplink), (Machine::Vm, DeviceSide::Pod)].map(|(who, side)| {
                 let ifindex = nix::net::if_::if_nametoindex(who.device()).unwrap();
-                (HookedDevice { ifindex, side, l2_length: 14 }, mac(who.device()))
+                (HookedDevice { ifindex, side, l2_length: 14, xdp: XdpFit::Fits }, mac(who.device()))
             });
         Self { lab, cgroup, pins, uplink, vm, servers: BTreeMap::new() }
     }
@@ -235,6 +235,7 @@ impl Environment for Cluster<'_> {
             count_connections: true,
             has_pods: true,
             foreign_connections: None,
+            xdp: None,
             settings: PacketSettings {
                 answers: true,
                 always_masquerades: self.always_masquerades,

@@ -94,9 +94,13 @@ fn check_capture(path: &str) {
     let bytes = fs::read(path).unwrap();
     let mut comments = Vec::new();
     let mut rest = &bytes[..];
-    while !rest.is_empty() {
+    while rest.len() >= 8 {
         let number = |at: usize| u32::from_ne_bytes(rest[at..at + 4].try_into().unwrap());
         let length = usize::try_from(number(4)).unwrap();
+        // The writer has ended within a block.
+        if rest.len() < length {
+            break;
+        }
         if number(0) == 6 {
             let captured = usize::try_from(number(20)).unwrap();
             assert!((20..=96).contains(&captured), "{captured} bytes");

@@ -5,7 +5,8 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
-    self, PacketBloom, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings, Sweep,
+    self, PacketBloom, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings, Sweep, XdpMode,
+    XdpProgram,
 };
 use nodelb_model::connections::{TableLimits, Tables};
 use nodelb_model::key::Hook;
@@ -56,7 +57,7 @@ pub(crate) struct Ran {
 }
 
 /// The key and the value of an entry.
-type Entry = (Vec<u8>, Vec<u8>);
+pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
 /// The entries of a map, in the kernel's order.
 type Entries = Vec<Entry>;
@@ -64,6 +65,9 @@ type Entries = Vec<Entry>;
 /// The loaded programs, and what they were loaded for.
 pub(crate) struct Kernel {
     programs: PacketPrograms,
+    pub(crate) xdp: XdpProgram,
+    /// The number of packets that the XDP program has translated.
+    pub(crate) translated_early: usize,
     bloom: PacketBloom,
     sweep: Sweep,
     network: Network,
@@ -106,7 +110,7 @@ fn changes<'a>(before: &'a [Entry], after: &'a [Entry]) -> [Vec<&'a Entry>; 2] {
     [gone, put]
 }
 
-fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloom, Sweep) {
+fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram, PacketBloom, Sweep) {
     let size = |entries: usize| u32::try_from(entries).unwrap();
     let options = PacketOptions {
         nodeport_range: settings.nodeport_range.clone(),
@@ -125,21 +129,25 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
         count_connections: true,
         has_pods: true,
         foreign_connections: None,
+        xdp: Some(XdpMode::Generic),
         settings: PacketSettings::default(),
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+    let xdp = XdpProgram::load(&options, programs.maps()).unwrap_or_else(|error| panic!("{error}"));
     let bloom =
         PacketBloom::new(programs.maps(), options.nodeport_range.clone(), options.source_ports.clone()).unwrap();
-    (programs, bloom, sweep)
+    (programs, xdp, bloom, sweep)
 }
 
 impl Kernel {
     pub(crate) fn new(world: &World) -> Self {
-        let (programs, bloom, sweep) = load(&world.settings, world.limits);
+        let (programs, xdp, bloom, sweep) = load(&world.settings, world.limits);
         let (settings, limits) = (world.settings.clone(), world.limits);
         let mut kernel = Self {
             programs,
+            xdp,
+            translated_early: 0,
             bloom,
             sweep,
             network: Network::default(),
@@ -157,7 +165,7 @@ impl Kernel {
         kernel
     }
 
-    fn map(&self, name: &str) -> &MapHandle {
+    pub(crate) fn map(&self, name: &str) -> &MapHandle {
         self.programs.maps().get(name).unwrap_or_else(|| panic!("no map {name}"))
     }
 
@@ -192,7 +200,7 @@ impl Kernel {
     pub(crate) fn start(&mut self, world: &World) {
         let loaded = |settings: &Settings| (settings.nodeport_range.clone(), settings.source_ports.clone());
         if loaded(&self.settings) != loaded(&world.settings) || self.limits != world.limits {
-            (self.programs, self.bloom, self.sweep) = load(&world.settings, world.limits);
+            (self.programs, self.xdp, self.bloom, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;
             self.state = MapState::default();
             self.counts = self.read_counts();
@@ -209,6 +217,7 @@ impl Kernel {
     /// Makes network, settings and content those of the world.
     pub(crate) fn set(&mut self, world: &World) {
         self.network.set(world);
+        Self::describe_devices(&self.xdp, world);
         let settings = &world.settings;
         let unknown = match settings.unknown {
             Unknown::Pass => 0,
@@ -283,7 +292,11 @@ impl Kernel {
     fn change(&self, map: &str, change: impl Fn(&[u8], &mut [u8])) {
         let mut entries = self.entries(map);
         entries.iter_mut().for_each(|(key, value)| change(key, value));
-        let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+        self.put_entries(map, &entries);
+    }
+
+    pub(crate) fn put_entries(&self, map: &str, entries: &[Entry]) {
+        let (keys, values): (Vec<_>, Vec<_>) = entries.iter().cloned().unzip();
         self.put_all(map, &keys.concat(), &values.concat());
     }
 
@@ -303,7 +316,7 @@ impl Kernel {
         self.sweep.run(timeouts, &mut |_| {}).unwrap();
     }
 
-    fn entries(&self, map: &str) -> Entries {
+    pub(crate) fn entries(&self, map: &str) -> Entries {
         let map = self.map(map);
         let read = |batch| -> Entries { map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).unwrap().collect() };
         let entries = read(BATCH);

@@ -26,18 +26,18 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-fn runner(seed: u64) -> TestRunner {
+pub(crate) fn runner(seed: u64) -> TestRunner {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_ne_bytes());
     TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
-fn pick<S: Strategy>(runner: &mut TestRunner, strategy: &S) -> S::Value {
+pub(crate) fn pick<S: Strategy>(runner: &mut TestRunner, strategy: &S) -> S::Value {
     strategy.new_tree(runner).expect("no value is rejected").current()
 }
 
 /// One packet in eight has bytes that are wrong, and one in sixteen ends early.
-fn damage(runner: &mut TestRunner, bytes: &mut Vec<u8>) -> bool {
+pub(crate) fn damage(runner: &mut TestRunner, bytes: &mut Vec<u8>) -> bool {
     let (choice, flips, at, byte) =
         pick(runner, &(0_u8..16, 1_usize..4, proptest::num::u32::ANY, proptest::num::u8::ANY));
     let length = bytes.len();
@@ -128,6 +128,12 @@ fn programs_and_function_agree_on_random_packets() {
             run.kernel.start(&run.world);
             (0..RUN).for_each(|_| run.step(&mut runner, &steps));
         }
+        let early = run.kernel.translated_early as u64;
+        #[expect(clippy::print_stdout, reason = "how much of the run the XDP program has seen")]
+        {
+            println!("{early} of {} packets were translated by the XDP program, too", run.compared);
+        }
+        assert!(early * 500 > packets, "the XDP program has translated only {early} packets");
         assert!(run.different.is_empty(), "SOCKET_SEED={seed}\n{}", run.different.join("\n"));
     });
 }

@@ -11,6 +11,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "frame.h"
+
 #include "../../bpf/packet.h"
 
 _Static_assert(sizeof(struct scratch) <= sizeof(working_memory), "room");
@@ -69,7 +71,6 @@ static struct result run(const struct request *request, const __u8 *bytes)
 	    .data = (unsigned long)bytes,
 	    .data_end = (unsigned long)bytes + request->linear,
 	    .len = request->length,
-	    .pkt_type = PACKET_HOST,
 	    .gso_size = request->gso_size,
 	};
 

@@ -339,7 +339,12 @@ impl Default for Lists<'_> {
 }
 
 fn load(source_ports: RangeInclusive<u16>, foreign_connections: Option<ForeignConnections>) -> PacketPrograms {
-    let options = PacketOptions {
+    let options = options(source_ports, foreign_connections);
+    PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn options(source_ports: RangeInclusive<u16>, foreign_connections: Option<ForeignConnections>) -> PacketOptions {
+    PacketOptions {
         nodeport_range: 30000..=32767,
         source_ports,
         limits: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 64, source_ranges: 64 },
@@ -349,9 +354,9 @@ fn load(source_ports: RangeInclusive<u16>, foreign_connections: Option<ForeignCo
         count_connections: true,
         has_pods: true,
         foreign_connections,
+        xdp: None,
         settings: PacketSettings::default(),
-    };
-    PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))
+    }
 }
 
 /// An address in 16 bytes.

@@ -69,7 +69,7 @@ for kernel in "${kernels[@]}"; do
     done
 done
 
-passed=0 failed=0
+passed=0 failed=0 failures=
 for kernel in "${kernels[@]}"; do
     for run in "${runs[@]}"; do
         results=$directory/results-$kernel-$run
@@ -81,10 +81,15 @@ for kernel in "${kernels[@]}"; do
             echo "$kernel $run  FAIL  the guest did not come to its end ($verdict). Its console ends with:"
             tail -n 20 "$directory/console-$kernel-$run"
             failed=$((failed + 1))
+            failures+="$kernel $run  FAIL  the guest did not come to its end"$'\n'
         fi
         passed=$((passed + $(grep -c '^ok ' "$results" || true)))
-        failed=$((failed + $(grep -c '^FAIL ' "$results" || true)))
+        while read -r line; do
+            failed=$((failed + 1))
+            failures+="$kernel $run  $line"$'\n'
+        done < <(grep '^FAIL ' "$results" | tr -d '\r')
     done
 done
+printf %s "$failures"
 echo "$passed passed, $failed failed, in $SECONDS s"
 [ "$failed" = 0 ]

@@ -14,8 +14,9 @@ use libbpf_rs::Program;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter};
 use libbpf_sys::bpf_attach_type;
 
+use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
-use crate::pins::{Pins, remove_file};
+use crate::pins::{self, Pins, remove_file};
 use crate::sys;
 
 /// A hook of the kernel and the program of `bpf/sock.bpf.c` that runs at it; both have the same name.
@@ -271,6 +272,21 @@ pub(crate) fn pinned_link(
     let link = open_link.insert(link);
     pins.replace_link(name, |path| sys::pin(link.as_fd(), path))?;
     Ok(state)
+}
+
+/// Detaches a pinned link and removes its pin; returns whether there was one.
+pub(crate) fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
+    let link = match sys::open_link(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        link => link?,
+    };
+    if let Some(link) = &link {
+        // Fails only if the link is detached already, because its device was removed.
+        let _ = sys::link_detach(link.as_fd());
+        crash.pass();
+    }
+    pins::clear(path, crash)?;
+    Ok(link.is_some())
 }
 
 fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Option<String> {

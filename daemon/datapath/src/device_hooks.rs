@@ -8,38 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::attach::LinkState;
+use crate::attach::{LinkState, remove_link};
 use crate::chain::ChainReader;
-use crate::crash::CrashPoint;
 use crate::filter_changes::{ChangeFilters, InThisProcess};
-use crate::hook_point::{Direction, HookPoint};
+use crate::hook_point::{DeviceSide, Direction, HookPoint, HookedDevice, XdpFit};
 use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
-use crate::sys::{self, tc};
+use crate::sys::tc;
+use crate::xdp::{self, XdpHooks, XdpState};
 use crate::{clsact, tcx};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceSide {
-    /// To other machines.
-    Uplink,
-    /// To a pod with its own kernel.
-    Pod,
-}
-
-/// A device that needs programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HookedDevice {
-    /// Index of the device.
-    pub ifindex: u32,
-    /// What it leads to.
-    pub side: DeviceSide,
-    /// Length of its link-layer header in bytes: 14, or 0 without one.
-    pub l2_length: u8,
-}
 
 /// The type of a link layer with an Ethernet header: `ARPHRD_ETHER` of `linux/if_arp.h`.
 const ETHERNET: u16 = 1;
@@ -51,9 +32,10 @@ impl HookedDevice {
     /// A device with programs that an earlier process has attached.
     fn read(ifindex: u32, pins: &Pins) -> io::Result<Self> {
         let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-        let is_ethernet = tc::link_type(any.as_fd(), ifindex)? == ETHERNET;
+        let is_ethernet = tc::link_layer(any.as_fd(), ifindex)?.0 == ETHERNET;
         let side = if pod_marker(ifindex, pins).exists() { DeviceSide::Pod } else { DeviceSide::Uplink };
-        Ok(Self { ifindex, side, l2_length: if is_ethernet { ETHERNET_HEADER } else { 0 } })
+        let l2_length = if is_ethernet { ETHERNET_HEADER } else { 0 };
+        Ok(Self { ifindex, side, l2_length, xdp: XdpFit::Unknown })
     }
 }
 
@@ -149,13 +131,15 @@ pub struct DeviceHooks {
     changes: Box<dyn ChangeFilters>,
     /// Reads the order of programs at tcx hooks; `None` if the kernel refuses that.
     chains: Option<ChainReader>,
+    /// The XDP program; `None` if it is off.
+    xdp: Option<XdpHooks>,
 }
 
 impl DeviceHooks {
-    pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins) -> Self {
+    pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins, xdp: Option<XdpHooks>) -> Self {
         let changes = Box::new(InThisProcess);
         let chains = (method == HookMethod::Tcx).then(ChainReader::load).and_then(Result::ok);
-        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes, chains }
+        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes, chains, xdp }
     }
 
     /// Lets another process change filters, for a process that has dropped CAP_NET_ADMIN.
@@ -198,8 +182,26 @@ impl DeviceHooks {
         let alive: BTreeSet<u32> = left.iter().filter(|point| is_alive(point)).map(|point| point.ifindex).collect();
         let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
         let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
-        let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex));
-        detached.into_iter().chain(attached).filter_map(Result::err).collect()
+        let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex)).collect::<Vec<_>>();
+        self.keep_xdp();
+        let off = xdp::pinned(&self.pins).into_iter().filter(|ifindex| !self.has_xdp(*ifindex));
+        let off = off.map(|ifindex| {
+            let point = HookPoint { ifindex, direction: Direction::In };
+            xdp::remove(ifindex, &self.pins).map(drop).map_err(HookError::at(point))
+        });
+        detached.into_iter().chain(attached).chain(off).filter_map(Result::err).collect()
+    }
+
+    /// Whether the XDP program may be at the device.
+    fn has_xdp(&self, ifindex: u32) -> bool {
+        self.xdp.is_some() && self.devices.get(&ifindex).is_some_and(is_for_xdp)
+    }
+
+    /// Attaches the XDP program to the devices where it is missing. Returns where it runs, or why it does not, for each
+    /// device that leads to other machines; nothing if it is off.
+    pub fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
+        let devices: Vec<HookedDevice> = self.devices.values().copied().filter(is_for_xdp).collect();
+        self.xdp.as_mut().map(|xdp| xdp.keep(&devices, &self.pins)).unwrap_or_default()
     }
 
     fn take_over_at(&mut self, ifindex: u32) -> Result<(), HookError> {
@@ -248,6 +250,9 @@ impl DeviceHooks {
             }
             states.push((direction, state.map_err(HookError::at(point))?));
         }
+        if let Some(xdp) = self.xdp.as_mut().filter(|_| !is_for_xdp(&device)) {
+            xdp.detach(device.ifindex, &self.pins).map_err(HookError::at(first))?;
+        }
         self.devices.insert(device.ifindex, device);
         Ok(states)
     }
@@ -258,6 +263,10 @@ impl DeviceHooks {
     /// The hook that cannot be changed.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
+        if let Some(xdp) = &mut self.xdp {
+            let point = HookPoint { ifindex, direction: Direction::In };
+            xdp.detach(ifindex, &self.pins).map_err(HookError::at(point))?;
+        }
         remove_device(ifindex, &self.pins, &*self.changes)?;
         self.devices.remove(&ifindex);
         // Hardly a program still reads the entry, and the next device with this index gets its own.
@@ -314,6 +323,11 @@ impl DeviceHooks {
     }
 }
 
+/// Whether the XDP program can read the packets of the device.
+fn is_for_xdp(device: &HookedDevice) -> bool {
+    device.side == DeviceSide::Uplink && device.l2_length == ETHERNET_HEADER
+}
+
 /// The hooks with pinned links.
 fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
     let names = pins::list(&pins.links()).unwrap_or_default();
@@ -331,32 +345,17 @@ fn filtered_points() -> Vec<HookPoint> {
 
 /// Removes everything of nodelb from a device, whatever the method was.
 fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Result<usize, HookError> {
-    let mut removed = 0;
+    let point = HookPoint { ifindex, direction: Direction::In };
+    let mut removed = xdp::remove(ifindex, pins).map_err(HookError::at(point))?;
     for direction in Direction::ALL.into_iter().rev() {
         let point = HookPoint { ifindex, direction };
         for name in [point.pin_name(), format!("{}{UNFINISHED}", point.pin_name())] {
             removed += usize::from(remove_link(&pins.link(&name), pins.crash()).map_err(HookError::at(point))?);
         }
     }
-    let point = HookPoint { ifindex, direction: Direction::In };
     removed += clsact::remove(ifindex, pins, changes).map_err(HookError::at(point))?;
     pins::remove_empty(&pod_marker(ifindex, pins), pins.crash()).map_err(HookError::at(point))?;
     Ok(removed)
-}
-
-/// Detaches a pinned link and removes its pin; returns whether there was one.
-fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
-    let link = match sys::open_link(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        link => link?,
-    };
-    if let Some(link) = &link {
-        // Fails only if the link is detached already, because its device was removed.
-        let _ = sys::link_detach(link.as_fd());
-        crash.pass();
-    }
-    pins::clear(path, crash)?;
-    Ok(link.is_some())
 }
 
 /// The name of the directory that marks programs at devices with maps of an earlier generation.
@@ -387,7 +386,10 @@ pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     let named = names.iter().filter_map(|name| {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
         let of_link = HookPoint::from_pin_name(name).map(|point| point.ifindex);
-        of_link.or_else(|| numbered(name, clsact::MARKER)).or_else(|| numbered(name, POD_MARKER))
+        of_link
+            .or_else(|| xdp::of_pin_name(name))
+            .or_else(|| numbered(name, clsact::MARKER))
+            .or_else(|| numbered(name, POD_MARKER))
     });
     let filtered = filtered_points().into_iter().map(|point| point.ifindex);
     let indexes: BTreeSet<u32> = named.chain(filtered).collect();
@@ -396,5 +398,5 @@ pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
 
 /// The names of the pins of all links at devices.
 pub(crate) fn pin_names(pins: &Pins) -> Vec<String> {
-    pinned_points(pins).into_iter().map(HookPoint::pin_name).collect()
+    pinned_points(pins).into_iter().map(HookPoint::pin_name).chain(xdp::pin_names(pins)).collect()
 }

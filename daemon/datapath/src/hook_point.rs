@@ -1,8 +1,40 @@
-//! A hook at a network device where a program runs.
+//! A hook at a network device where a program runs, and the device.
 
 use std::fmt;
 
 use crate::pins::numbered;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceSide {
+    /// To other machines.
+    Uplink,
+    /// To a pod with its own kernel.
+    Pod,
+}
+
+/// A device that needs programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookedDevice {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// What it leads to.
+    pub side: DeviceSide,
+    /// Length of its link-layer header in bytes: 14, or 0 without one.
+    pub l2_length: u8,
+    pub xdp: XdpFit,
+}
+
+/// Whether an XDP program at a device gets the packets that the programs at tc get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpFit {
+    Fits,
+    /// VLAN devices are on top of the device. Its driver may take the tags off before the program runs.
+    Vlans,
+    /// A native program would run at the ports of the device: it is a bond.
+    Ports,
+    /// Not known yet, after a start.
+    Unknown,
+}
 
 /// The direction of packets at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -46,18 +46,19 @@ mod sys;
 mod tcx;
 mod versions;
 mod write;
+mod xdp;
 pub mod xtables;
 
 pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;
-pub use device_hooks::{Ahead, DeviceHooks, DeviceSide, HookError, HookFault, HookMethod, HookedDevice};
+pub use device_hooks::{Ahead, DeviceHooks, HookError, HookFault, HookMethod};
 pub use error::OpenError;
 pub use filter_changes::{ChangeFilters, FilterChange, InThisProcess};
 pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
-pub use hook_point::Direction;
+pub use hook_point::{DeviceSide, Direction, HookedDevice, XdpFit};
 pub use kernel::{KernelDatapath, Options, PIN_DIRECTORY, Repair, StartReport};
 pub use order::{ProgramOrder, SocketProgram};
 pub use own_sockets::OwnSockets;
@@ -66,3 +67,4 @@ pub use privilege::{PrivilegeError, RemainingPrivileges, drop_privileges, drop_t
 pub use read::KernelReader;
 pub use start::Origin;
 pub use versions::{LAYOUT, PinnedContent, read_pinned};
+pub use xdp::XdpState;

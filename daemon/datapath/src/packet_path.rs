@@ -13,10 +13,11 @@ use crate::outside::OutsideMaps;
 use crate::packets::maps::{self, ConnectionMaps, PERSISTENT};
 use crate::packets::{
     ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
-    PacketPrograms, SettingsWriter, Sweep, bloom,
+    PacketPrograms, SettingsWriter, Sweep, XdpProgram, bloom,
 };
 use crate::pins::Pins;
 use crate::sys;
+use crate::xdp::XdpHooks;
 
 /// The reason why a start has not loaded the programs of the packet path. Connections of sockets are translated all the
 /// same.
@@ -85,7 +86,8 @@ pub(crate) fn start(
     let maps = programs.maps().duplicate().map_err(readable())?;
     let (foreign_ports, not_listed) = foreign_ports(options, &maps).map_err(readable())?;
     let method = hook_method.unwrap_or_else(HookMethod::find);
-    let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
+    let (xdp, not_loaded) = load_xdp(options, &maps);
+    let mut hooks = DeviceHooks::new(programs, method, pins.duplicate(), xdp);
     connections.catch_up(pins)?;
     connections.show_former(&maps)?;
     // From here on, devices run the new programs: no error undoes that.
@@ -96,7 +98,7 @@ pub(crate) fn start(
     if are_replaced && committed.is_ok() {
         faults.extend(bloom.fill(&maps).err().map(|error| error.to_string()));
     }
-    faults.extend(not_listed);
+    faults.extend(not_listed.into_iter().chain(not_loaded));
     faults.extend(committed.err().map(|error| error.to_string()));
     faults.extend(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
@@ -114,6 +116,15 @@ pub(crate) fn start(
         max_connections,
         faults,
     })
+}
+
+/// The XDP program, unless it is off, and why it could not be loaded.
+fn load_xdp(options: &PacketOptions, maps: &PacketMaps) -> (Option<XdpHooks>, Option<String>) {
+    let Some(mode) = options.xdp else { return (None, None) };
+    match XdpProgram::load(options, maps) {
+        Ok(program) => (Some(XdpHooks::new(program, mode)), None),
+        Err(error) => (None, Some(format!("packets.xdp: {error}"))),
+    }
 }
 
 /// The ports of foreign connections, which the programs know before their first packet, and why not all are known.

@@ -14,6 +14,7 @@ pub(crate) mod maps;
 mod run;
 mod settings;
 mod sweep;
+mod xdp;
 
 pub use bare::LinkLayer;
 pub use bloom::PacketBloom;
@@ -22,7 +23,8 @@ pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS}
 pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
 pub use foreign::{ForeignConnections, ForeignPorts};
 pub use handles::PacketMaps;
-pub use load::{PacketHook, PacketOptions, PacketPrograms};
+pub use load::{PacketHook, PacketOptions, PacketPrograms, XdpMode};
 pub use run::{Packet, Verdict};
 pub use settings::{PacketSettings, SettingsWriter, UnknownPackets};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};
+pub use xdp::{XdpDevice, XdpProgram};

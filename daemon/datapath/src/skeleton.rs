@@ -1,6 +1,6 @@
 //! The code that libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as
-//! `types`. `chain`, `flows`, `order`, `packet` and `sweep` contain the same for their
-//! files.
+//! `types`. `chain`, `flows`, `order`, `packet`, `sweep` and `xdp` contain the same for
+//! their files.
 #![allow(
     unsafe_code,
     unreachable_pub,
@@ -68,6 +68,19 @@ pub(crate) mod packet {
     }
 
     include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
+}
+
+pub(crate) mod xdp {
+    /// The object to open.
+    fn choose(usual: &'static [u8]) -> &'static [u8] {
+        #[cfg(debug_assertions)]
+        if super::IS_NEXT.get() {
+            return include_bytes!(concat!(env!("OUT_DIR"), "/xdp_next.bpf.o"));
+        }
+        usual
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
 }
 
 pub(crate) mod sweep {

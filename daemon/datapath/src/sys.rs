@@ -4,6 +4,7 @@
 
 mod call;
 pub(crate) mod tc;
+pub(crate) mod xdp;
 pub(crate) mod xt;
 
 use std::alloc::{Layout, handle_alloc_error};

@@ -43,6 +43,7 @@ fn device(report: &DeviceReport) -> DeviceRow {
         source_addresses: [device.v4, device.v6].into_iter().flatten().map(|addr| addr.to_string()).collect(),
         mtu: device.mtu.into(),
         reason,
+        xdp: report.xdp.as_ref().map(ToString::to_string),
         error: report.error.clone().or_else(|| report.ahead.clone()),
     }
 }

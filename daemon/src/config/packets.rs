@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use nodelb_core::config::PacketsConfig;
+use nodelb_datapath::packets::XdpMode;
 use serde::Deserialize;
 
 use super::keys::{Datapath, Key, Section, section};
@@ -21,6 +22,29 @@ pub enum PacketMode {
     Drain,
     /// Never: no map is created and no program is loaded.
     Off,
+}
+
+/// Where known connections to backends on other nodes are translated before the network stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Xdp {
+    /// Nowhere: no program is loaded.
+    Off,
+    /// In the drivers that can run programs.
+    Auto,
+    /// At each device, in the kernel's replacement for a driver.
+    Generic,
+}
+
+impl Xdp {
+    /// How the program is loaded.
+    pub fn mode(self) -> Option<XdpMode> {
+        match self {
+            Self::Off => None,
+            Self::Auto => Some(XdpMode::Auto),
+            Self::Generic => Some(XdpMode::Generic),
+        }
+    }
 }
 
 /// Which backends see an address of this node instead of the client's.
@@ -215,6 +239,7 @@ native! {
     Snat, snat => lower_case(snat);
     Choice, choice => lower_case(choice);
     Unknown, unknown => lower_case(unknown);
+    Xdp, xdp => lower_case(xdp);
 }
 
 texts! {
@@ -256,6 +281,10 @@ section! {
     /// How the backend of a new connection is selected: "consistent", by the client's address and port, so that all
     /// nodes select the same one; or "random", which requires less memory.
     choice: Choice = Choice::Consistent;
+
+    /// Translate known connections to backends on other nodes by XDP: "off", "auto" (in drivers that support it) or
+    /// "generic" (for tests).
+    xdp: Xdp = Xdp::Off;
 
     /// Translate connections from outside the node to ClusterIPs, for networks that route them to this node.
     cluster_ips: bool = false;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_datapath::{
-    Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState,
+    Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState, XdpState,
 };
 use nodelb_host::messages;
 use nodelb_report::problems::HOOKS;
@@ -23,6 +23,7 @@ pub trait Attach: Send + 'static {
     fn ahead(&self) -> Vec<Ahead>;
     fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()>;
     fn method(&self) -> HookMethod;
+    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState>;
 }
 
 impl Attach for DeviceHooks {
@@ -53,6 +54,10 @@ impl Attach for DeviceHooks {
     fn method(&self) -> HookMethod {
         Self::method(self)
     }
+
+    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
+        Self::keep_xdp(self)
+    }
 }
 
 /// Programs at one device that nodelb moves its own in front of, at most. Another agent may do the same without end.
@@ -73,6 +78,8 @@ pub(crate) struct Hooks {
     ahead: BTreeMap<u32, String>,
     /// What has happened, for the history.
     events: Vec<Event>,
+    /// Where the XDP program runs at each device; empty if it is off.
+    xdp: BTreeMap<u32, XdpState>,
 }
 
 impl Hooks {
@@ -85,6 +92,7 @@ impl Hooks {
             moves: BTreeMap::new(),
             ahead: BTreeMap::new(),
             events: Vec::new(),
+            xdp: BTreeMap::new(),
         }
     }
 
@@ -126,6 +134,11 @@ impl Hooks {
         self.ahead.get(&ifindex).map(String::as_str)
     }
 
+    /// Where the XDP program runs at the device; `None` if it is off.
+    pub(crate) fn xdp(&self, ifindex: u32) -> Option<&XdpState> {
+        self.xdp.get(&ifindex)
+    }
+
     /// Attaches what is missing or has changed, and detaches what is not wanted. Returns the devices without a working
     /// program, each with the error. `is_on` is false if no device is to have programs.
     pub(crate) fn sync(&mut self, devices: &[Device], is_on: bool) -> BTreeMap<u32, String> {
@@ -152,7 +165,37 @@ impl Hooks {
         }
         self.report(&errors, devices);
         self.keep_first();
+        self.keep_xdp();
         errors
+    }
+
+    /// Attaches the XDP program where that is possible. Without it, packets are translated by the other programs.
+    fn keep_xdp(&mut self) {
+        let states = self.attach.keep_xdp();
+        for (ifindex, state) in states.iter().filter(|(index, state)| self.xdp.get(index) != Some(state)) {
+            let device = self.names.get(ifindex).cloned().unwrap_or_else(|| "?".into());
+            match state {
+                XdpState::Native
+                | XdpState::ReceivesOnly
+                | XdpState::Generic
+                | XdpState::NoDriver
+                | XdpState::Vlans
+                | XdpState::Ports => {
+                    info!(message_id = %messages::DEVICE_ATTACHED, "XDP at device {device}: {state}");
+                }
+                XdpState::Foreign { .. } => {
+                    warn!(message_id = %messages::PROGRAM_IN_FRONT, "XDP at device {device}: {state}");
+                }
+                XdpState::Failed(_) => {
+                    warn!(
+                        message_id = %messages::DEVICE_NOT_ATTACHED,
+                        "XDP at device {device}: {state}; packets are translated all the same, at a higher cost. nodelb \
+                         retries every 10 seconds"
+                    );
+                }
+            }
+        }
+        self.xdp = states;
     }
 
     /// Moves nodelb's programs in front of others, once for each of these. A program that remains in front is reported: it
@@ -274,7 +317,7 @@ fn hooked(device: &Device) -> Option<HookedDevice> {
         Role::Pod => DeviceSide::Pod,
         Role::Unused(_) => return None,
     };
-    Some(HookedDevice { ifindex: device.ifindex, side, l2_length: device.l2_length })
+    Some(HookedDevice { ifindex: device.ifindex, side, l2_length: device.l2_length, xdp: device.xdp })
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use crate::config::PacketMode;
 const SHOWN: usize = 4;
 
 /// What is done with packets from outside the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Activity {
     /// New and existing connections are translated.
     On,
@@ -21,16 +22,8 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// The names, for `/devices`.
-    pub const NAMES: [&'static str; 3] = ["on", "draining", "off"];
-
     pub fn name(self) -> &'static str {
-        let [on, draining, off] = Self::NAMES;
-        match self {
-            Self::On => on,
-            Self::Draining => draining,
-            Self::Off => off,
-        }
+        self.into()
     }
 }
 
@@ -39,6 +32,8 @@ impl Activity {
 pub struct Decision {
     pub activity: Activity,
     pub reason: String,
+    /// Whether an address is served for clients outside the node.
+    pub is_needed: bool,
 }
 
 /// What nodelb does for connections from outside the node before the decision.
@@ -67,7 +62,7 @@ pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, is_n
             decided => decided,
         },
     };
-    Decision { activity, reason }
+    Decision { activity, reason, is_needed }
 }
 
 fn of_findings(findings: &Findings, before: Before) -> (Activity, String) {

@@ -1,7 +1,7 @@
 //! What is known about the devices, for readers such as the admin API.
 
 use nodelb_core::text::listed;
-use nodelb_datapath::HookMethod;
+use nodelb_datapath::{HookMethod, XdpState};
 
 use super::mode::{Activity, Decision};
 use super::uplinks::{Device, Role};
@@ -38,8 +38,15 @@ pub struct Failure {
 impl DevicesReport {
     /// The programs of other software that run before nodelb's, with their devices.
     pub fn programs_ahead(&self) -> Vec<String> {
-        let line = |report: &DeviceReport| Some(format!("{}: {}", report.device.name, report.ahead.as_ref()?));
-        self.devices.iter().filter_map(line).collect()
+        let foreign = |report: &DeviceReport| match &report.xdp {
+            Some(state @ XdpState::Foreign { .. }) => state.to_string().strip_prefix("none: ").map(str::to_owned),
+            _ => None,
+        };
+        let lines = self.devices.iter().flat_map(|report| {
+            let all = report.ahead.clone().into_iter().chain(foreign(report));
+            all.map(|line| format!("{}: {line}", report.device.name))
+        });
+        lines.collect()
     }
 
     /// The names of the devices that lead to other machines.
@@ -53,7 +60,7 @@ impl DevicesReport {
         if let Some(Failure { text, is_fatal }) = &self.failure {
             return Check { name: "devices".into(), passed: !is_fatal, detail: text.clone() };
         }
-        let Some(Decision { activity, reason }) = &self.decision else {
+        let Some(Decision { activity, reason, .. }) = &self.decision else {
             return Check::failed("devices", "starting: the network devices of the node are not read yet");
         };
         let in_state = |state| {
@@ -96,32 +103,24 @@ pub struct DeviceReport {
     pub error: Option<String>,
     /// The programs of other software that run before nodelb's.
     pub ahead: Option<String>,
+    /// Where the XDP program runs; `None` if it is off, or not for this device.
+    pub xdp: Option<XdpState>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum HookState {
     Attached,
     /// The device needs no programs, or none are attached to any device.
+    #[strum(serialize = "unused")]
     NotNeeded,
     /// The programs cannot be attached or detached.
     Failed,
 }
 
 impl HookState {
-    /// All states, with the names in tables and metrics.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Attached, "attached"), (Self::NotNeeded, "unused"), (Self::Failed, "failed")];
-
-    /// The names, in the order of [`Self::ALL`].
-    pub const NAMES: [&'static str; 3] = [Self::ALL[0].1, Self::ALL[1].1, Self::ALL[2].1];
-
     pub fn name(self) -> &'static str {
-        let [attached, unused, failed] = Self::NAMES;
-        match self {
-            Self::Attached => attached,
-            Self::NotNeeded => unused,
-            Self::Failed => failed,
-        }
+        self.into()
     }
 }
 

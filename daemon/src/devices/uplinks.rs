@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
+use nodelb_datapath::XdpFit;
 
 use crate::config::{Config, DeviceName, Packets};
 use crate::node::addresses::{Address, Interface, Machine};
@@ -48,6 +49,7 @@ pub struct Device {
     pub mtu: u32,
     /// Length of its link-layer header in bytes: 14, or 0 without one.
     pub l2_length: u8,
+    pub xdp: XdpFit,
     /// The node's address of each family for packets that leave by the device.
     pub v4: Option<Addr>,
     /// See [`Self::v4`].
@@ -208,12 +210,22 @@ impl Facts<'_> {
             kind: Some(&interface.kind).filter(|kind| !kind.is_empty()).map_or("physical", String::as_str).into(),
             mtu: interface.mtu,
             l2_length: header.unwrap_or(0),
+            xdp: self.xdp_fit(ifindex, interface),
             v4: self.source(ifindex, Family::Ipv4),
             v6: self.source(ifindex, Family::Ipv6),
             is_v4_source: self.has_service_address(Family::Ipv4),
             is_v6_source: self.has_service_address(Family::Ipv6),
             is_strict: interface.is_strict,
             role,
+        }
+    }
+
+    fn xdp_fit(&self, ifindex: u32, interface: &Interface) -> XdpFit {
+        let has_vlans = || self.machine.interfaces.values().any(|it| it.kind == "vlan" && it.lower == ifindex);
+        match interface.kind.as_str() {
+            _ if has_vlans() => XdpFit::Vlans,
+            "bond" => XdpFit::Ports,
+            _ => XdpFit::Fits,
         }
     }
 

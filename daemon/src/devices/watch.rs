@@ -221,7 +221,8 @@ impl Task {
             .map(|device| {
                 let error = errors.get(&device.ifindex).cloned();
                 let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
-                DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, device }
+                let xdp = hooks.xdp(device.ifindex).cloned();
+                DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, xdp, device }
             })
             .collect();
         let translation = translation(decision.activity, &devices);

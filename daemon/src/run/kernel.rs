@@ -111,6 +111,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         has_pods: !packets.pod_devices.is_empty(),
         foreign_connections: (!asks_conntrack()).then(|| devices::foreign_connections(&source_ports)),
         source_ports,
+        xdp: packets.xdp.mode(),
         settings,
     }))
 }

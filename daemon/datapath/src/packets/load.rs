@@ -56,8 +56,19 @@ pub struct PacketOptions {
     /// The connections that others have made from `source_ports` at the moment; `None` if the programs query connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
+    /// How to load the XDP program; `None`: it is not loaded.
+    pub xdp: Option<XdpMode>,
     /// The settings of the programs until others are written.
     pub settings: PacketSettings,
+}
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the drivers that can run it.
+    Auto,
+    /// In the network stack, at every device.
+    Generic,
 }
 
 /// The hook where a program runs.

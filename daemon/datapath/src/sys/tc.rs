@@ -83,12 +83,12 @@ fn hook(ifindex: u32, attach_point: libbpf_sys::bpf_tc_attach_point) -> io::Resu
     Ok(bpf_tc_hook { sz, ifindex: index(ifindex)?, attach_point, ..Default::default() })
 }
 
-fn index(ifindex: u32) -> io::Result<i32> {
+pub(super) fn index(ifindex: u32) -> io::Result<i32> {
     i32::try_from(ifindex).map_err(|_too_large| io::Error::from_raw_os_error(libc::ENODEV))
 }
 
-/// The type of a device's link layer, `ARPHRD_*` of `linux/if_arp.h`.
-pub(crate) fn link_type(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<u16> {
+/// A request about a device by its name.
+pub(super) fn named(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<libc::ifreq> {
     // SAFETY: all bytes zero is a valid value of the structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_ifru.ifru_ifindex = index(ifindex)?;
@@ -96,10 +96,19 @@ pub(crate) fn link_type(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<u16>
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME as _, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: as above; the structure now has the name.
+    Ok(request)
+}
+
+/// The type of a device's link layer, `ARPHRD_*` of `linux/if_arp.h`, and the first bytes of its address there.
+pub(crate) fn link_layer(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<(u16, [u8; 6])> {
+    let mut request = named(socket, ifindex)?;
+    // SAFETY: the descriptor is open, the structure has the name, and the kernel reads and writes one of this type.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: this request returns a hardware address.
-    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let mut bytes = [0; 6];
+    bytes.iter_mut().zip(address.sa_data).for_each(|(to, from)| *to = from.to_ne_bytes()[0]);
+    Ok((address.sa_family, bytes))
 }

@@ -55,7 +55,7 @@ fn programs_are_the_same_for_every_processor() {
     for (name, text) in libbpf_sys::API_HEADERS {
         std::fs::write(format!("{}/bpf/{name}", env!("OUT_DIR")), text).unwrap();
     }
-    for object in ["sock", "flows", "packet", "sweep", "chain"] {
+    for object in ["sock", "flows", "packet", "xdp", "sweep", "chain"] {
         let text = |processor| {
             clang(&["-E", "-P", "-target", "bpf", &format!("-D__TARGET_ARCH_{processor}")], &format!("{object}.bpf.c"))
         };

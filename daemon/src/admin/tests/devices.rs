@@ -1,4 +1,6 @@
-use nodelb_datapath::HookMethod;
+use strum::VariantNames;
+
+use nodelb_datapath::{HookMethod, XdpState};
 use nodelb_report::output::schema::ColumnKind;
 use nodelb_report::rows::Row;
 
@@ -14,6 +16,7 @@ fn report() -> DevicesReport {
         kind: "physical".into(),
         mtu: 1500,
         l2_length: 14,
+        xdp: nodelb_datapath::XdpFit::Fits,
         is_v4_source: false,
         is_v6_source: false,
         is_strict: false,
@@ -26,11 +29,12 @@ fn report() -> DevicesReport {
         is_attached,
         error: error.map(str::to_owned),
         ahead: None,
+        xdp: None,
     };
     DevicesReport {
         failure: None,
         has_other_proxy: false,
-        decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
+        decision: Some(Decision { activity: Activity::On, reason: "because".into(), is_needed: true }),
         method: Some(HookMethod::Tcx),
         repairs: 2,
         devices: vec![
@@ -52,6 +56,17 @@ fn each_device_has_a_role_and_a_state() {
     let ahead = DeviceReport { ahead: Some("the program other".into()), ..report.devices[0].clone() };
     let row = device(&ahead);
     assert_eq!((row.programs.as_str(), row.error.as_deref()), ("attached", Some("the program other")));
+    for (state, text) in
+        [(XdpState::Native, "native"), (XdpState::Foreign { program: 7 }, "none: the XDP program with id 7")]
+    {
+        let report = DevicesReport {
+            devices: vec![DeviceReport { xdp: Some(state.clone()), ..report.devices[0].clone() }],
+            ..report.clone()
+        };
+        let is_shown = device(&report.devices[0]).xdp.is_some_and(|shown| shown.starts_with(text));
+        let is_problem = report.programs_ahead().iter().any(|line| line.starts_with("eth0: the XDP program"));
+        assert!(is_shown && is_problem == (state != XdpState::Native), "{state:?}");
+    }
     assert!(rows[2].reason.as_ref().is_some_and(|reason| reason.contains("it is down")), "{rows:?}");
     let row = packets(&report);
     assert_eq!((row.translation.as_str(), row.hooks.as_deref(), row.repairs), ("on", Some("tcx"), 2));
@@ -65,9 +80,9 @@ fn roles_and_states_are_those_of_the_columns() {
         ColumnKind::OneOf(words) => words.to_vec(),
         _ => panic!("column {at} has no words"),
     };
-    assert_eq!((words(3), words(4)), (ROLES.to_vec(), HookState::NAMES.to_vec()));
+    assert_eq!((words(3), words(4)), (ROLES.to_vec(), HookState::VARIANTS.to_vec()));
     let ColumnKind::OneOf(activities) = PacketsRow::schema().columns[0].kind else { panic!("no words") };
-    assert_eq!(activities, Activity::NAMES);
+    assert_eq!(activities, Activity::VARIANTS);
 }
 
 #[test]

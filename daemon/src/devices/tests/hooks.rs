@@ -73,6 +73,10 @@ impl Attach for Fake {
     fn method(&self) -> HookMethod {
         HookMethod::Tcx
     }
+
+    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
+        BTreeMap::new()
+    }
 }
 
 fn device(ifindex: u32, name: &str, role: Role) -> Device {
@@ -82,6 +86,7 @@ fn device(ifindex: u32, name: &str, role: Role) -> Device {
         kind: "physical".into(),
         mtu: 1500,
         l2_length: 14,
+        xdp: nodelb_datapath::XdpFit::Fits,
         v4: None,
         v6: None,
         is_v4_source: false,

@@ -9,6 +9,7 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         kind: "physical".into(),
         mtu: 1500,
         l2_length: 14,
+        xdp: nodelb_datapath::XdpFit::Fits,
         is_v4_source: false,
         is_v6_source: false,
         is_strict: false,
@@ -16,11 +17,11 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         v6: None,
         role,
     };
-    DeviceReport { device, is_attached, error: error.map(str::to_owned), ahead: None }
+    DeviceReport { device, is_attached, error: error.map(str::to_owned), ahead: None, xdp: None }
 }
 
 fn report(activity: Activity, devices: Vec<DeviceReport>) -> DevicesReport {
-    let decision = Some(Decision { activity, reason: "packets.mode is \"on\"".into() });
+    let decision = Some(Decision { activity, reason: "packets.mode is \"on\"".into(), is_needed: true });
     DevicesReport { decision, devices, ..DevicesReport::default() }
 }
 

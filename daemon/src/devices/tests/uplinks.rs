@@ -364,6 +364,17 @@ fn the_source_address_is_the_first_that_lasts() {
     assert_eq!(sources(&host), (Some("198.51.100.2".into()), Some("2001:db8::3".into())));
 }
 
+#[test]
+fn xdp_does_not_fit_below_vlans_and_at_bonds() {
+    let mut host = Host::new();
+    host.stacked("vlan7", "vlan", "eth0").stacked("macvlan0", "macvlan", "vlan7").address("vlan7", "203.0.113.9");
+    host.add("bond0", "bond");
+    host.add("bond1", "bond");
+    host.stacked("vlan8", "vlan", "bond1");
+    let fits = ["eth0", "vlan7", "bond0", "bond1"].map(|name| host.device(name).xdp);
+    assert_eq!(fits, [XdpFit::Vlans, XdpFit::Fits, XdpFit::Ports, XdpFit::Vlans]);
+}
+
 /// Interfaces refer to each other by indexes, which may be anything while they change.
 #[test]
 fn circles_end() {

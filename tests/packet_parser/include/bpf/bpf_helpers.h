@@ -20,28 +20,6 @@
 #define barrier() __asm__ volatile("" ::: "memory")
 #define barrier_var(variable) __asm__ volatile("" : "+r"(variable))
 
-/* The packet as parse() reads it; pointers have the size of the host's. */
-struct host_packet {
-	unsigned long data;
-	/* The end of the part that is read without a call. */
-	unsigned long data_end;
-	__u32 len;
-	__u32 protocol;
-	__u32 pkt_type;
-	__u32 vlan_present;
-	__u32 gso_size;
-	__u32 ifindex;
-};
-#define __sk_buff host_packet
-
-static inline long bpf_skb_load_bytes(const struct host_packet *skb, __u32 at, void *to, __u32 size)
-{
-	if (at > skb->len || size > skb->len - at)
-		return -1;
-	memcpy(to, (const char *)skb->data + at, size);
-	return 0;
-}
-
 static inline long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
 {
 	long (*call)(__u32, void *) = (long (*)(__u32, void *))step;

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The packet as its hook shows it. Programs of other hooks have another context
+ * and other helpers: what reads, translates and routes a known connection's
+ * packet uses only these functions. All of them are inlined, so they cost
+ * nothing.
+ */
+#ifndef NODELB_FRAME_H
+#define NODELB_FRAME_H
+
+#include <linux/bpf.h>
+#include <linux/if_packet.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+/* How the kernel knows the checksum of a packet, from its skbuff.h. */
+enum summed {
+	SUMMED_UNKNOWN = -1,
+	/* The sum is in the transport header. */
+	SUMMED_NONE = 0,
+	/* A device has computed the sum of the whole packet. */
+	SUMMED_COMPLETE = 2,
+	/* The field is the sum of the addresses; a device adds the rest. */
+	SUMMED_PARTIAL = 3,
+};
+
+/*
+ * The struct that the programs receive. A macro, because the verifier compares
+ * its name with that of the hook's context.
+ */
+#ifdef NODELB_XDP
+#define frame_context xdp_md
+#else
+#define frame_context __sk_buff
+#endif
+
+/* The part of the packet that is read without a call, which may be short. */
+static __always_inline const void *
+frame_start(const struct frame_context *frame)
+{
+	return (const void *)(long)frame->data;
+}
+
+static __always_inline const void *frame_end(const struct frame_context *frame)
+{
+	return (const void *)(long)frame->data_end;
+}
+
+#ifdef NODELB_XDP
+#include "xdp_frame.h"
+#else
+
+/* Copies from any part of the packet. 0: done. */
+static __always_inline long
+frame_load(struct frame_context *frame, __u32 at, void *to, __u32 size)
+{
+	return bpf_skb_load_bytes(frame, at, to, size);
+}
+
+/* Copies to any part of the packet, and changes no sum. 0: done. */
+static __always_inline long
+frame_store(struct frame_context *frame, __u32 at, const void *from, __u32 size)
+{
+	return bpf_skb_store_bytes(frame, at, from, size, 0);
+}
+
+/* Length of the whole packet in bytes, with its link-layer header. */
+static __always_inline __u32 frame_length(const struct frame_context *frame)
+{
+	return frame->len;
+}
+
+/* Bytes of data in each packet that a device makes of this one, or 0. */
+static __always_inline __u32
+frame_segment_size(const struct frame_context *frame)
+{
+	return frame->gso_size;
+}
+
+/* EtherType of what follows the link-layer header, in network byte order. */
+static __always_inline __u32 frame_protocol(const struct frame_context *frame)
+{
+	return frame->protocol;
+}
+
+/* The device of the program. */
+static __always_inline __u32 frame_ifindex(const struct frame_context *frame)
+{
+	return frame->ifindex;
+}
+
+/*
+ * VLAN tags: the VLAN's own device shows the packet without its tag.
+ */
+static __always_inline bool frame_has_tag(const struct frame_context *frame)
+{
+	return frame->vlan_present;
+}
+
+/*
+ * Whether a frame that arrives is for this machine; packet captures and bridges
+ * bring others.
+ */
+static __always_inline bool frame_is_for_host(const struct frame_context *frame)
+{
+	return frame->pkt_type == PACKET_HOST;
+}
+
+/*
+ * The field that is read from the kernel's struct. libbpf finds its offset by
+ * name when it loads the program.
+ */
+struct sk_buff {
+	__u8 ip_summed: 2;
+} __attribute__((preserve_access_index));
+
+/* Since Linux 6.2. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+static __always_inline int frame_summed(struct frame_context *frame)
+{
+	const struct sk_buff *packet;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return SUMMED_UNKNOWN;
+	packet = bpf_cast_to_kern_ctx(frame);
+	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
+}
+
+/*
+ * Adds to the sum of the whole packet, if a device has computed it. Returns
+ * whether one has.
+ */
+static __always_inline bool
+frame_add_to_sum(struct frame_context *frame, __u32 sum)
+{
+	return bpf_csum_update(frame, sum) >= 0;
+}
+
+/* Changes the checksum of the transport header by the difference. 0: done. */
+static __always_inline long frame_change_check(struct frame_context *frame,
+					       __u32 at, __u64 was, __u64 now,
+					       __u64 flags)
+{
+	return bpf_l4_csum_replace(frame, at, was, now, flags);
+}
+
+#endif
+
+#endif

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
+/*
+ * Packets of known connections to and from backends on other machines, at the
+ * devices that connect this node to other machines: before the kernel makes a
+ * packet buffer for them (XDP). The program has the same functions and maps as
+ * packet.bpf.c, and does the same with a packet.
+ *
+ * It decides first, without any change. Every other packet is passed on as it
+ * arrived, and the programs of packet.bpf.c find it: the beginnings of
+ * connections, what is answered or dropped, fragments, options, errors, and
+ * packets that the network stack must see.
+ */
+#define NODELB_XDP
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "counts.h"
+#include "routes.h"
+#include "sums.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* A device with the program, or to which the program may send. */
+struct xdp_device {
+	/* Its link-layer address. */
+	__u16 mac[ETH_ALEN / 2];
+	/* Whether its driver sends what another one has received. */
+	__u16 sends;
+};
+
+/*
+ * Index of a device -> what the program must know about it. The daemon writes
+ * it; the program reads it for each packet of a known connection. Packets of
+ * devices without an entry, or to such a device, are passed on.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_UPLINKS);
+	__type(key, __u32);
+	__type(value, struct xdp_device);
+} xdp_devices SEC(".maps");
+
+/*
+ * A next hop, and the second in which a packet to it was last passed on. The
+ * kernel then looks whether the neighbour is still there, which it does not do
+ * for packets of this program. Hops that share an entry are passed on more
+ * often.
+ */
+struct passed_hop {
+	__u64 hop;
+	__u32 second;
+	__u32 pad;
+};
+
+#define PASSED_HOPS 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PASSED_HOPS);
+	__type(key, __u32);
+	__type(value, struct passed_hop);
+} passed_hops SEC(".maps");
+
+static __always_inline const struct xdp_device *device_at(__u32 ifindex)
+{
+	return bpf_map_lookup_elem(&xdp_devices, &ifindex);
+}
+
+/* Whether the frame is for this machine; bridges bring others. */
+static __always_inline bool is_for_device(const struct xdp_md *frame)
+{
+	const struct xdp_device *device = device_at(frame_ifindex(frame));
+	const __u16 *target = frame_start(frame);
+
+	return device && (const void *)(target + 3) <= frame_end(frame) &&
+	       target[0] == device->mac[0] && target[1] == device->mac[1] &&
+	       target[2] == device->mac[2];
+}
+
+/* Whether a packet has been passed on to the next hop in this second. */
+static __always_inline bool is_hop_kept(struct scratch *here)
+{
+	const struct bpf_fib_lookup *fib = &here->fib;
+	__u64 hop = (__u64)fib->ifindex << 32 | fib->ipv4_dst;
+	__u32 now = seconds_of_tick(here), index;
+	struct passed_hop *passed;
+
+	/* The next hop of an IPv4 packet may have an IPv6 address. */
+	if (fib->family == AF_INET6) {
+		const word64 *words = (const word64 *)fib->ipv6_dst;
+
+		hop = (words[0] ^
+		       (words[1] + fib->ifindex) * 0xc2b2ae3d27d4eb4f);
+	}
+	index = (hop ^ hop >> 32) * 0x9e3779b97f4a7c15 >> 54;
+	passed = bpf_map_lookup_elem(&passed_hops, &index);
+	if (!passed)
+		return false;
+	if (passed->hop == hop && passed->second == now)
+		return true;
+	passed->hop = hop;
+	passed->second = now;
+	return false;
+}
+
+/* Whether the packet may be of a connection that this program translates. */
+static __always_inline bool is_plain(const struct packet *packet)
+{
+	return packet->part == PART_WHOLE && !packet->has_options &&
+	       packet->ttl > 1 && !(packet->tcp_flags & TCP_SYN);
+}
+
+/*
+ * Whether the entry is still right for the packet. If not, the packet may begin
+ * a new connection: see begins_again() in begin.h. offset is that of the
+ * backend now.
+ */
+static __always_inline bool is_current(const struct scratch *here, int *offset)
+{
+	__u32 epoch;
+
+	*offset = here->entry.offset;
+	if (!may_begin_again(here))
+		return true;
+	epoch = epoch_of(here, false);
+	if (!epoch || here->entry.acknowledgment != epoch)
+		return false;
+	*offset = backend_offset(here);
+	return *offset >= 0;
+}
+
+/* Whether the route leads to a neighbour that a packet can be sent to now. */
+static __always_inline bool
+is_reached(struct xdp_md *frame, struct scratch *here)
+{
+	const struct xdp_device *device;
+
+	if (ask_past_stack(frame, here, 0) != BPF_FIB_LKUP_RET_SUCCESS ||
+	    !has_ethernet(here, here->fib.ifindex))
+		return false;
+	device = device_at(here->fib.ifindex);
+	return device && device->sends && is_hop_kept(here);
+}
+
+/*
+ * Whether the packet in the scratch memory is this program's. Nothing that
+ * others see has changed yet.
+ */
+static __always_inline struct connection *
+find_known(struct xdp_md *frame, struct scratch *here, int *offset)
+{
+	struct connection *entry;
+
+	if (parse(frame, &here->packet, PACKET_ARRIVING) != PARSED_FLOW ||
+	    !is_plain(&here->packet) || is_foreign(&here->packet))
+		return NULL;
+	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
+	if (!entry || !(here->entry.flags & CONNECTION_REDIRECTED) ||
+	    !is_for_device(frame) || !is_current(here, offset) ||
+	    !has_whole_sum(frame) || !is_reached(frame, here))
+		return NULL;
+	return entry;
+}
+
+/* Writes the packet, and sends it to the next hop. */
+static __always_inline int send(struct xdp_md *frame, struct scratch *here)
+{
+	const struct bpf_fib_lookup *fib = &here->fib;
+	struct ethhdr *ethernet;
+
+	if (rewrite(frame, here, 1))
+		return XDP_DROP;
+	ethernet = (struct ethhdr *)frame_start(frame);
+	if ((const void *)(ethernet + 1) > frame_end(frame))
+		return XDP_DROP;
+	__builtin_memcpy(ethernet->h_dest, fib->dmac, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, fib->smac, ETH_ALEN);
+	/*
+	 * XDP_TX is for the same device alone, and needs more than what is
+	 * known of it: a pair of devices then forgets to wake the other end.
+	 */
+	return bpf_redirect(fib->ifindex, 0);
+}
+
+SEC("xdp")
+int xdp_in(struct xdp_md *frame)
+{
+	struct scratch *here = scratch();
+	struct connection *entry;
+	int offset = 0;
+
+	/* Events are written by the programs that see all packets. */
+	if (!here || is_watched())
+		return XDP_PASS;
+	entry = find_known(frame, here, &offset);
+	if (!entry)
+		return XDP_PASS;
+	if (entry->offset != (__u32)offset)
+		entry->offset = offset;
+	touch_established(entry, here);
+	count_packet(here);
+	return send(frame, here);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * frame.h for XDP, which shows the bytes that the device has received, before
+ * the kernel knows anything about them. Only the part of the packet that is
+ * read without a call is used: a packet with more than its padding elsewhere
+ * is short.
+ */
+#ifndef NODELB_XDP_FRAME_H
+#define NODELB_XDP_FRAME_H
+
+#include <linux/if_ether.h>
+
+static __always_inline long
+frame_load(struct frame_context *frame, __u32 at, void *to, __u32 size)
+{
+	return bpf_xdp_load_bytes(frame, at, to, size);
+}
+
+static __always_inline long
+frame_store(struct frame_context *frame, __u32 at, const void *from, __u32 size)
+{
+	return bpf_xdp_store_bytes(frame, at, (void *)from, size);
+}
+
+static __always_inline __u32 frame_length(const struct frame_context *frame)
+{
+	return frame_end(frame) - frame_start(frame);
+}
+
+/* What a device or the kernel has joined is larger than the route's MTU. */
+static __always_inline __u32
+frame_segment_size(const struct frame_context *frame)
+{
+	(void)frame;
+	return 0;
+}
+
+static __always_inline __u32 frame_protocol(const struct frame_context *frame)
+{
+	const struct ethhdr *ethernet = frame_start(frame);
+
+	if ((const void *)(ethernet + 1) > frame_end(frame))
+		return 0;
+	return ethernet->h_proto;
+}
+
+static __always_inline __u32 frame_ifindex(const struct frame_context *frame)
+{
+	return frame->ingress_ifindex;
+}
+
+/* A tag in the packet is its EtherType. */
+static __always_inline bool frame_has_tag(const struct frame_context *frame)
+{
+	(void)frame;
+	return false;
+}
+
+/* The program compares the address itself, for packets of connections. */
+static __always_inline bool frame_is_for_host(const struct frame_context *frame)
+{
+	(void)frame;
+	return true;
+}
+
+/* The program passes a packet on whose sum may be a part of one. */
+static __always_inline int frame_summed(struct frame_context *frame)
+{
+	(void)frame;
+	return SUMMED_NONE;
+}
+
+static __always_inline bool
+frame_add_to_sum(struct frame_context *frame, __u32 sum)
+{
+	(void)frame;
+	(void)sum;
+	return false;
+}
+
+/* For packets with options, which the program passes on. */
+static __always_inline long frame_change_check(struct frame_context *frame,
+					       __u32 at, __u64 was, __u64 now,
+					       __u64 flags)
+{
+	(void)frame;
+	(void)at;
+	(void)was;
+	(void)now;
+	(void)flags;
+	return -1;
+}
+
+#endif

@@ -1,0 +1,125 @@
+//! Loads `bpf/xdp.bpf.c`, and tells it what it must know about devices.
+
+use std::io;
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, OpenObject};
+
+use crate::error::into_io;
+use crate::error::{OpenError, failed};
+use crate::layout::ServiceWords;
+use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
+use crate::packets::bloom;
+use crate::packets::handles::PacketMaps;
+use crate::packets::load::{PacketOptions, XdpMode};
+use crate::packets::run::{Packet, Verdict};
+use crate::skeleton;
+use crate::skeleton::xdp::XdpSkelBuilder;
+use crate::skeleton::xdp::types::{xdp_device, xdp_md};
+use crate::sys;
+
+const OBJECT: &str = "xdp.bpf.o";
+
+/// The maps that only this program has, or has for itself: it may run between the programs of a packet's way.
+const OWN: [&str; 3] = ["xdp_devices", "passed_hops", "packet_scratch"];
+
+/// What the program knows about a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpDevice {
+    /// Its link-layer address.
+    pub mac: [u8; 6],
+    /// Whether the program may send packets of other devices by it.
+    pub sends: bool,
+}
+
+/// The loaded program. It disappears with this value unless it is attached.
+#[derive(Debug)]
+pub struct XdpProgram {
+    program: OwnedFd,
+    devices: MapHandle,
+}
+
+impl XdpProgram {
+    /// Loads the program with the maps of the packet path. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
+    ///
+    /// # Errors
+    /// If the kernel refuses the program.
+    pub fn load(options: &PacketOptions, maps: &PacketMaps) -> Result<Self, OpenError> {
+        let mut object = MaybeUninit::<OpenObject>::uninit();
+        let preparing = || failed("preparing the maps of", Path::new(OBJECT));
+        let words =
+            maps.get("services").map(MapHandle::value_size).map_or(ServiceWords::CURRENT, ServiceWords::of_size);
+        let opened = skeleton::with_layout(words.is_next(), || XdpSkelBuilder::default().open(&mut object));
+        let mut skeleton = opened.map_err(failed("opening", Path::new(OBJECT)))?;
+        let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
+        rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
+        rodata.nodeport_first = *options.nodeport_range.start();
+        rodata.nodeport_last = *options.nodeport_range.end();
+        rodata.snat_first = *options.source_ports.start();
+        rodata.snat_last = *options.source_ports.end();
+        rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
+        if options.xdp == Some(XdpMode::Auto) {
+            // Packets may be in several parts, as devices with a large MTU receive them. Since Linux 6.9, the programs at tc
+            // do not find the link-layer header of packets that such a program has passed on in the network stack.
+            skeleton.progs.xdp_in.set_flags(libbpf_sys::BPF_F_XDP_HAS_FRAGS);
+        }
+        for mut map in skeleton.open_object_mut().maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if name.contains('.') || OWN.contains(&name.as_str()) {
+                continue;
+            }
+            match maps.get(&name) {
+                Some(handle) => map.reuse_fd(handle.as_fd()).map_err(preparing())?,
+                None => map.set_autocreate(false).map_err(preparing())?,
+            }
+        }
+        let (skeleton, log) = listening(|| skeleton.load());
+        let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
+        let taking = || failed("taking the descriptors of", Path::new(OBJECT));
+        Ok(Self {
+            program: skeleton.progs.xdp_in.as_fd().try_clone_to_owned().map_err(taking())?,
+            devices: MapHandle::try_from(&skeleton.maps.xdp_devices).map_err(into_io).map_err(taking())?,
+        })
+    }
+
+    pub(crate) fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// Lets the program translate packets at the device, or send them by it. `None`: neither. Works without capabilities.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request, or there are too many devices.
+    pub fn set_device(&self, ifindex: u32, device: Option<XdpDevice>) -> io::Result<()> {
+        let key = ifindex.to_ne_bytes();
+        let Some(device) = device else {
+            return match self.devices.delete(&key) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(into_io(error)),
+                _ => Ok(()),
+            };
+        };
+        let mut value = [0; size_of::<xdp_device>()];
+        value[offset_of!(xdp_device, mac)..][..device.mac.len()].copy_from_slice(&device.mac);
+        value[offset_of!(xdp_device, sends)..][..2].copy_from_slice(&u16::from(device.sends).to_ne_bytes());
+        self.devices.update(&key, &value, MapFlags::ANY).map_err(into_io)
+    }
+
+    /// Runs the program on a packet. The verdict is 1 to drop the packet, 2 to pass it on, and 4 to send it by a
+    /// device.
+    ///
+    /// # Errors
+    /// If the kernel refuses the packet, or has no such device.
+    pub fn run(&self, packet: &Packet, times: u32) -> io::Result<Verdict> {
+        let mut context = [0; size_of::<xdp_md>()];
+        let mut set = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        set(offset_of!(xdp_md, data_end), u32::try_from(packet.bytes.len()).map_err(io::Error::other)?);
+        set(offset_of!(xdp_md, ingress_ifindex), packet.ifindex);
+        let mut bytes = packet.bytes.clone();
+        let (code, length) = sys::test_run(self.program(), &context, (&packet.bytes, times), &mut bytes)?;
+        bytes.truncate(length);
+        Ok(Verdict { code: code.cast_signed(), bytes })
+    }
+}

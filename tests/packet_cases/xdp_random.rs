@@ -1,0 +1,225 @@
+//! Random packets of established connections to backends elsewhere, through both hooks.
+//!
+//! `SOCKET_SEED=n` repeats a run, and `SOCKET_CASES=n` sets the number of its packets.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use nodelb_model::checksum;
+use nodelb_model::node::Packet;
+use proptest::prelude::*;
+
+use crate::case;
+use crate::compared::{second, wait_for_second};
+use crate::kernel::Kernel;
+use crate::print;
+use crate::random::{damage, number, pick, runner};
+use crate::sandbox;
+use crate::world::World;
+
+/// New connections are begun after these packets.
+const RUN: u64 = 400;
+
+/// Clients, services and their backends, with the device and the address of the node there.
+const KINDS: [(&str, &str, &str, &str, &str); 4] = [
+    ("198.51.100.7", "203.0.113.2:80", "10.0.2.5:8080", "198.18.0.1", "tcp"),
+    ("198.51.100.7", "203.0.113.2:53", "10.0.2.5:5353", "198.18.0.1", "udp"),
+    ("[2001:db8:c::7]", "[2001:db8:f::2]:80", "[2001:db8:1002::5]:8080", "[2001:db8:18::1]", "tcp"),
+    ("[2001:db8:c::7]", "[2001:db8:f::2]:53", "[2001:db8:1002::5]:5353", "[2001:db8:18::1]", "udp"),
+];
+
+/// Connections of each kind.
+const EACH: u16 = 3;
+
+const FLAGS: [&str; 16] = [
+    "ACK", "ACK", "ACK", "PSH,ACK", "PSH,ACK", "URG,ACK", "ECE,ACK", "CWR,ACK", "FIN,ACK", "FIN,ACK", "FIN", "RST",
+    "RST,ACK", "SYN", "SYN,ACK", "none",
+];
+
+const CHANGES: [&str; 6] = [
+    "remove backend 16 6",
+    "backend 16 10.0.2.5:5353/UDP 6",
+    "outside 203.0.113.2:53/UDP 2",
+    "outside 203.0.113.2:53/UDP 6",
+    "remove outside 203.0.113.2:80/TCP",
+    "outside 203.0.113.2:80/TCP 5",
+];
+
+/// A connection: its kind, the client's port, and the node's.
+type Known = (usize, u16, u16);
+
+fn basic() -> World {
+    let text = include_str!("../packet_programs/fixtures/worlds");
+    let case = case::cases(&format!("{text}\ncase random\n  world basic")).remove(0);
+    let mut world = World::new();
+    case.world.iter().for_each(|line| world.apply(line));
+    world.limits.connections = 1_024;
+    world
+}
+
+/// Establishes a connection of the kind from this port.
+fn establish(kernel: &mut Kernel, world: &World, kind: usize, port: u16) -> Known {
+    let (client, service, backend, node, protocol) = KINDS[kind];
+    let mut run = |text: String| kernel.run(&case::packet(world, &text)).unwrap();
+    let words = |tcp: &str| if protocol == "tcp" { format!("tcp {tcp}") } else { "udp".to_owned() };
+    let sent = run(format!("in eth0 {client}:{port} > {service} {}", words("SYN seq 1000")));
+    let ports = 14 + if client.starts_with('[') { 40 } else { 20 };
+    let at_node = u16::from_be_bytes([sent.bytes[ports], sent.bytes[ports + 1]]);
+    run(format!("in eth1 {backend} > {node}:{at_node} {}", words("SYN,ACK seq 5000 ack 1001")));
+    run(format!("in eth0 {client}:{port} > {service} {}", words("ACK seq 1001 ack 5001")));
+    (kind, port, at_node)
+}
+
+/// What is random about a packet.
+#[derive(Clone, Debug)]
+struct Choice {
+    connection: usize,
+    is_answer: bool,
+    flags: usize,
+    /// Distances from the numbers of the connection.
+    numbers: (i32, i32),
+    data: usize,
+    odd: u8,
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    let number = prop_oneof![4 => 0..3_000_i32, 1 => -70_000..70_000_i32, 1 => any::<i32>()];
+    let data = prop_oneof![4 => 0..120_usize, 1 => 0..1_500_usize];
+    let parts = (any::<usize>(), any::<bool>(), 0..FLAGS.len(), (number.clone(), number), data, 0_u8..40);
+    parts.prop_map(|(connection, is_answer, flags, numbers, data, odd)| Choice {
+        connection,
+        is_answer,
+        flags,
+        numbers,
+        data,
+        odd,
+    })
+}
+
+/// The packet as text, and whether it is one that the XDP program must pass on.
+fn text((kind, port, at_node): Known, choice: &Choice) -> (String, bool) {
+    let (client, service, backend, node, protocol) = KINDS[kind];
+    let is_v4 = !client.starts_with('[');
+    let ends = if choice.is_answer {
+        format!("in eth1 {backend} > {node}:{at_node}")
+    } else {
+        format!("in eth0 {client}:{port} > {service}")
+    };
+    let flags = FLAGS[choice.flags];
+    let (own, other) = if choice.is_answer { (5_001_i32, 1_001_i32) } else { (1_001, 5_001) };
+    let numbers = [own.wrapping_add(choice.numbers.0), other.wrapping_add(choice.numbers.1)].map(i32::cast_unsigned);
+    let mut text = format!("{ends} {protocol}");
+    if protocol == "tcp" {
+        let _ = write!(text, " {flags} seq {} ack {}", numbers[0], numbers[1]);
+    }
+    let _ = write!(text, " data {}", choice.data);
+    let (odd, passes) = match (choice.odd, is_v4) {
+        (1, true) => (" options 8", true),
+        (1, false) => (" ext hop", true),
+        (2, _) => (" more id 9", true),
+        (3, _) => (" offset 8 id 9", true),
+        (4, _) => (" ttl 1", true),
+        (5, _) => (" ttl 2", false),
+        (6, _) => (" sum wrong", false),
+        (7, _) if protocol == "udp" => (" sum none", true),
+        (8, _) => (" padding 7", false),
+        (9, true) => (" df", false),
+        (9, false) => (" ext frag", true),
+        (10, _) if protocol == "tcp" => (" tcp-options 20", false),
+        (11, _) if protocol == "udp" => (" udp-length 9", false),
+        (12, _) => (" other-host", true),
+        (13, _) => (" states 60000", true),
+        (14, true) => (" header-sum-wrong", false),
+        (15, _) => (" ttl 0", true),
+        (16, _) => (" cut 47", false),
+        (17, _) => (" tos 255", false),
+        _ => ("", false),
+    };
+    (text + odd, passes || (protocol == "tcp" && flags.contains("SYN")))
+}
+
+/// Leaves the rest of the sum to a device, as a sender on the same machine does.
+fn leave_sum_to_device(bytes: &mut [u8]) {
+    let (is_v4, at) = (bytes[12] == 8, if bytes[12] == 8 { 34 } else { 54 });
+    let (addresses, protocol) = if is_v4 { (&bytes[26..34], bytes[23]) } else { (&bytes[22..54], bytes[20]) };
+    let length = if is_v4 {
+        u16::from_be_bytes([bytes[16], bytes[17]]) - 20
+    } else {
+        u16::from_be_bytes([bytes[18], bytes[19]])
+    };
+    let sum = checksum::sum(&[addresses, &length.to_be_bytes(), &[0, protocol]].concat());
+    let check = at + if protocol == 6 { 16 } else { 6 };
+    bytes[check..check + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn both_hooks_do_the_same_with_random_packets_of_connections() {
+    sandbox::run("xdp_random::both_hooks_do_the_same_with_random_packets_of_connections", |_| {
+        let (seed, packets) = (number("SOCKET_SEED", 14), number("SOCKET_CASES", 3_000));
+        let (mut runner, choices, first) = (runner(seed), choice(), basic());
+        let (mut kernel, mut world) = (Kernel::new(&first), first.clone());
+        let (mut known, mut different) = (Vec::new(), Vec::new());
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for packet in 0..packets {
+            if packet % RUN == 0 {
+                world = first.clone();
+                kernel.start(&world);
+                let ports = (0..KINDS.len()).flat_map(|kind| (0..EACH).map(move |port| (kind, 40_000 + port)));
+                known = ports.map(|(kind, port)| establish(&mut kernel, &world, kind, port)).collect();
+            }
+            match pick(&mut runner, &(0_usize..400)) {
+                place @ 0..6 => {
+                    // A backend is in a view once.
+                    world.apply("remove backend 16 6");
+                    world.apply(CHANGES[place]);
+                    kernel.set(&world);
+                }
+                6..10 => kernel.age(1),
+                10 => kernel.age(5),
+                _ => {}
+            }
+            let choice = pick(&mut runner, &choices);
+            let (text, mut passes) = text(known[choice.connection % known.len()], &choice);
+            let mut input: Packet = case::packet(&world, &text);
+            if choice.odd == 12 {
+                input.bytes[5] ^= 0x40;
+            }
+            if choice.odd == 18 {
+                leave_sum_to_device(&mut input.bytes);
+                passes = true;
+            } else if choice.odd > 30 && damage(&mut runner, &mut input.bytes) {
+                passes = false;
+            }
+            wait_for_second();
+            let started = second();
+            let early = kernel.run_xdp(&input);
+            // The kernel runs programs at tc on no packet that ends before its IP header does.
+            let Some(ran) = kernel.run(&input) else {
+                assert!(matches!(early, Ok(None)), "{text}: {early:?}");
+                continue;
+            };
+            let (what, difference) = match early {
+                Err(text) => ("wrong", text),
+                Ok(None) if ran.code == 7 && ran.reasons.is_empty() => ("passed on, redirected by tc", String::new()),
+                Ok(None) => ("passed on", String::new()),
+                Ok(Some(_)) if passes => ("wrong", "  XDP has translated a packet that it must pass on\n".into()),
+                Ok(Some(_)) if second() != started => ("translated while a second passed", String::new()),
+                Ok(Some(translated)) => ("translated", kernel.compare_xdp(&translated, &world, &ran)),
+            };
+            *counts.entry(what).or_default() += 1;
+            if !difference.is_empty() {
+                different
+                    .push(format!("packet {packet}: {text} {choice:?}\n  {}\n{difference}", print::hex(&input.bytes)));
+            }
+            if different.len() > 5 {
+                break;
+            }
+        }
+        #[expect(clippy::print_stdout, reason = "how much the XDP program has translated")]
+        {
+            println!("{counts:?}");
+        }
+        assert!(different.is_empty(), "SOCKET_SEED={seed}\n{}", different.join("\n"));
+        assert!(counts["translated"] * 3 > packets, "{counts:?}");
+    });
+}
