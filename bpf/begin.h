@@ -342,7 +342,8 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 		result = -EEXIST;
 	}
 	if (!result) {
-		count_begun(here->service_id);
+		if (here->service_id != NO_SERVICE)
+			count_begun(here->service_id);
 		return OUTCOME_TRANSLATE;
 	}
 	bpf_map_delete_elem(&half_open, &here->partner_key);

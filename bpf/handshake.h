@@ -23,8 +23,8 @@ static __always_inline bool restore_partner(struct scratch *here)
 	reverse(here);
 	here->partner.ifindex = ifindex;
 	/* What the client has sent shows nothing about the backend. */
-	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_REVERSE |
-			       CONNECTION_LOCAL_VIEW;
+	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_OF_NODE |
+			       CONNECTION_REVERSE | CONNECTION_LOCAL_VIEW;
 	here->partner.bytes = 0;
 	return !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
@@ -175,44 +175,15 @@ VERIFIED_ONCE int forget_former(void)
 	return 0;
 }
 
-/*
- * For a SYN that leaves, is no service's, and has a source port that may be a
- * connection's: the network stack of this node has given the port away, to a
- * client that it masquerades or to a socket. A connection that ended, or that
- * no backend has answered, then loses the port, so that it does not get the
- * answers. The SYN may also be the client's own, if it was redirected and had
- * to wait for its neighbour.
- */
-VERIFIED_ONCE int give_port_up(void)
+/* Continues the handshake with the client's packet. Returns whether it does. */
+static __always_inline bool
+go_on(struct connection *entry, struct scratch *here)
 {
-	struct scratch *here = scratch();
-	struct packet_key *answer, *client_key;
-
-	if (!here)
-		return 0;
-	answer = &here->partner_key;
-	client_key = &here->other_client_key;
-	copy_addr(answer->source, here->packet.key.target);
-	copy_addr(answer->target, here->packet.key.source);
-	answer->source_port_be = here->packet.key.target_port_be;
-	answer->target_port_be = here->packet.key.source_port_be;
-	answer->protocol = here->packet.key.protocol;
-	answer->side = PACKET_ARRIVING;
-	answer->pad = 0;
-	if (forget_ended(here, answer) ||
-	    !find_in(&half_open, answer, &here->other_backend) ||
-	    here->other_backend.flags &
-		    (CONNECTION_REPLIED | CONNECTION_ASSURED) ||
-	    !(here->other_backend.flags & CONNECTION_REVERSE))
-		return 0;
-	partner_of(answer, &here->other_backend, client_key);
-	if (!find_in(&half_open, client_key, &here->other_client) ||
-	    !is_partner(answer, &here->other_client) ||
-	    here->other_client.acknowledgment == here->packet.sequence + 1)
-		return 0;
-	bpf_map_delete_elem(&half_open, client_key);
-	bpf_map_delete_elem(&half_open, answer);
-	return 0;
+	touch_half_open(entry, here, 0);
+	note_client(entry, here);
+	/* The copy, which may be moved, includes this packet. */
+	return copy_entry(&here->packet.key, entry, &here->entry) &&
+	       continue_handshake(entry);
 }
 
 /*
@@ -237,14 +208,9 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod))) {
-		touch_half_open(entry, here, 0);
-		note_client(entry, here);
-		/* The copy, which may be moved, includes this packet. */
-		if (copy_entry(&here->packet.key, entry, &here->entry) &&
-		    continue_handshake(entry))
-			return OUTCOME_TRANSLATE;
-	}
+	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
+	    go_on(entry, here))
+		return OUTCOME_TRANSLATE;
 	if (entry)
 		forget();
 	if (here->packet.part == PART_LATER)
@@ -255,10 +221,22 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 }
 
 /*
- * For a packet that leaves and has no entry in connections: the backend's
- * answer. Returns an outcome.
+ * Whether the packet begins a new connection of this node, although the entry
+ * in the scratch memory is for an earlier one.
  */
-VERIFIED_ONCE int find_answer(void)
+static __always_inline bool begins_again_at_node(const struct scratch *here)
+{
+	__u32 flags = here->entry.flags;
+
+	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE) &&
+	       is_plain_syn(&here->packet) && is_closing();
+}
+
+/*
+ * For a packet that leaves and has no entry in connections: the backend's
+ * answer, or the next packet of a client that is this node. Returns an outcome.
+ */
+VERIFIED_ONCE int find_leaving(void)
 {
 	struct scratch *here = scratch();
 	struct connection *entry;
@@ -268,8 +246,14 @@ VERIFIED_ONCE int find_answer(void)
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (!entry)
 		return OUTCOME_LEAVE;
-	note_answer(entry, here);
-	return OUTCOME_TRANSLATE;
+	if (here->entry.flags & CONNECTION_REVERSE) {
+		note_answer(entry, here);
+		return OUTCOME_TRANSLATE;
+	}
+	if (!begins_again_at_node(here) && go_on(entry, here))
+		return OUTCOME_TRANSLATE;
+	forget();
+	return OUTCOME_LEAVE;
 }
 
 #endif

@@ -27,9 +27,9 @@
 
 #include "events.h"
 #include "fragments.h"
-#include "handshake.h"
 #include "icmp.h"
 #include "reject.h"
+#include "stack_ports.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -173,13 +173,28 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	return translate(skb, here);
 }
 
-/* Passes on a packet that leaves and belongs to no connection. */
-static __always_inline int leave_alone(const struct packet *packet)
+/*
+ * Passes on a packet that leaves and belongs to no connection, with another
+ * port if a connection has its own.
+ */
+static __always_inline int
+leave_alone(struct __sk_buff *skb, struct scratch *here)
 {
-	if (is_plain_syn(packet) &&
-	    is_source_port(bpf_ntohs(packet->key.source_port_be)))
+	const struct packet *packet = &here->packet;
+	bool is_syn = is_plain_syn(packet);
+	int outcome;
+
+	if (!is_source_port(bpf_ntohs(packet->key.source_port_be)) ||
+	    !(is_syn || packet->key.protocol == IPPROTO_UDP) ||
+	    packet->part == PART_LATER)
+		return NEXT;
+	if (is_syn)
 		give_port_up();
-	return NEXT;
+	outcome = begin_at_node(skb);
+	if (outcome == OUTCOME_LEAVE)
+		return NEXT;
+	return outcome == OUTCOME_TRANSLATE ? translate(skb, here)
+					    : refuse(skb, outcome);
 }
 
 static __always_inline int leave(struct __sk_buff *skb)
@@ -196,16 +211,20 @@ static __always_inline int leave(struct __sk_buff *skb)
 	if ((here->packet.part == PART_LATER && !restore_ports()) ||
 	    !is_in_bloom(key->source, key->source_port_be, key->protocol,
 			 PACKET_LEAVING))
-		return leave_alone(&here->packet);
+		return leave_alone(skb, here);
 	entry = find_at_once_in(&connections, key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, key, &here->entry);
+	if (entry && begins_again_at_node(here)) {
+		forget();
+		return leave_alone(skb, here);
+	}
 	if (entry)
 		touch_established(entry, here);
 	/* Without a call, for packets that the Bloom filter lets pass. */
 	else if (!bpf_map_lookup_elem(&half_open, key) ||
-		 find_answer() != OUTCOME_TRANSLATE)
-		return leave_alone(&here->packet);
+		 find_leaving() != OUTCOME_TRANSLATE)
+		return leave_alone(skb, here);
 	return translate(skb, here);
 }
 

@@ -55,6 +55,12 @@ enum connection_flags {
 	 * that still has the connection answers it.
 	 */
 	CONNECTION_WAITING = 128,
+	/*
+	 * The client is this node: its network stack has sent the packets with
+	 * a source port that another connection has; see stack_ports.h. The
+	 * client's packets leave, and the backend's arrive.
+	 */
+	CONNECTION_OF_NODE = 256,
 };
 
 /*

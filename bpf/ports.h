@@ -41,6 +41,12 @@ const volatile __u8 shares_ports = 0;
  */
 #define QUIET_SECONDS 2
 
+/* Whether the backend sees a port of this node instead of the client's. */
+static __always_inline bool needs_port_of_node(const struct connection *entry)
+{
+	return entry->flags & (CONNECTION_REDIRECTED | CONNECTION_OF_NODE);
+}
+
 /* Makes the entry for the backend's packets, without the client's new port. */
 static __always_inline void reverse(struct scratch *here)
 {
@@ -260,7 +266,7 @@ is_foreign_port(struct __sk_buff *skb, struct scratch *here)
 {
 	const struct packet_key *key = &here->partner_key;
 
-	if (here->entry.flags & CONNECTION_REDIRECTED)
+	if (needs_port_of_node(&here->entry))
 		return is_tracked(skb, key) ||
 		       (shares_ports &&
 			has_socket(skb, key, here->packet.is_v6));
@@ -354,7 +360,7 @@ set_ports(struct attempt *attempt, const struct connection *entry, bool is_udp)
 {
 	__u32 index = entry->backend_id % SNAT_CURSORS;
 
-	if (!(entry->flags & CONNECTION_REDIRECTED)) {
+	if (!needs_port_of_node(entry)) {
 		attempt->first = 1;
 		attempt->count = 65535;
 		attempt->start = bpf_ntohs(entry->source_port_be) - 1;
@@ -402,7 +408,7 @@ VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 	if (attempt.cursor && attempt.tries > 1)
 		__sync_fetch_and_add(attempt.cursor,
 				     attempt.jumped + attempt.tries - 1);
-	if (all && here->entry.flags & CONNECTION_REDIRECTED)
+	if (all && needs_port_of_node(&here->entry))
 		all->port_tries += attempt.tries;
 	here->entry.source_port_be = here->partner_key.target_port_be;
 	return attempt.found;

@@ -28,6 +28,10 @@ const RUNS: u32 = 2_000;
 const TOLERANCE: f64 = 3.0;
 const RATIO_TOLERANCE: f64 = 10.0;
 
+/// How often the times are measured at most while a ratio differs. The load of the machine makes times longer, so the shortest
+/// of all measurements count.
+const MOST_MEASUREMENTS: usize = 5;
+
 /// The cost of a run, in thousandths of that of an empty program.
 const RATIO: &str = "permille";
 
@@ -35,11 +39,16 @@ const RATIO: &str = "permille";
 /// of the baseline, differences are printed, and none is a failure.
 pub(crate) fn run(sandbox: &Sandbox, generator: &Generator, updates: bool) {
     let alone = Alone::new(sandbox);
-    let mut figures = BTreeMap::new();
-    figures.extend(sizes(sandbox, &alone));
-    figures.extend(ratios(&alone, generator));
+    let mut figures: BTreeMap<String, Figures> = sizes(sandbox, &alone).into_iter().collect();
     let before: Table = fs::read_to_string(PATH).unwrap_or_default().parse().unwrap();
-    let is_same = compare(&before, &figures, |cost| if cost == RATIO { RATIO_TOLERANCE } else { TOLERANCE });
+    let (mut shortest, mut is_same) = ([f64::INFINITY; 4], false);
+    for _ in 0..MOST_MEASUREMENTS {
+        figures.extend(ratios(&alone, generator, &mut shortest));
+        is_same = compare(&before, &figures, |cost| if cost == RATIO { RATIO_TOLERANCE } else { TOLERANCE });
+        if is_same {
+            break;
+        }
+    }
     if updates {
         return fs::write(PATH, text(&figures)).unwrap();
     }
@@ -124,11 +133,15 @@ fn id_of(program: &impl AsRawFd) -> u32 {
     id.trim().parse().unwrap()
 }
 
-/// `packet_in` on packets in memory, by the fastest of many short measurements.
-fn ratios(alone: &Alone, generator: &Generator) -> [(String, Figures); 3] {
+/// `packet_in` on packets in memory, by the fastest of many short measurements; `shortest` has those of before, in
+/// nanoseconds.
+fn ratios(alone: &Alone, generator: &Generator, shortest: &mut [f64; 4]) -> [(String, Figures); 3] {
     let times: [crate::rounds::Times; 4] =
         in_turn(ROUNDS, |variant| fastest_part(RUNS, |times| alone.run(generator, variant, times)));
-    let [empty, udp, tcp, foreign] = times.each_ref().map(crate::rounds::Times::min);
+    for (shortest, times) in shortest.iter_mut().zip(&times) {
+        *shortest = shortest.min(times.min());
+    }
+    let [empty, udp, tcp, foreign] = *shortest;
     [("known-udp", udp), ("known-tcp", tcp), ("no-service", foreign)].map(|(name, time)| {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
         let permille = (time / empty * 1e3).round() as u64;

@@ -119,7 +119,7 @@ fn address(number: u32, protocol: Protocol) -> (Ipv4Addr, u16) {
 }
 
 fn run(programs: &PacketPrograms, hook: PacketHook, bytes: Vec<u8>, times: u32) -> Verdict {
-    let packet = Packet { bytes, ifindex: 1, gso_size: 0 };
+    let packet = Packet { bytes, ifindex: 1, came_by: 0, gso_size: 0 };
     programs.run_repeatedly(hook, &packet, times).unwrap()
 }
 

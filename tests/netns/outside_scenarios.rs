@@ -210,7 +210,7 @@ impl Cluster<'_> {
             Machine::Outside | Machine::OtherNode => (self.net.uplink.0, PacketHook::UplinkIn),
             Machine::Vm => (self.net.vm.0, PacketHook::PodIn),
         };
-        let packet = Packet { bytes: sent.to_vec(), ifindex: device.ifindex, gso_size: 0 };
+        let packet = Packet { bytes: sent.to_vec(), ifindex: device.ifindex, came_by: 0, gso_size: 0 };
         let ran = programs.run(hook, &packet);
         let ran = ran.map_err(|error| format!("BPF_PROG_TEST_RUN: {error}"))?;
         Ok((ran.code != DROPPED).then_some(ran.bytes))

@@ -99,6 +99,7 @@ pub(crate) fn connection(bytes: &[u8]) -> Connection {
             is_local_view: flag(32),
             is_assured: flag(64),
             is_waiting: flag(128),
+            is_of_node: flag(256),
         },
         acknowledgment: u32_at(bytes, ACKNOWLEDGMENT),
         bytes: u64_at(bytes, 72),

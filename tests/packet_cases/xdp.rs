@@ -76,7 +76,7 @@ impl Kernel {
         if packet.hook != Hook::In || packet.l2_length != ETHERNET || packet.is_gso {
             return Ok(None);
         }
-        let input = packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, gso_size: 0 };
+        let input = packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, came_by: 0, gso_size: 0 };
         let before = self.everything();
         // The first packet to a neighbour in each second is passed on.
         for _ in 0..2 {

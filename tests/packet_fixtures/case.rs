@@ -51,7 +51,7 @@ pub(crate) fn cases(text: &str) -> Vec<Case> {
     cases
 }
 
-/// `in DEVICE PACKET` or `out DEVICE PACKET`.
+/// `in DEVICE PACKET`, `out DEVICE PACKET` or `out DEVICE from DEVICE PACKET`.
 pub(crate) fn packet(world: &World, step: &str) -> Packet {
     let mut parts = step.splitn(3, ' ');
     let side = match parts.next() {
@@ -61,10 +61,16 @@ pub(crate) fn packet(world: &World, step: &str) -> Packet {
     };
     let name = parts.next().expect("a device").trim_end_matches(':');
     let device = world.devices.get(name).unwrap_or_else(|| panic!("unknown device {name}"));
-    let described = described(parts.next().expect("a packet"));
+    let rest = parts.next().expect("a packet");
+    let (came_by, rest) = match rest.strip_prefix("from ").and_then(|rest| rest.split_once(' ')) {
+        Some((from, rest)) => (world.devices.get(from).expect("a device").ifindex, rest),
+        None => (0, rest),
+    };
+    let described = described(rest);
     Packet {
         bytes: described.frame((device.l2_length == 14).then_some(device.mac)),
         ifindex: device.ifindex,
+        came_by,
         hook: device.hook(side),
         l2_length: device.l2_length,
         is_for_host: !described.is_for_others,

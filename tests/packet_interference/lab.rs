@@ -10,7 +10,7 @@ use nodelb_model::key::{Endpoint, Side};
 use nodelb_model::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
 
 use crate::case;
-use crate::honest::{USERS, endpoint};
+use crate::honest::{USERS, User, endpoint};
 use crate::print;
 use crate::stack::{Role, Stack};
 use crate::wire::{self, Content, Parcel, Segment};
@@ -45,6 +45,8 @@ enum At {
     Client,
     /// A pod of the node has sent it.
     Pod,
+    /// An honest process of the node has sent it.
+    Node,
 }
 
 /// Trips of packets through the node until the network counts as busy for ever.
@@ -121,6 +123,11 @@ impl<'a> Lab<'a> {
         self.flights.push_back((At::Client, frame));
     }
 
+    /// A process of the node sends a packet.
+    pub(crate) fn send_from_node(&mut self, packet: &[u8]) {
+        self.flights.push_back((At::Node, wire::frame([2, 0, 0, 0, 0, 1], packet)));
+    }
+
     /// A backend sends a packet.
     pub(crate) fn send_from_backend(&mut self, packet: &[u8]) {
         let frame = wire::frame([2, 0, 0, 0, 0, 1], packet);
@@ -139,11 +146,25 @@ impl<'a> Lab<'a> {
     /// Every packet that is on its way goes on to its receiver, which may answer.
     pub(crate) fn round(&mut self) {
         for (at, frame) in std::mem::take(&mut self.flights) {
-            match at {
-                At::Device(device) => self.by_wire(device, frame),
-                At::Client => self.by_client(frame),
-                At::Pod => self.route(frame, 0),
-            }
+            self.go(at, frame);
+        }
+    }
+
+    fn go(&mut self, at: At, frame: Vec<u8>) {
+        match at {
+            At::Device(device) => self.by_wire(device, frame),
+            At::Client => self.by_client(frame),
+            At::Pod => self.route(frame, 0),
+            At::Node => self.by_node(frame),
+        }
+    }
+
+    /// What a process of the node sends, with its answer: until that comes, conntrack keeps the port from the programs.
+    fn by_node(&mut self, frame: Vec<u8>) {
+        let others = std::mem::take(&mut self.flights);
+        self.route(frame, 0);
+        for (at, frame) in std::mem::replace(&mut self.flights, others) {
+            self.go(at, frame);
         }
     }
 
@@ -165,6 +186,7 @@ impl<'a> Lab<'a> {
         let packet = Packet {
             bytes: frame,
             ifindex: own.ifindex,
+            came_by: 0,
             hook: own.hook(side),
             l2_length: own.l2_length,
             is_for_host: true,
@@ -221,7 +243,8 @@ impl<'a> Lab<'a> {
             return;
         }
         if is_own(&headers.target) {
-            return self.own(&headers);
+            let user = USERS.iter().find(|user| user.is_of_node && self.is_answer_to(user, &headers));
+            return if user.is_some() { drop(self.clients.receive(&frame, self.world.now_ns)) } else { self.own(&headers) };
         }
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
@@ -256,7 +279,15 @@ impl<'a> Lab<'a> {
         self.route(wire::frame([2, 0, 0, 0, 0, 1], &error.packet()), 0);
     }
 
-    /// A packet to the node itself: no process of it has a socket.
+    /// Whether the packet is from what the user asks, to the user's own address.
+    fn is_answer_to(&self, user: &User, headers: &Headers) -> bool {
+        let Parsed::Transport(protocol, ports) = headers.content else { return false };
+        let (to, from) =
+            (Endpoint::new(headers.target, ports.target), Endpoint::new(headers.source, ports.source));
+        user.is_tcp == (protocol == Protocol::Tcp) && (to, from) == (endpoint(user.client), endpoint(user.service))
+    }
+
+    /// A packet to the node itself that no process has a socket for.
     fn own(&mut self, headers: &Headers) {
         let Parsed::Transport(_, ports) = headers.content else { return };
         let is_tcp = ports.tcp_flags & (SYN | ACK | FIN) != 0;

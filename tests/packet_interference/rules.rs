@@ -15,11 +15,12 @@ use crate::tag::Label;
 
 /// The rules that are not about what strangers change for honest parties, as `nodelb_model::rule` describes each, and
 /// the file with the packet case that shows them.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 5] = [
     ("FlowAdmittedAgain", "evidence.txt"),
     ("ReversePath", "reverse-path.txt"),
     ("StackTakesPort", "ports.txt"),
     ("AnswerOfEndedConnection", "ports.txt"),
+    ("StackGetsOtherPort", "ports.txt"),
 ];
 
 /// The sequence that fails without the rule.

@@ -160,7 +160,11 @@ impl Player<'_> {
             for client in &mut self.honest {
                 let packets = client.work((&mut lab.clients, &mut lab.backends), lab.world.now_ns);
                 for (is_client, packet) in packets {
-                    if is_client { lab.send_from_client(&packet) } else { lab.send_from_backend(&packet) }
+                    match (is_client, client.is_of_node()) {
+                        (true, true) => lab.send_from_node(&packet),
+                        (true, false) => lab.send_from_client(&packet),
+                        (false, _) => lab.send_from_backend(&packet),
+                    }
                 }
             }
             if lab.clients.seen.is_empty() {

@@ -8,6 +8,7 @@ use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
 use nodelb_model::headers::{Content as Parsed, Headers, Parsed as Read, UDP, parse};
 use nodelb_model::key::Endpoint;
 
+use crate::honest::{COUNT, User, endpoint};
 use crate::socket::{Event, Result, Socket, State};
 use crate::tag::{Kind, Label, Message, has_secret};
 use crate::wire::{self, Content, Parcel, Place, Segment, TCP_NUMBER, UDP_NUMBER};
@@ -194,11 +195,17 @@ impl Stack {
     fn udp(&mut self, ends: Ends, data: &[u8]) -> Vec<Parcel> {
         let message = Message::read(data);
         if has_secret(data) && message.is_none() {
-            let label = Label { user: data.get(3).copied().unwrap_or(0) % 16, connection: 0 };
+            let label = Label { user: data.get(3).copied().unwrap_or(0) % COUNT, connection: 0 };
             self.seen.push(Seen { label, is_client: self.role == Role::Clients, event: Event::Mixed(data.to_vec()) });
         }
         if let Some(message) = message {
-            let event = Event::Got(message.number, message.kind, data.len());
+            let User { client, service, .. } = User::of(message.label.user);
+            let is_own = self.role != Role::Clients || ends == (endpoint(client), endpoint(service));
+            let event = if is_own {
+                Event::Got(message.number, message.kind, data.len())
+            } else {
+                Event::Mixed(data.to_vec())
+            };
             self.seen.push(Seen { label: message.label, is_client: self.role == Role::Clients, event });
         }
         // An echo gets no echo: two servers would answer each other for ever.

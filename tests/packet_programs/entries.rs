@@ -156,7 +156,7 @@ fn large_packets_that_a_device_splits_pass() {
             node.arrives(&first(TCP, family.client, family.service));
             let large = frame(TCP, family.client, family.service).payload(3000);
             let run = |gso_size| {
-                let packet = Packet { bytes: large.bytes(), ifindex: node.uplink, gso_size };
+                let packet = Packet { bytes: large.bytes(), ifindex: node.uplink, came_by: 0, gso_size };
                 node.programs.run(PacketHook::UplinkIn, &packet).unwrap()
             };
             let sent = run(1400);

@@ -236,7 +236,7 @@ impl Node {
     }
 
     fn run(&self, hook: PacketHook, ifindex: u32, bytes: &[u8]) -> (i32, Vec<u8>) {
-        let packet = Packet { bytes: bytes.to_vec(), ifindex, gso_size: 0 };
+        let packet = Packet { bytes: bytes.to_vec(), ifindex, came_by: 0, gso_size: 0 };
         let verdict = self.programs.run(hook, &packet).unwrap();
         (verdict.code, verdict.bytes)
     }

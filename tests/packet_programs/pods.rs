@@ -79,7 +79,7 @@ fn run_l3(node: &Node, hook: PacketHook, frame: &Frame) -> (i32, Vec<u8>) {
     let bytes = Frame { has_ethernet: false, options, ..frame.clone() }.bytes();
     let mac: Vec<String> = bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     super::ip(&format!("link set up0 address {}", mac.join(":")));
-    let packet = Packet { bytes, ifindex: node.uplink, gso_size: 0 };
+    let packet = Packet { bytes, ifindex: node.uplink, came_by: 0, gso_size: 0 };
     node.programs.set_link_layer(node.uplink, LinkLayer::None).unwrap();
     let verdict = node.programs.run(hook, &packet).unwrap();
     node.programs.set_link_layer(node.uplink, LinkLayer::Ethernet).unwrap();

@@ -395,6 +395,7 @@ impl OutsideModel {
         let packet = Packet {
             bytes: sent.to_vec(),
             ifindex: device.ifindex,
+            came_by: 0,
             hook: device.hook(Side::Arriving),
             l2_length: ETHERNET,
             is_for_host: true,

@@ -59,7 +59,10 @@ pub(super) fn requested_ids(snapshot: &Snapshot, query: &Query) -> Option<BTreeS
 fn row(connection: &Connection, snapshot: &Snapshot, now: Now) -> ConnectionRow {
     let [stack, redirect] = PATHS;
     let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1000));
-    let ServiceId(id) = connection.service;
+    let service = |id: ServiceId| match id {
+        ServiceId::CANARY => "(this node)".into(),
+        ServiceId(number) => snapshot.service_of(id).unwrap_or_else(|| format!("(deleted service {number})")),
+    };
     ConnectionRow {
         client: connection.client.to_string(),
         frontend: connection.frontend.to_string(),
@@ -70,7 +73,7 @@ fn row(connection: &Connection, snapshot: &Snapshot, now: Now) -> ConnectionRow 
         last_packet: ago(connection.idle),
         first_packet: ago(connection.age),
         bytes: connection.bytes,
-        service: snapshot.service_of(connection.service).unwrap_or_else(|| format!("(deleted service {id})")),
+        service: service(connection.service),
     }
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::packets::admission::{Refusal, admit};
 use nodelb_core::packets::frontend::Frontend;
-use nodelb_core::state::entries::Slot;
+use nodelb_core::state::entries::{ServiceId, Slot};
 
 use crate::choice::{self, offset_number};
 use crate::connections::{Connection, Flags, is_plain_syn};
 use crate::headers::Content;
 use crate::headers::tcp_flags::{ACK, RST, SYN};
 use crate::hook_state::{Decision, HookState};
-use crate::key::{Endpoint, PacketKey, Tuple};
+use crate::key::{Endpoint, PacketKey, Side, Tuple};
 use crate::node::{Reason, Route, RouteQuery, Unknown};
 use crate::ports::{self, Search};
 use crate::reject::IcmpError;
@@ -87,7 +87,7 @@ pub(crate) fn begin(
         acknowledgment: syn_acknowledgment(state),
         bytes: 0,
     };
-    store(state, key, entry)
+    store(state, key, entry).ok_or_else(|| no_port(state, key.protocol))
 }
 
 /// The decision about a TCP packet that opens no connection and belongs to none; `None` if its connection may continue.
@@ -164,19 +164,41 @@ fn has_way_back(state: &HookState<'_>) -> bool {
     !is_strict || back == ifindex
 }
 
-/// Finds the ports and stores both entries.
-fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> Result<Connection, Decision> {
-    let search = Search { key, reverse_key: &entry.reverse_key(key), backend: entry.backend, now: state.node.now() };
-    let found = if entry.flags.is_redirected {
-        ports::source_port(&mut state.tables, state.node.settings, &search, state.random)
-    } else {
-        ports::client_port(&state.tables, &search)
+/// Begins a connection of this node with a packet that leaves, if another connection has its port, and returns the
+/// client's entry, or decides otherwise about the packet. A packet that was redirected and had to wait for its neighbour is not the network stack's: it has
+/// arrived at a device with the programs.
+pub(crate) fn begin_at_node(state: &mut HookState<'_>, key: &PacketKey) -> Result<Connection, Decision> {
+    let answer = PacketKey { tuple: key.tuple.turned(), side: Side::Arriving, ..*key };
+    let other = state.tables.find(&answer).filter(|other| other.flags.is_reverse).copied();
+    let Some(other) = other else { return Err(state.next()) };
+    let from = state.packet.came_by;
+    let may_be_own = from != 0 && (from == other.ifindex || state.node.state.uplinks.contains_key(&from));
+    if may_be_own || !state.tables.keeps(Rule::StackGetsOtherPort) {
+        return Err(state.next());
+    }
+    let now = state.node.now();
+    let entry = Connection {
+        to: key.tuple,
+        service: ServiceId(0),
+        backend: other.backend,
+        offset: 0,
+        ifindex: state.packet.ifindex,
+        last_used: now,
+        created: now,
+        flags: Flags { is_of_node: true, ..Flags::default() },
+        acknowledgment: syn_acknowledgment(state),
+        bytes: 0,
     };
-    let Some(reverse_key) = found else {
-        return Err(match key.protocol {
-            Protocol::Tcp => state.answer_reset(Reason::NoPort),
-            _ => state.discard(Reason::NoPort),
-        });
+    store(state, key, entry).ok_or_else(|| state.discard(Reason::NoPort))
+}
+
+/// Finds the ports and stores both entries; `None` if no port is free.
+fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> Option<Connection> {
+    let search = Search { key, reverse_key: &entry.reverse_key(key), backend: entry.backend, now: state.node.now() };
+    let reverse_key = if entry.flags.is_redirected || entry.flags.is_of_node {
+        ports::source_port(&mut state.tables, state.node.settings, &search, state.random)?
+    } else {
+        ports::client_port(&state.tables, &search)?
     };
     entry.to.source = reverse_key.tuple.target;
     let flags = Flags { is_reverse: true, ..entry.flags };
@@ -187,5 +209,12 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> R
     state.tables.put_half_open(reverse_key, reverse);
     entry.bytes = state.headers.length() as u64;
     state.tables.put_half_open(*key, entry);
-    Ok(entry)
+    Some(entry)
+}
+
+fn no_port(state: &mut HookState<'_>, protocol: Protocol) -> Decision {
+    match protocol {
+        Protocol::Tcp => state.answer_reset(Reason::NoPort),
+        _ => state.discard(Reason::NoPort),
+    }
 }

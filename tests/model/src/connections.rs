@@ -73,6 +73,8 @@ pub struct Flags {
     /// Only in the entry for packets from the client of an established TCP connection: the packet that set `last_used` came
     /// from the client, as its numbers show, and a backend that still has the connection answers it.
     pub is_waiting: bool,
+    /// The client is this node, whose network stack has sent the packets from the port of another connection.
+    pub is_of_node: bool,
 }
 
 impl FragmentPorts {
@@ -85,10 +87,9 @@ impl FragmentPorts {
 impl Connection {
     /// The key of the other direction's entry.
     pub fn reverse_key(&self, key: &PacketKey) -> PacketKey {
-        let side = match (self.flags.is_redirected, self.flags.is_reverse) {
-            (true, _) | (false, true) => Side::Arriving,
-            (false, false) => Side::Leaving,
-        };
+        let Flags { is_redirected, is_reverse, is_of_node, .. } = self.flags;
+        let leaves = !is_redirected && is_reverse == is_of_node;
+        let side = if leaves { Side::Leaving } else { Side::Arriving };
         PacketKey { tuple: self.to.turned(), protocol: key.protocol, side }
     }
 
@@ -447,8 +448,8 @@ impl Tables {
     pub fn has_both(&mut self, key: &PacketKey, entry: &Connection) -> bool {
         let reverse_key = entry.reverse_key(key);
         if self.find(&reverse_key).is_none() {
-            let Flags { is_redirected, is_local_view, .. } = entry.flags;
-            let flags = Flags { is_redirected, is_local_view, is_reverse: true, ..Flags::default() };
+            let Flags { is_redirected, is_local_view, is_of_node, .. } = entry.flags;
+            let flags = Flags { is_redirected, is_local_view, is_of_node, is_reverse: true, ..Flags::default() };
             self.put_half_open(
                 reverse_key,
                 Connection { to: key.tuple.turned(), flags, acknowledgment: 0, bytes: 0, ..*entry },

@@ -111,6 +111,8 @@ pub struct Packet {
     pub bytes: Vec<u8>,
     /// The index of the device.
     pub ifindex: u32,
+    /// The index of the device where a packet that leaves has arrived; 0 if a process of the node has sent it.
+    pub came_by: u32,
     /// The program that runs.
     pub hook: Hook,
     /// The length of the device's link-layer header in bytes, 14 or 0.

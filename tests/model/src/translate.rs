@@ -5,7 +5,7 @@ use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::packets::frontend::Frontend;
 use nodelb_core::state::entries::ServiceId;
 
-use crate::begin::begin;
+use crate::begin::{begin, begin_at_node};
 use crate::choice::offset_number;
 use crate::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
 use crate::forward;
@@ -69,10 +69,7 @@ fn decide(state: &mut HookState<'_>) -> Decision {
     let key = PacketKey { tuple: state.headers.tuple(ports.source, ports.target), protocol, side };
     let entry = match side {
         Side::Arriving => arriving(state, &key, &ports),
-        Side::Leaving => match state.tables.find(&key).copied() {
-            Some(entry) => Ok(touched(state, &key, entry, &ports)),
-            None => Err(leave_alone(state, &key, &ports)),
-        },
+        Side::Leaving => leaving(state, &key, &ports),
     };
     let entry = match entry {
         Ok(entry) => entry,
@@ -115,14 +112,43 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
     Some(FragmentKey { source: headers.source, target: headers.target, id, protocol, side })
 }
 
-/// Passes on a packet that leaves and belongs to no connection. If the network stack opens a connection from a source
-/// port, it has given the port away.
-fn leave_alone(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Decision {
-    if is_plain_syn(ports.tcp_flags) && state.node.settings.source_ports.contains(&ports.source) {
+/// The entry for a packet that leaves: the one that exists, or that of a new connection of this node. If its network stack
+/// opens a TCP connection from a source port, it has given the port away.
+fn leaving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result<Connection, Decision> {
+    let is_syn = is_plain_syn(ports.tcp_flags);
+    if let Some(entry) = state.tables.find(key).copied() {
+        if entry.flags.is_reverse || continues_at_node(&mut state.tables, key, &entry, ports) {
+            return Ok(touched(state, key, entry, ports));
+        }
+        state.tables.remove_pair(key, &entry);
+    }
+    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    let may_begin = (is_syn || key.protocol == Protocol::Udp) && !is_later;
+    if !may_begin || !state.node.settings.source_ports.contains(&ports.source) {
+        return Err(state.next());
+    }
+    if is_syn {
         let answer = PacketKey { tuple: key.tuple.turned(), side: Side::Arriving, ..*key };
         state.tables.give_port_up(&answer, ports.sequence);
     }
-    state.next()
+    begin_at_node(state, key)
+}
+
+/// Whether the packet continues the connection of this node with this entry, which is then established if the backend has
+/// answered.
+fn continues_at_node(tables: &mut Tables, key: &PacketKey, entry: &Connection, ports: &Ports) -> bool {
+    let is_half_open = !tables.connections.contains_key(key);
+    if is_half_open && !tables.has_both(key, entry) {
+        return false;
+    }
+    let has_ended = tables.reverse_of(key, entry).is_none() || tables.is_closing(key, entry);
+    if is_plain_syn(ports.tcp_flags) && has_ended {
+        return false;
+    }
+    if is_half_open && tables.has_proved_address(key, entry, ports) {
+        tables.establish(key, entry, ports);
+    }
+    true
 }
 
 /// Whether the packet is the answer to a SYN of the node itself: its entry is of a connection that has ended.

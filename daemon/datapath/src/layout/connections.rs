@@ -32,6 +32,8 @@ pub(crate) struct ConnectionEntry {
     /// Seconds of the coarse monotonic clock.
     pub(crate) created: u32,
     pub(crate) is_redirected: bool,
+    /// Whether the client is this node: see `CONNECTION_OF_NODE`.
+    pub(crate) is_of_node: bool,
     /// Whether it is for packets from the backend.
     pub(crate) is_reverse: bool,
     /// Whether a packet that it translated had the FIN or RST flag.
@@ -77,6 +79,7 @@ pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) ->
         last_used: u32::from_ne_bytes(field_of!(value, types::connection, last_used)),
         created: u32::from_ne_bytes(field_of!(value, types::connection, created)),
         is_redirected: has(bits::CONNECTION_REDIRECTED),
+        is_of_node: has(bits::CONNECTION_OF_NODE),
         is_reverse: has(bits::CONNECTION_REVERSE),
         is_closing: has(bits::CONNECTION_FIN) || has(bits::CONNECTION_RESET),
         bytes: u64::from_ne_bytes(field_of!(value, types::connection, bytes)),

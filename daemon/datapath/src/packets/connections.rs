@@ -44,6 +44,8 @@ pub struct Connection {
     pub backend: L4Addr,
     /// The address of the node that the backend sees; `None` if it sees the client's.
     pub source: Option<L4Addr>,
+    /// [`ServiceId::CANARY`] if the client is this node, whose network stack has sent the packets from the port of another
+    /// connection.
     pub service: ServiceId,
     /// Index of the device where the client's packets arrive.
     pub ifindex: u32,
@@ -144,7 +146,8 @@ impl ConnectionReader {
 
     /// The entry for packets from the backend.
     fn reverse(&self, entry: &ConnectionEntry) -> Option<ConnectionEntry> {
-        let key = packet_key((entry.to.1, entry.to.0), !entry.is_redirected);
+        let leaves = !entry.is_redirected && !entry.is_of_node;
+        let key = packet_key((entry.to.1, entry.to.0), leaves);
         let value = |map: &MapHandle| map.lookup(&key, MapFlags::ANY).ok().flatten();
         let value = value(&self.connections).or_else(|| value(&self.half_open))?;
         let entry = parse_connection(&key, &ConnectionBytes::try_from(value).ok()?)?;

@@ -18,6 +18,8 @@ pub struct Packet {
     pub bytes: Vec<u8>,
     /// Index of the device, in the network namespace of the caller.
     pub ifindex: u32,
+    /// Index of the device where a packet that leaves has arrived; 0 if a process of this node sends it.
+    pub came_by: u32,
     /// Payload of each packet that the device makes of this one in bytes; 0: it is sent as it is.
     pub gso_size: u32,
 }
@@ -48,6 +50,7 @@ impl PacketPrograms {
         let mut context = [0; size_of::<__sk_buff>()];
         let mut set = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         set(offset_of!(__sk_buff, ifindex), packet.ifindex);
+        set(offset_of!(__sk_buff, ingress_ifindex), packet.came_by);
         set(offset_of!(__sk_buff, gso_size), packet.gso_size);
         let mut bytes = vec![0; packet.bytes.len() + ROOM];
         let (code, length) = sys::test_run(self.program(hook), &context, (&packet.bytes, times), &mut bytes)?;

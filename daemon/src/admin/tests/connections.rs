@@ -71,3 +71,9 @@ fn filters_apply_before_the_limit() {
     assert_eq!(asked("address=10.244.1.2", three())["listed"]["connections"], 3);
     assert_eq!(asked("service=shop/web", three())["listed"]["connections"], 0);
 }
+
+#[test]
+fn a_connection_of_the_node_itself_is_of_no_service() {
+    let answer = asked("", vec![connection("203.0.113.1:10001", 0)]);
+    assert_eq!(answer["connections"][0]["service"], "(this node)");
+}
