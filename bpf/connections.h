@@ -97,8 +97,9 @@ static __always_inline void partner_of(const struct packet_key *key,
 				       const struct connection *entry,
 				       struct packet_key *partner)
 {
-	__u32 kind = entry->flags & (CONNECTION_REVERSE | CONNECTION_REDIRECTED |
-				     CONNECTION_OF_NODE);
+	__u32 kind =
+		entry->flags & (CONNECTION_REVERSE | CONNECTION_REDIRECTED |
+				CONNECTION_OF_NODE);
 	bool leaves =
 		!kind || kind == (CONNECTION_OF_NODE | CONNECTION_REVERSE);
 

@@ -233,27 +233,28 @@ static __always_inline bool begins_again_at_node(const struct scratch *here)
 }
 
 /*
- * For a packet that leaves and has no entry in connections: the backend's
- * answer, or the next packet of a client that is this node. Returns an outcome.
+ * For a packet that leaves and has no entry in connections: finds that of the
+ * backend's answer, or of a client that is this node. Returns whether there is
+ * one.
  */
-VERIFIED_ONCE int find_leaving(void)
+VERIFIED_ONCE bool find_leaving(void)
 {
 	struct scratch *here = scratch();
 	struct connection *entry;
 
 	if (!here)
-		return OUTCOME_LEAVE;
+		return false;
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (!entry)
-		return OUTCOME_LEAVE;
+		return false;
 	if (here->entry.flags & CONNECTION_REVERSE) {
 		note_answer(entry, here);
-		return OUTCOME_TRANSLATE;
+		return true;
 	}
 	if (!begins_again_at_node(here) && go_on(entry, here))
-		return OUTCOME_TRANSLATE;
+		return true;
 	forget();
-	return OUTCOME_LEAVE;
+	return false;
 }
 
 #endif

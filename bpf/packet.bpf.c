@@ -174,57 +174,63 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 }
 
 /*
- * Passes on a packet that leaves and belongs to no connection, with another
- * port if a connection has its own.
+ * For a packet that leaves and belongs to no connection: if it may begin one,
+ * and a connection has its port, it gets another port. Returns an outcome.
  */
 static __always_inline int
-leave_alone(struct __sk_buff *skb, struct scratch *here)
+begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 {
-	const struct packet *packet = &here->packet;
 	bool is_syn = is_plain_syn(packet);
-	int outcome;
 
 	if (!is_source_port(bpf_ntohs(packet->key.source_port_be)) ||
 	    !(is_syn || packet->key.protocol == IPPROTO_UDP) ||
 	    packet->part == PART_LATER)
-		return NEXT;
+		return OUTCOME_LEAVE;
 	if (is_syn)
 		give_port_up();
-	outcome = begin_at_node(skb);
-	if (outcome == OUTCOME_LEAVE)
-		return NEXT;
-	return outcome == OUTCOME_TRANSLATE ? translate(skb, here)
-					    : refuse(skb, outcome);
+	return begin_at_node(skb);
 }
 
-static __always_inline int leave(struct __sk_buff *skb)
+/* Finds the entry of a packet that leaves. Returns whether it has one. */
+static __always_inline bool
+find_for_leaving(struct scratch *here, const struct packet_key *key)
 {
-	struct scratch *here = scratch();
-	const struct packet_key *key;
 	struct connection *entry;
-	int verdict = NEXT;
 
-	if (!here || is_redirected(skb, here) ||
-	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
-		return verdict;
-	key = &here->packet.key;
 	if ((here->packet.part == PART_LATER && !restore_ports()) ||
 	    !is_in_bloom(key->source, key->source_port_be, key->protocol,
 			 PACKET_LEAVING))
-		return leave_alone(skb, here);
+		return false;
 	entry = find_at_once_in(&connections, key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, key, &here->entry);
 	if (entry && begins_again_at_node(here)) {
 		forget();
-		return leave_alone(skb, here);
+		return false;
 	}
-	if (entry)
+	if (entry) {
 		touch_established(entry, here);
+		return true;
+	}
 	/* Without a call, for packets that the Bloom filter lets pass. */
-	else if (!bpf_map_lookup_elem(&half_open, key) ||
-		 find_leaving() != OUTCOME_TRANSLATE)
-		return leave_alone(skb, here);
+	return bpf_map_lookup_elem(&half_open, key) && find_leaving();
+}
+
+static __always_inline int leave(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	int outcome, verdict = NEXT;
+
+	if (!here || is_redirected(skb, here) ||
+	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
+		return verdict;
+	if (!find_for_leaving(here, &here->packet.key)) {
+		outcome = begin_leaving(skb, &here->packet);
+		if (outcome == OUTCOME_LEAVE)
+			return NEXT;
+		if (outcome != OUTCOME_TRANSLATE)
+			return refuse(skb, outcome);
+	}
 	return translate(skb, here);
 }
 

@@ -5,7 +5,7 @@ use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
 
 use crate::honest::Act::{Ask, AskMuch, Close, Connect};
 use crate::property::{interference, trace};
-use crate::sequence::Flood::{First, Fragments, Refused, Twice};
+use crate::sequence::Flood::{First, Fragments, Guests, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
 use crate::strangers::By::{Eth0, Eth1, Eth2, Tap1};
 use crate::strangers::Who::{Backend, Node, Own, Service, User};
@@ -161,4 +161,10 @@ fn a_half_handshake_of_another_only_delays_the_client_that_gets_its_port() {
 #[test]
 fn a_pod_with_the_address_of_a_client_does_not_hide_the_mtu() {
     changes_nothing(&[plain(Tap1, (User(2), Service(2)), SYN, (0, 0)), Do(2, AskMuch)]);
+}
+
+#[test]
+fn the_answer_to_a_process_of_the_node_reaches_no_client_that_has_its_port() {
+    changes_nothing(&[Flood(Guests, 10, 8, 0), Do(16, Ask), Wait(1_000), Do(10, Ask), Do(16, Ask)]);
+    changes_nothing(&[Do(12, Ask), Wait(100), Flood(First, 12, 8, 0), Do(17, Ask), Wait(1_000), Do(12, Ask)]);
 }

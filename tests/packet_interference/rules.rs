@@ -6,7 +6,7 @@ use nodelb_model::rule::Rule;
 use crate::honest::Act::{Ask, AskMuch, Connect};
 use crate::property::{interference, trace};
 use crate::regressions::plain;
-use crate::sequence::Flood::{First, Refused, Twice};
+use crate::sequence::Flood::{First, Guests, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
 use crate::strangers::By::Eth0;
 use crate::strangers::Who::{Backend, Node, Own, Service, User};
@@ -15,12 +15,11 @@ use crate::tag::Label;
 
 /// The rules that are not about what strangers change for honest parties, as `nodelb_model::rule` describes each, and
 /// the file with the packet case that shows them.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 4] = [
     ("FlowAdmittedAgain", "evidence.txt"),
     ("ReversePath", "reverse-path.txt"),
     ("StackTakesPort", "ports.txt"),
     ("AnswerOfEndedConnection", "ports.txt"),
-    ("StackGetsOtherPort", "ports.txt"),
 ];
 
 /// The sequence that fails without the rule.
@@ -51,6 +50,7 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         "ProofByAcknowledgment" => {
             Some(vec![Flood(Twice, 0, 20, 0), Flood(Twice, 0, 20, 1), Do(4, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
         }
+        "StackGetsOtherPort" => Some(vec![Flood(Guests, 10, 8, 0), Do(16, Ask)]),
         // The client's answer to a false SYN needs no answer itself.
         "SilenceAfterQuestion" => Some(vec![
             Do(1, Connect),

@@ -1,5 +1,5 @@
 //! The rules that keep strangers from changing what honest parties observe. A test removes each of them in turn, and
-//! expects that the property of non-interference then fails. Five rules are about something else, which their text
+//! expects that the property of non-interference then fails. Four rules are about something else, which their text
 //! names; packet cases show them.
 
 /// A rule of the packet path that a test can remove. The programs have no such switch.
@@ -46,8 +46,8 @@ pub enum Rule {
     StackTakesPort,
     /// The answer to a SYN belongs to no connection that has ended. Not about strangers, for the same reason.
     AnswerOfEndedConnection,
-    /// A packet of the node's network stack gets another port if a connection has its own. Not about strangers, for the same
-    /// reason.
+    /// A packet of the node's network stack gets another port if a connection has its own: its answer would reach that one's
+    /// client.
     StackGetsOtherPort,
 }
 
