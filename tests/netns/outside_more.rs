@@ -2,7 +2,7 @@
 //! backends change.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -41,10 +41,14 @@ pub(crate) fn addresses(services: &[Service]) -> Vec<String> {
 
 /// Connects from this port of the client, which may have been used before.
 fn connect_from(port: u16, to: &str) -> Result<TcpStream, ErrorKind> {
+    connect_between((CLIENT, port), to)
+}
+
+fn connect_between((from, port): ([&str; 2], u16), to: &str) -> Result<TcpStream, ErrorKind> {
     let to = socket(to);
     let client = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
     client.set_reuse_address(true).unwrap();
-    client.bind(&SocketAddr::new(CLIENT[usize::from(to.is_ipv6())].parse().unwrap(), port).into()).unwrap();
+    client.bind(&SocketAddr::new(from[usize::from(to.is_ipv6())].parse().unwrap(), port).into()).unwrap();
     client.connect_timeout(&to.into(), TIMEOUT).map_err(|error| error.kind())?;
     client.set_read_timeout(Some(TIMEOUT)).unwrap();
     Ok(client.into())
@@ -90,7 +94,7 @@ fn one_client_port_reaches_one_backend_by_two_addresses() {
                     }
                 }
                 let any = if family == 0 { "0.0.0.0:40000" } else { "[::]:40000" };
-                let datagrams = lab.client.run(|| std::net::UdpSocket::bind(any)).unwrap();
+                let datagrams = lab.client.run(|| UdpSocket::bind(any)).unwrap();
                 datagrams.set_read_timeout(Some(TIMEOUT)).unwrap();
                 for to in [addresses, addresses, addresses].into_iter().flatten() {
                     datagrams.send_to(b"?", to.as_str()).unwrap();
@@ -310,6 +314,61 @@ fn source_ports_run_out_and_are_used_again() {
         for talk in &mut talks {
             assert!(talk.ask().is_ok(), "other connections go on");
         }
+    });
+}
+
+/// Sends a datagram from this port of the node, and returns the answer.
+fn query_from(port: u16, to: &str) -> Result<String, ErrorKind> {
+    let to = socket(to);
+    let own = SocketAddr::new(NODE_A[usize::from(to.is_ipv6())].parse().unwrap(), port);
+    let query = || {
+        let client = UdpSocket::bind(own)?;
+        client.set_read_timeout(Some(TIMEOUT))?;
+        client.connect(to)?;
+        client.send(b"?")?;
+        let mut buffer = [0; 128];
+        let length = client.recv(&mut buffer)?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    };
+    query().map_err(|error| error.kind())
+}
+
+/// The kernel gives ports away without knowing which ones connections of nodelb have: here to processes with fixed ports,
+/// on nodes with network plugins to pods.
+#[test]
+fn a_process_of_the_node_is_answered_at_a_port_that_connections_have() {
+    in_lab("a_process_of_the_node_is_answered_at_a_port_that_connections_have", |host, lab, services| {
+        host.configure(&format!("{PACKETS_ON}snat-ports = \"20000-20099\"\n"));
+        let daemon = start(host, &[&services[1]]);
+        let open = |to: &String| {
+            let open = |transport| lab.client.run(|| Talk::open(to, transport, TIMEOUT)).unwrap();
+            TRANSPORTS.map(open)
+        };
+        let mut talks: Vec<Talk> =
+            services[1].load_balancer().iter().flat_map(|to| [open(to), open(to)]).flatten().collect();
+        let go_on =
+            |talks: &mut Vec<Talk>| talks.iter_mut().for_each(|talk| assert!(talk.ask().is_ok() && talk.ask().is_ok()));
+        go_on(&mut talks);
+        let direct = [format!("{}:8002", POD_B[0]), format!("[{}]:8002", POD_B[1])];
+        let ask_all = || {
+            for (port, to) in (20_000..20_010).flat_map(|port| direct.iter().map(move |to| (port, to))) {
+                let answer = query_from(port, to);
+                assert!(answer.as_ref().is_ok_and(|text| text.starts_with("b")), "UDP from {port} to {to}: {answer:?}");
+                let mut stream = connect_between((NODE_A, port), to)
+                    .unwrap_or_else(|error| panic!("TCP from {port} to {to}: {error}"));
+                let answer = ask_line(&mut stream);
+                assert!(answer.as_ref().is_ok_and(|text| text.starts_with("b")), "TCP from {port} to {to}: {answer:?}");
+                // No state TIME_WAIT, so that the port is free for the next round.
+                Socket::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+            }
+        };
+        ask_all();
+        go_on(&mut talks);
+        let shown = answer("/connections", "text/plain").unwrap();
+        assert!(shown.contains("(this node)"), "{shown}");
+        daemon.kill();
+        ask_all();
+        go_on(&mut talks);
     });
 }
 

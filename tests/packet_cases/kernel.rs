@@ -381,7 +381,8 @@ impl Kernel {
             Hook::PodOut => PacketHook::PodOut,
         };
         let gso_size = if packet.is_gso { 1_000 } else { 0 };
-        let input = packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, came_by: packet.came_by, gso_size };
+        let input =
+            packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, came_by: packet.came_by, gso_size };
         self.is_outdated = true;
         let verdict = self.programs.run(hook, &input).ok()?;
         Some(Ran { code: verdict.code, bytes: verdict.bytes, reasons: self.counted() })

@@ -244,7 +244,11 @@ impl<'a> Lab<'a> {
         }
         if is_own(&headers.target) {
             let user = USERS.iter().find(|user| user.is_of_node && self.is_answer_to(user, &headers));
-            return if user.is_some() { drop(self.clients.receive(&frame, self.world.now_ns)) } else { self.own(&headers) };
+            return if user.is_some() {
+                drop(self.clients.receive(&frame, self.world.now_ns))
+            } else {
+                self.own(&headers)
+            };
         }
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
@@ -282,8 +286,7 @@ impl<'a> Lab<'a> {
     /// Whether the packet is from what the user asks, to the user's own address.
     fn is_answer_to(&self, user: &User, headers: &Headers) -> bool {
         let Parsed::Transport(protocol, ports) = headers.content else { return false };
-        let (to, from) =
-            (Endpoint::new(headers.target, ports.target), Endpoint::new(headers.source, ports.source));
+        let (to, from) = (Endpoint::new(headers.target, ports.target), Endpoint::new(headers.source, ports.source));
         user.is_tcp == (protocol == Protocol::Tcp) && (to, from) == (endpoint(user.client), endpoint(user.service))
     }
 

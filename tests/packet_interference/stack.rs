@@ -201,11 +201,8 @@ impl Stack {
         if let Some(message) = message {
             let User { client, service, .. } = User::of(message.label.user);
             let is_own = self.role != Role::Clients || ends == (endpoint(client), endpoint(service));
-            let event = if is_own {
-                Event::Got(message.number, message.kind, data.len())
-            } else {
-                Event::Mixed(data.to_vec())
-            };
+            let event =
+                if is_own { Event::Got(message.number, message.kind, data.len()) } else { Event::Mixed(data.to_vec()) };
             self.seen.push(Seen { label: message.label, is_client: self.role == Role::Clients, event });
         }
         // An echo gets no echo: two servers would answer each other for ever.
