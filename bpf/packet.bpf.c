@@ -10,7 +10,8 @@
  * so does the answer. Either both directions pass the stack or none: a firewall
  * that tracks connections drops what it sees only half of.
  *
- * A packet that belongs to no service is passed on unchanged.
+ * A packet that belongs to no service is passed on unchanged, except if the
+ * stack sends it from the port of a connection; see stack_ports.h.
  *
  * On a processor with mitigations each call costs 5 to 25 ns, of a helper as
  * well as of a function that is VERIFIED_ONCE. The functions that most packets
