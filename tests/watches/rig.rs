@@ -198,10 +198,22 @@ impl Rig {
         self.state.path()
     }
 
+    /// Kills the node. A thread that was writing the state when the node was killed writes to another directory than the
+    /// next node: in a process that is killed, no thread goes on.
+    fn kill_node(&mut self) {
+        self.node.stop();
+        let next = tempfile::tempdir().expect("a directory");
+        for entry in std::fs::read_dir(self.state.path()).expect("a directory").flatten() {
+            // A file with another name may be replaced at this moment.
+            let _ = std::fs::copy(entry.path(), next.path().join(entry.file_name()));
+        }
+        self.state = next;
+    }
+
     /// Kills the node and starts another one instead.
     pub(crate) fn restart_node(&mut self) {
         let watched = self.node.observer().watched.clone();
-        self.node.stop();
+        self.kill_node();
         let (at, state) = (self.replica.address(), self.state.path());
         self.node = Node::start_with(&self.cluster, at, state, None, (timeouts(), &self.selection));
         self.node.observer().watched = watched;
@@ -210,7 +222,7 @@ impl Rig {
     /// [`Self::restart_node`] with an additional certificate authority in the kubeconfig, before the cluster's.
     pub(crate) fn restart_node_with_another_authority(&mut self) {
         let watched = self.node.observer().watched.clone();
-        self.node.stop();
+        self.kill_node();
         let other = Cluster::new().expect("a cluster");
         let bundle = format!("{}{}", other.ca_pem(), self.cluster.ca_pem());
         let encode = |pem: &str| STANDARD.encode(pem);
