@@ -176,9 +176,10 @@ fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> 
         }
         _ => {
             let to = explanation.to;
-            let none = match explanation.claims.is_empty() {
-                true => format!("none: no service uses {to}"),
-                false => format!("none: {to} is not served"),
+            let none = match (&explanation.near[..], explanation.claims.is_empty()) {
+                (_, true) => format!("none: no service uses {to}"),
+                ([NearMatch::Kept(..)], false) => format!("none: {to} is not served for a service that uses it"),
+                (_, false) => format!("none: {to} is not served"),
             };
             steps.push(("frontend", none));
             steps.extend(explanation.claims.iter().map(|row| ("claim", unserved(row))));

@@ -18,6 +18,7 @@ use nodelb_core::packets::choice;
 use nodelb_core::packets::frontend::find_outside;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of};
+use nodelb_core::state::owner::hash_of;
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Errno, Verdict, admits, destination, lookup_frontend, trace};
 
@@ -237,7 +238,9 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
             claims[..=place].rotate_right(1);
             lookup_frontend(&snapshot.realised, range, to)
         }
-        None => answering,
+        None => {
+            answering.filter(|(at, _)| !claims.first().is_some_and(|owner| stays_with_another(snapshot, *at, owner)))
+        }
     };
     let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
     let found = answering.map(|(at, entry)| found(snapshot, at, entry, (claims.first(), from)));
@@ -257,6 +260,13 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     };
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
+}
+
+/// Whether the maps have the address for another service than its owner, as before the start.
+fn stays_with_another(snapshot: &Snapshot, at: L4Addr, owner: &FrontendReport) -> bool {
+    let actual =
+        snapshot.realised.frontends.get(&at).and_then(|actual| snapshot.realised.services.get(&actual.service));
+    actual.and_then(|entry| entry.tag).is_some_and(|tag| tag.service != hash_of(&owner.service))
 }
 
 fn outside_account(

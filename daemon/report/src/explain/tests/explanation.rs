@@ -212,3 +212,30 @@ fn an_address_that_stays_with_another_service_is_a_frontend_of_that_service() {
     assert_eq!(explained.backends.iter().map(|it| it.share).collect::<Vec<_>>(), [(1, 1)]);
     assert_eq!(explained.found.map(|found| found.is_in_kernel), Some(false));
 }
+
+/// A file took the address of a service whose own file cannot be read since a restart.
+#[test]
+fn an_address_that_stays_with_a_service_that_is_not_described_is_not_that_of_its_claimant() {
+    let at = "10.96.7.7:80";
+    let [before, now] = ["shop/web", "shop/b"].map(|name| service(name, &[(at, FrontendKind::ClusterIP)]));
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+    let synced =
+        |incomplete: Option<&str>| Change::Synced { source: Source::Files, incomplete: incomplete.map(Into::into) };
+    let mut maps = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config.clone(), MapState::default());
+    let list = slice("shop/web", vec![backend("10.1.0.1:8080", "here")]);
+    [Change::UpsertService(before), list, node(), synced(None)].into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(0));
+    let mut engine = Engine::new(config, maps.dump().unwrap());
+    let list = slice("shop/b", vec![backend("10.1.0.2:8080", "here")]);
+    let changes = [Change::UpsertService(now), list, node(), synced(Some("web.toml cannot be used"))];
+    changes.into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(1));
+    for client in [Client::Host, Client::Pod] {
+        let explained = explanation(&engine.snapshot(Moment(1)), at, client);
+        assert_eq!(explained.result, ConnectResult::Forwarded(1));
+        assert_eq!((explained.found, explained.backends.len()), (None, 0));
+        let [NearMatch::Kept(backends, _)] = &explained.near[..] else { panic!("{:?}", explained.near) };
+        assert_eq!(backends[..], ["10.1.0.1:8080".parse().unwrap()]);
+    }
+}
