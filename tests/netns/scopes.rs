@@ -95,7 +95,8 @@ fn only_what_is_selected_is_translated() {
         eventually("changes elsewhere", || is_only(&[WEB, API]) && answering(API) == ["api"]);
         // A restart without an apiserver, and then with one that still denies the namespace.
         drop(server);
-        daemon.kill();
+        // It stores its state when it stops; without that, no list could tell that `web` has left the selection.
+        daemon.stop();
         let mut daemon = host.spawn(None);
         eventually("the remembered state", || is_only(&[WEB, API]));
         label(&cluster, "web", &Value::Null);
