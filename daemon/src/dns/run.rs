@@ -45,7 +45,9 @@ const MAX_FAILED_OPEN: usize = MAX_OPEN / 2;
 /// The number of times that each server is asked before the question has failed.
 const ROUNDS: usize = 2;
 /// Interval at which reports are published, and at which addresses are compared with the frontends of nodelb.
-const TICK_EVERY: Duration = Duration::from_secs(1);
+const TICK_EVERY: Duration = Duration::from_millis(TICK);
+/// The same in milliseconds.
+const TICK: u64 = 1_000;
 /// Interval at which resolv.conf(5) is read.
 const SYSTEM_EVERY: Duration = Duration::from_secs(5);
 /// Time limit for reading resolv.conf(5).
@@ -167,6 +169,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         wait_until: resolver.clock.now::<Moment>().plus(FIRST_ANSWERS),
         is_complete: false,
         is_outdated: false,
+        told_at: None,
         compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
@@ -210,6 +213,8 @@ struct Running {
     is_complete: bool,
     /// Whether the state file lacks something.
     is_outdated: bool,
+    /// When something was stored and reported without waiting for a tick.
+    told_at: Option<Moment>,
     /// The snapshot with which the addresses were compared.
     compared: Weak<Snapshot>,
     report: DnsReport,
@@ -227,17 +232,22 @@ impl Running {
             let due = self.names.next_due(self.startable()).filter(|_| has_room);
             let begin_at = due.map(|due| self.resolver.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
             let passed = tokio::select! {
-                Some(batch) = self.resolver.incoming.recv() => self.pass_on(batch).await,
+                Some(batch) = self.resolver.incoming.recv() => {
+                    let passed = self.pass_on(batch).await;
+                    self.tell_at_once(stored);
+                    passed
+                }
                 Some(asked) = self.asking.join_next_with_id() => {
                     self.is_outdated |= self.take(asked);
-                    self.publish().await
+                    let passed = self.publish().await;
+                    if self.is_outdated {
+                        self.tell_at_once(stored);
+                    }
+                    passed
                 }
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
-                    if std::mem::take(&mut self.is_outdated) {
-                        stored.save(self.saved());
-                    }
-                    self.tick();
+                    self.tell(stored);
                     self.publish().await
                 }
                 _ = system.tick() => {
@@ -252,6 +262,23 @@ impl Running {
             }
             self.begin();
         }
+    }
+
+    /// Stores and reports what has changed, unless that has just been done: then the next tick does. A daemon that is killed
+    /// would otherwise start with backends that are older than those of the maps.
+    fn tell_at_once(&mut self, stored: &mut SavedState<Saved>) {
+        let now: Moment = self.resolver.clock.now();
+        if self.told_at.is_none_or(|told_at| now >= told_at.plus(TICK)) {
+            self.told_at = Some(now);
+            self.tell(stored);
+        }
+    }
+
+    fn tell(&mut self, stored: &mut SavedState<Saved>) {
+        if std::mem::take(&mut self.is_outdated) {
+            stored.save(self.saved());
+        }
+        self.tick();
     }
 
     fn saved(&self) -> Saved {

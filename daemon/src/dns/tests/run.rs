@@ -496,6 +496,40 @@ async fn a_restart_without_a_server_keeps_the_backends() {
     rig.end().await;
 }
 
+/// A killed daemon that has stored older answers would replace the backends in the maps by them.
+#[tokio::test]
+async fn an_answer_in_use_is_stored_without_waiting_for_a_tick() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    server.set_addresses("web.example", 1, &["192.0.2.1"]);
+    let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
+    rig.file(&service(WEB)).await;
+    rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
+    rig.settle(1_500).await;
+    server.set_addresses("web.example", 1, &["192.0.2.2"]);
+    rig.serves(Status::Ok, &["192.0.2.2:8080"]).await;
+    rig.task.abort();
+    let is_stored = || std::fs::read_to_string(scratch.path().join("names.json")).unwrap().contains("192.0.2.2");
+    for _ in 0..100 {
+        if is_stored() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("not stored");
+}
+
+#[tokio::test]
+async fn the_report_names_a_name_as_soon_as_a_file_does() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
+    let mut reports = rig.reports.clone();
+    rig.settle(1_500).await;
+    rig.file(&service(WEB)).await;
+    let first = timeout(Duration::from_secs(20), reports.changed()).await;
+    assert!(first.is_ok_and(|changed| changed.is_ok()) && !reports.borrow().names.is_empty());
+    rig.end().await;
+}
+
 #[tokio::test]
 async fn a_service_that_gets_a_name_for_an_address_is_never_without_backends() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
