@@ -5,7 +5,6 @@
 //! The file is true or absent: what cannot be written removes the earlier file, for which a full disk has room, and where
 //! nothing can be removed, nothing is read.
 
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -97,7 +96,7 @@ pub fn stored(state_directory: &Path) -> io::Result<Statuses> {
 
 fn read(path: &Path, boot: &str) -> io::Result<Past> {
     let Some(past) = parsed(path, boot)? else { return Ok(Past::default()) };
-    replaceable(path).map(|()| past)
+    state_file::replaceable(path).map(|()| past)
 }
 
 fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
@@ -110,14 +109,6 @@ fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
     let problem = |(name, object, since): (String, String, u64)| Some(((reason(&name)?, object), Time(since)));
     let problems = form.problems.into_iter().filter_map(problem).collect();
     Ok(Some(Past { statuses: form.statuses.into_iter().map(lasting).collect(), ports, problems }))
-}
-
-/// Fails where the previous run can neither have written nor removed the file after its last change.
-fn replaceable(path: &Path) -> io::Result<()> {
-    let new = new_path(path);
-    let created = remove(&new).and_then(|()| File::options().write(true).create_new(true).open(&new));
-    let removed = created.and_then(|_| fs::remove_file(&new));
-    removed.map_err(|error| io::Error::other(format!("it may be outdated, because it cannot be replaced: {error}")))
 }
 
 fn new_path(path: &Path) -> PathBuf {

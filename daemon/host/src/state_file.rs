@@ -114,6 +114,20 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u3
     })
 }
 
+/// Fails if the previous run may have been unable to replace the JSON file after its last change, because no file can be
+/// created or removed beside it. May block.
+///
+/// # Errors
+/// Says so, with the error of the file system.
+pub fn replaceable(path: &Path) -> io::Result<()> {
+    let new = path.with_extension("json.new");
+    let gone =
+        fs::remove_file(&new).or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) });
+    let created = gone.and_then(|()| File::options().write(true).create_new(true).open(&new));
+    let removed = created.and_then(|_| fs::remove_file(&new));
+    removed.map_err(|error| io::Error::other(format!("it may be outdated, because it cannot be replaced: {error}")))
+}
+
 fn decode<T: DeserializeOwned>(bytes: &[u8], version: u32) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Header {

@@ -51,6 +51,10 @@ fn read(path: &Path) -> io::Result<Unhealthy> {
         let backend = (Addr::from(backend.ip()), backend.port());
         unhealthy.entry(service).or_default().insert(backend, error.into());
     }
+    // Outdated results would empty services whose backends have passed their checks since.
+    if !unhealthy.is_empty() {
+        state_file::replaceable(path)?;
+    }
     Ok(unhealthy)
 }
 

@@ -112,6 +112,10 @@ fn read(path: &Path) -> io::Result<Saved> {
             saved.in_use.insert(slice, Used { backends, server: server(of), since });
         }
     }
+    // The maps of this boot may have newer backends, which outdated ones would replace.
+    if is_of_boot {
+        state_file::replaceable(path)?;
+    }
     Ok(saved)
 }
 

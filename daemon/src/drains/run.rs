@@ -10,6 +10,7 @@ use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceEntry;
+use nodelb_core::state::owner::hash_of;
 use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
 use nodelb_host::unwritten;
 use tokio::sync::mpsc;
@@ -55,6 +56,8 @@ async fn start_with(
     owner: &OwnerHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> mpsc::Sender<Request> {
+    let mut all = all;
+    forget_ended(&mut all, &owner.snapshot.borrow(), unix_seconds(SystemTime::now()));
     let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
     // Fails only if the owner task has ended.
     let _ = owner.changes.send(known.collect()).await;
@@ -63,6 +66,22 @@ async fn start_with(
     let mut drainer = Drainer { all, owner: owner.clone(), writer, started, has_failed: false, written_at: None };
     tokio::spawn(async move { until(shutdown, drainer.run(requests)).await });
     to
+}
+
+/// Forgets the drains that are over and had ended before the start, as the maps show: the previous run could not store that.
+/// The others end when their service is known.
+fn forget_ended(all: &mut All, snapshot: &Snapshot, now: u64) {
+    for (service, drains) in all.iter_mut() {
+        let hash = hash_of(service);
+        let own = |entry: &&Arc<ServiceEntry>| entry.tag.is_some_and(|tag| tag.service == hash);
+        let is_offered =
+            |backend| snapshot.realised.services.values().filter(own).any(|it| includes(Some(it), backend));
+        let is_known_to_end = |(backend, drain): (&Drained, &Drain)| drain.is_over(now) && is_offered(*backend);
+        let ended: Vec<Drained> =
+            drains.iter().filter(|it| is_known_to_end(*it)).map(|(backend, _)| *backend).collect();
+        ended.iter().for_each(|backend| drop(drains.remove(backend)));
+    }
+    all.retain(|_, drains| !drains.is_empty());
 }
 
 /// Removes the drains that are over, logs them, and returns the changes for the owner task.

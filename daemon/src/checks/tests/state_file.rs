@@ -109,3 +109,14 @@ async fn what_is_not_a_file_is_not_waited_for() {
     nix::unistd::mkfifo(&directory.path().join(NAME), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_eq!(*load(directory.path(), LIMITS).await.saved(), Unhealthy::new());
 }
+
+/// As on a file system that has become read-only: backends that have passed their checks since must stay in use.
+#[tokio::test]
+async fn results_that_may_be_outdated_are_not_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(NAME);
+    write(&path, &unhealthy(&[1])).unwrap();
+    fs::create_dir_all(directory.path().join("health.json.new/full")).unwrap();
+    assert_eq!(*load(directory.path(), LIMITS).await.saved(), Unhealthy::new());
+    assert!(path.exists());
+}

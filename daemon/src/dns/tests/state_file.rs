@@ -34,6 +34,20 @@ fn the_file_has_what_was_written_and_hostile_contents_are_left_out() {
     assert!(read(&path).is_err() && scratch.path().join("names.json.corrupt").exists());
 }
 
+/// As on a file system that has become read-only: the maps of this boot may be newer. After another boot, there is nothing
+/// better.
+#[test]
+fn answers_that_may_be_outdated_replace_nothing_in_the_maps() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("names.json");
+    write(&path, &saved()).unwrap();
+    std::fs::create_dir_all(scratch.path().join("names.json.new/full")).unwrap();
+    assert!(read(&path).is_err_and(|error| error.to_string().contains("outdated")));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace(&boot_id().unwrap(), "another")).unwrap();
+    assert_eq!(read(&path).unwrap().in_use, saved().in_use);
+}
+
 /// Earlier versions store the answers alone, and ignore what they do not know.
 #[test]
 fn files_of_an_earlier_version_are_read_and_an_earlier_version_reads_this_one() {

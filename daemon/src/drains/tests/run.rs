@@ -122,6 +122,24 @@ async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
     rig.until_used(2).await;
 }
 
+/// The end of a drain takes effect even if it cannot be stored: a restart must not begin it again.
+#[tokio::test]
+async fn a_drain_that_the_maps_show_to_have_ended_does_not_begin_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(directory.path()).await;
+    let over = Drain { by: "root".into(), since: 1_000, until: Some(4_600) };
+    let service = ServiceName::new("shop", "web");
+    let ended = |backend: &str, now: u64| {
+        let mut all = All::from([(service.clone(), [(backend.parse().unwrap(), over.clone())].into())]);
+        forget_ended(&mut all, &rig.snapshot.borrow(), now);
+        all.is_empty()
+    };
+    assert!(ended(ONE, 4_600) && ended("192.0.2.11", 4_600));
+    assert!(!ended(ONE, 4_599) && !ended("192.0.2.13:8080", 4_600));
+    rig.drain(None).await.unwrap();
+    assert!(!ended(ONE, 4_600), "it ends when the service is known, with an event");
+}
+
 #[tokio::test]
 async fn a_drain_that_cannot_be_stored_is_refused_and_an_undrain_is_not() {
     let directory = tempfile::tempdir().unwrap();
