@@ -11,7 +11,7 @@
  * socket, which then does not reach the service from there.
  *
  * A socket that sends an answer for another socket is not recognised.
- * core::trace::is_answer() in Rust implements the same decision.
+ * model::sockets::is_answer() in Rust implements the same decision.
  */
 #ifndef NODELB_ANSWERS_H
 #define NODELB_ANSWERS_H

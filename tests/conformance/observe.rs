@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nodelb_core::model::addr::{L4Addr, Protocol};
-use nodelb_core::trace::Errno as Refusal;
+use nodelb_core::packets::admission::Refusal;
 use nodelb_prober::{Failure, Transport, exchange};
 use socket2::{Domain, Socket, Type};
 
@@ -90,8 +90,8 @@ fn refusal(to: SocketAddr, failure: &Failure, expected: &Outcome) -> Result<Outc
         {
             Ok(Outcome::PassesThrough)
         }
-        Failure::Os(Errno::ECONNREFUSED) => Ok(Outcome::Refused(Refusal::ConnectionRefused)),
-        Failure::Os(Errno::EHOSTUNREACH) => Ok(Outcome::Refused(Refusal::HostUnreachable)),
+        Failure::Os(Errno::ECONNREFUSED) => Ok(Outcome::Refused(Refusal::NoBackend)),
+        Failure::Os(Errno::EHOSTUNREACH) => Ok(Outcome::Refused(Refusal::NoLocalBackend)),
         // Only backends have a route.
         Failure::Os(Errno::ENETUNREACH) => Ok(Outcome::PassesThrough),
         other => Err(format!("fails with {other}")),

@@ -8,8 +8,9 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::EngineSizes;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::FrontendKind;
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::state::entries::backends_of;
-use nodelb_core::trace::{Errno, Verdict, admits, trace};
+use nodelb_core::trace::{Verdict, admits, trace};
 use nodelb_report::explain::explanation::{self, Client, ConnectResult};
 use nodelb_report::explain::reports;
 use proptest::prelude::*;
@@ -47,7 +48,7 @@ fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
         let explanation = explanation::explain(&snapshot, to, Client::Host);
         let end = match trace(&held, &guard().nodeport_range, to) {
             Verdict::Forwarded(..) | Verdict::Refused(..) if !admits(&held, to, &addresses) => {
-                ConnectResult::Refused(Errno::NotAdmitted)
+                ConnectResult::Refused(Refusal::NotAdmitted)
             }
             Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
             Verdict::Refused(_, errno) => ConnectResult::Refused(errno),

@@ -6,7 +6,8 @@ use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::entries::MapState;
-use nodelb_core::trace::{Verdict, refuses_bind, trace};
+use nodelb_core::trace::{Verdict, trace};
+use nodelb_model::sockets::refuses_bind;
 use nodelb_report::explain::reports;
 use proptest::prelude::*;
 

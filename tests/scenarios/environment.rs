@@ -7,9 +7,10 @@ use std::fmt;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceId};
-use nodelb_core::trace::{Errno, Verdict, trace};
+use nodelb_core::trace::{Verdict, trace};
 
 use crate::model::Maps;
 use crate::outside_model::{Attempt, Frame, Met};
@@ -30,7 +31,7 @@ pub(crate) enum Outcome {
     /// client pauses for `seconds`.
     Keeps { service: ServiceId, seconds: u32, one_of: BTreeSet<L4Addr> },
     /// Connections fail at once.
-    Refused(Errno),
+    Refused(Refusal),
     /// nodelb does not translate connections.
     PassesThrough,
 }

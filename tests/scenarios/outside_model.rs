@@ -10,14 +10,14 @@ use std::sync::Arc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::uplink::Uplink;
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::state::entries::{MapState, ServiceId};
-use nodelb_core::trace::{Errno, Verdict as Traced, trace};
+use nodelb_core::trace::{Verdict as Traced, trace, trace_outside};
 use nodelb_model::connections::Tables;
 use nodelb_model::headers::{Content, ETHERNET, Parsed, parse, tcp_flags};
 use nodelb_model::key::Side;
 use nodelb_model::node::{Packet, Verdict};
 use nodelb_model::translate::translate;
-use nodelb_report::explain::outside::{OutsideVerdict, trace_outside};
 
 use crate::frame::described;
 use crate::world::World;
@@ -198,19 +198,14 @@ impl Met {
     /// The backends that a client may get.
     pub(crate) fn candidates(state: &MapState, range: &RangeInclusive<u16>, attempt: &Attempt) -> Candidates {
         let client = attempt.machine.addr(attempt.to.addr.family());
-        if attempt.machine == Machine::Vm {
-            return match trace(state, range, attempt.to) {
-                Traced::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
-                Traced::Refused(_, Errno::ConnectionRefused) => Candidates::Without(Self::Refused),
-                Traced::Refused(_, Errno::HostUnreachable | Errno::NotAdmitted) => Candidates::Without(Self::Silence),
-                Traced::PassedThrough => Candidates::Without(Self::PassesThrough),
-            };
-        }
-        match trace_outside(state, range, attempt.to, Some(client)) {
-            OutsideVerdict::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
-            OutsideVerdict::Refused(_) => Candidates::Without(Self::Refused),
-            OutsideVerdict::NoLocalBackend(_) | OutsideVerdict::NotAdmitted(_) => Candidates::Without(Self::Silence),
-            OutsideVerdict::PassedThrough => Candidates::Without(Self::PassesThrough),
+        let is_vm = attempt.machine == Machine::Vm;
+        let verdict =
+            if is_vm { trace(state, range, attempt.to) } else { trace_outside(state, range, attempt.to, Some(client)) };
+        match verdict {
+            Traced::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
+            Traced::Refused(_, Refusal::NoBackend) => Candidates::Without(Self::Refused),
+            Traced::Refused(_, Refusal::NoLocalBackend | Refusal::NotAdmitted) => Candidates::Without(Self::Silence),
+            Traced::PassedThrough => Candidates::Without(Self::PassesThrough),
         }
     }
 
@@ -356,7 +351,7 @@ impl OutsideModel {
         attempt: &Attempt,
     ) -> Result<Met, String> {
         let client = attempt.machine.addr(attempt.to.addr.family());
-        let OutsideVerdict::Forwarded(service, _) = trace_outside(state, range, attempt.to, Some(client)) else {
+        let Traced::Forwarded(service, _) = trace_outside(state, range, attempt.to, Some(client)) else {
             return self.try_all(state, now, attempt);
         };
         let seconds = state.services[&service].affinity_seconds;

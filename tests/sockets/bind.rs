@@ -10,8 +10,9 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt};
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
-use nodelb_core::trace::{refuses_bind, taken_nodeports};
+use nodelb_core::trace::taken_nodeports;
 use nodelb_datapath::{CrashPoint, HiddenReport, Options, OwnSockets, cleanup, detach_hidden};
+use nodelb_model::sockets::refuses_bind;
 
 use super::{Kernel, Random, cases, entry, in_sandbox, l4, options, point, put};
 use crate::pod::Pod;

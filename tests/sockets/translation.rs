@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use nix::errno::Errno;
 use nodelb_core::datapath::Datapath as _;
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
-use nodelb_core::trace::{self, Verdict, destination, trace};
+use nodelb_core::trace::{Verdict, destination, trace};
 
 use crate::pod::Pod;
 
@@ -152,8 +153,8 @@ fn check(expected: &Verdict<'_>, mode: SocketMode, to: L4Addr, destination_addr:
         }
         (Verdict::Refused(_, why), Err(error)) => {
             let number = match why {
-                trace::Errno::ConnectionRefused => Errno::ECONNREFUSED,
-                trace::Errno::HostUnreachable | trace::Errno::NotAdmitted => Errno::EHOSTUNREACH,
+                Refusal::NoBackend => Errno::ECONNREFUSED,
+                Refusal::NoLocalBackend | Refusal::NotAdmitted => Errno::EHOSTUNREACH,
             };
             assert_eq!(error.raw_os_error(), Some(number as i32), "{mode:?} {destination_addr}");
         }

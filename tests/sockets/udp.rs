@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
-use nodelb_core::trace::{Verdict, is_answer, trace};
+use nodelb_core::trace::{Verdict, trace};
+use nodelb_model::sockets::is_answer;
 use rustix::net::connect_unspec;
 
 use nodelb_datapath::Options;

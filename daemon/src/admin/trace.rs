@@ -10,10 +10,10 @@ use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, TrafficPolicy};
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
-use nodelb_core::trace::Errno;
 use nodelb_datapath::SocketProgram;
 use nodelb_report::explain::explanation;
 use nodelb_report::explain::explanation::{
@@ -218,7 +218,7 @@ fn source_ranges(explanation: &Explanation) -> Option<String> {
     let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
     Some(match (is_in_source_ranges?, explanation.result) {
         (true, _) => format!("loadBalancerSourceRanges allows {addr}"),
-        (false, ConnectResult::Refused(Errno::NotAdmitted)) => {
+        (false, ConnectResult::Refused(Refusal::NotAdmitted)) => {
             format!("loadBalancerSourceRanges does not allow {addr}")
         }
         (false, _) => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),

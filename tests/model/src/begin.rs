@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::packets::admission::{Refusal, admit};
-use nodelb_core::packets::frontend::Frontend;
-use nodelb_core::state::entries::{ServiceId, Slot};
+use nodelb_core::state::entries::{Lead, ServiceId, Slot};
 
 use crate::choice::{self, offset_number};
 use crate::connections::{Connection, Flags, is_plain_syn};
@@ -31,7 +30,7 @@ pub(crate) fn begin(
     state: &mut HookState<'_>,
     key: &PacketKey,
     tcp_flags: u8,
-    frontend: Frontend,
+    frontend: Lead,
 ) -> Result<Connection, Decision> {
     let settings = state.node.settings;
     state.service = frontend.service;
@@ -83,7 +82,7 @@ pub(crate) fn begin(
         ifindex: state.packet.ifindex,
         last_used: now,
         created: now,
-        flags: Flags { is_redirected, is_local_view: frontend.is_local, ..Flags::default() },
+        flags: Flags { is_redirected, is_local_view: frontend.local, ..Flags::default() },
         acknowledgment: syn_acknowledgment(state),
         bytes: 0,
     };
@@ -122,7 +121,7 @@ fn no_backend(state: &mut HookState<'_>, protocol: Protocol) -> Decision {
 }
 
 /// Decides by the route to the backend.
-fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Frontend) -> Result<Way, Decision> {
+fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) -> Result<Way, Decision> {
     let is_pod = state.packet.hook.is_pod();
     if is_pod && slot.addr.addr != client.addr {
         return Ok(Way::Stack);
@@ -136,7 +135,7 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
         Route::Unreachable => return Err(state.discard(Reason::NoRoute)),
     };
     let uplinks = &state.node.state.uplinks;
-    let is_masqueraded = is_pod || (state.node.settings.always_masquerades && !frontend.is_local);
+    let is_masqueraded = is_pod || (state.node.settings.always_masquerades && !frontend.local);
     if !uplinks.contains_key(&ifindex) && !is_masqueraded {
         return Ok(Way::Stack);
     }

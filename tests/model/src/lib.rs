@@ -1,5 +1,6 @@
 //! The packet path as a pure function: what is done with a packet that arrives at or leaves a device of the node. The
-//! programs of `bpf/packet.bpf.c` do the same; tests compare the two.
+//! programs of `bpf/packet.bpf.c` do the same; tests compare the two. [`sockets`] is about the programs of
+//! `bpf/sock.bpf.c`.
 
 #![forbid(unsafe_code)]
 
@@ -20,5 +21,6 @@ mod reject;
 pub mod rendezvous;
 pub mod rewrite;
 pub mod rule;
+pub mod sockets;
 pub mod sweep;
 pub mod translate;

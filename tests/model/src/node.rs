@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use nodelb_core::model::addr::{Addr, L4Addr};
-use nodelb_core::packets::frontend::{Frontend, find_inside, find_outside};
-use nodelb_core::state::entries::MapState;
+use nodelb_core::state::entries::{Lead, MapState};
+use nodelb_core::trace::{lookup_frontend, lookup_outside};
 
 use crate::key::Hook;
 
@@ -30,9 +30,14 @@ impl Node<'_> {
     }
 
     /// The frontend at this address for clients at this hook. Pods are clients inside the node.
-    pub(crate) fn frontend(&self, hook: Hook, to: L4Addr) -> Option<Frontend> {
+    pub(crate) fn frontend(&self, hook: Hook, to: L4Addr) -> Option<Lead> {
         let range = &self.settings.nodeport_range;
-        if hook.is_pod() { find_inside(self.state, range, to) } else { find_outside(self.state, range, to) }
+        match hook.is_pod() {
+            // Only sockets reach the loopback address by it.
+            true if to.addr.is_unspecified() => None,
+            true => lookup_frontend(self.state, range, to).map(|(_, entry)| entry.lead()),
+            false => lookup_outside(self.state, range, to).map(|(_, entry)| entry.lead()),
+        }
     }
 }
 

@@ -2,8 +2,7 @@
 
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::packets::admission::{Admission, admission};
-use nodelb_core::packets::frontend::Frontend;
-use nodelb_core::state::entries::ServiceId;
+use nodelb_core::state::entries::{Lead, ServiceId};
 
 use crate::begin::{begin, begin_at_node};
 use crate::choice::offset_number;
@@ -205,7 +204,7 @@ fn continued(
     state: &mut HookState<'_>,
     key: &PacketKey,
     mut entry: Connection,
-    (ports, found): (&Ports, Option<Frontend>),
+    (ports, found): (&Ports, Option<Lead>),
 ) -> Option<Connection> {
     if entry.flags.is_reverse {
         return Some(entry);
@@ -247,11 +246,11 @@ fn continued(
 }
 
 /// Whether the frontend reaches what the entry was made for. A UDP flow is admitted again.
-fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, frontend: Frontend) -> bool {
+fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, frontend: Lead) -> bool {
     let is_asked = key.protocol == Protocol::Udp && state.tables.keeps(Rule::FlowAdmittedAgain);
     let is_admitted = || {
         let admission = admission(state.node.state, frontend, Some(key.tuple.source.addr));
-        frontend.is_local == entry.flags.is_local_view && admission != Admission::No
+        frontend.local == entry.flags.is_local_view && admission != Admission::No
     };
     frontend.service == entry.service && (!is_asked || is_admitted())
 }

@@ -2,8 +2,7 @@
 
 use crate::model::addr::Addr;
 use crate::model::source_range::SourceRange;
-use crate::packets::frontend::Frontend;
-use crate::state::entries::{MapState, Slot};
+use crate::state::entries::{Lead, MapState, Slot};
 
 /// Who may connect to an address from outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,23 +17,26 @@ pub enum Admission {
     Unknown,
 }
 
-/// Why a client gets no slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a client gets no slot. Displayed as the error that a socket on this node gets; it is never EPERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum Refusal {
     /// The client is in none of the service's source ranges.
+    #[strum(to_string = "EHOSTUNREACH")]
     NotAdmitted,
     /// The service has no usable backend at all.
+    #[strum(to_string = "ECONNREFUSED")]
     NoBackend,
     /// The service has usable backends, but the policy requires one on this node.
+    #[strum(to_string = "EHOSTUNREACH")]
     NoLocalBackend,
 }
 
-pub fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Admission {
+pub fn admission(state: &MapState, lead: Lead, client: Option<Addr>) -> Admission {
     match client {
-        _ if !frontend.has_ranges => Admission::All,
+        _ if !lead.has_ranges => Admission::All,
         None => Admission::Unknown,
         Some(client) => {
-            let admitting = state.ranges_of(frontend.service).filter(|range| range.contains(client));
+            let admitting = state.ranges_of(lead.service).filter(|range| range.contains(client));
             admitting.max_by_key(|range| range.prefix).map_or(Admission::No, Admission::Range)
         }
     }
@@ -44,12 +46,12 @@ pub fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> 
 ///
 /// # Errors
 /// If the client gets none.
-pub fn admit(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Result<&[Slot], Refusal> {
-    if admission(state, frontend, client) == Admission::No {
+pub fn admit(state: &MapState, lead: Lead, client: Option<Addr>) -> Result<&[Slot], Refusal> {
+    if admission(state, lead, client) == Admission::No {
         return Err(Refusal::NotAdmitted);
     }
-    let service = state.services.get(&frontend.service);
-    match service.map_or(&[][..], |service| service.view(frontend.is_local)) {
+    let service = state.services.get(&lead.service);
+    match service.map_or(&[][..], |service| service.view(lead.local)) {
         [] if service.is_some_and(|service| service.has_backends) => Err(Refusal::NoLocalBackend),
         [] => Err(Refusal::NoBackend),
         view => Ok(view),

@@ -281,6 +281,8 @@ pub struct Lead {
     pub service: ServiceId,
     /// Whether the clients get the local view instead of the cluster view.
     pub local: bool,
+    /// Whether only clients in the service's source ranges may connect.
+    pub has_ranges: bool,
 }
 
 impl Lead {
@@ -293,13 +295,13 @@ impl Lead {
 impl FrontendEntry {
     /// Where clients on this node are led.
     pub fn lead(&self) -> Lead {
-        Lead { service: self.service, local: self.inside_local }
+        Lead { service: self.service, local: self.inside_local, has_ranges: false }
     }
 }
 
 impl OutsideEntry {
     /// Where clients outside the node are led.
     pub fn lead(&self) -> Lead {
-        Lead { service: self.service, local: self.local }
+        Lead { service: self.service, local: self.local, has_ranges: self.has_ranges }
     }
 }

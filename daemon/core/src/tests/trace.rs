@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
-use super::{Errno, Verdict, destination, is_answer, refuses_bind, taken_nodeports, trace};
+use super::{Verdict, destination, taken_nodeports, trace};
 use crate::model::addr::L4Addr;
+use crate::packets::admission::Refusal;
 use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 fn l4(text: &str) -> L4Addr {
@@ -53,7 +54,7 @@ fn an_empty_view_says_why() {
     let frontends = [("198.51.100.1:80", false), ("198.51.100.2:80", true)];
     let empty = kernel(&[], &[], &frontends);
     let elsewhere = kernel(&["192.0.2.1:80"], &[], &frontends);
-    assert_eq!(verdict(&empty, "198.51.100.1:80"), Errno::ConnectionRefused.to_string());
+    assert_eq!(verdict(&empty, "198.51.100.1:80"), Refusal::NoBackend.to_string());
     assert_eq!(verdict(&empty, "198.51.100.2:80"), "ECONNREFUSED", "no backend at all, policy or not");
     assert_eq!(verdict(&elsewhere, "198.51.100.2:80"), "EHOSTUNREACH", "a backend, but not here");
     assert_eq!(verdict(&elsewhere, "198.51.100.1:80"), "192.0.2.1:80/TCP");
@@ -113,29 +114,6 @@ fn sctp_is_left_alone() {
 }
 
 #[test]
-fn a_bind_is_refused_where_it_takes_a_nodeport() {
-    let mut state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30081", false), ("0.0.0.0:80", false)]);
-    state.node_addrs.insert(l4("[2001:db8::1]:1").addr);
-    for (at, refused) in [
-        ("0.0.0.0:30080", true),
-        ("203.0.113.1:30080", true),
-        ("[::ffff:203.0.113.1]:30080", true),
-        ("[::]:30080", true),
-        ("[::]:30081", true),
-        ("[2001:db8::1]:30081", true),
-        ("0.0.0.0:30081", false),
-        ("[2001:db8::1]:30080", false),
-        ("203.0.113.2:30080", false),
-        ("127.0.0.1:30080", false),
-        ("0.0.0.0:30080/UDP", false),
-        ("0.0.0.0:30080/SCTP", false),
-        ("0.0.0.0:80", false),
-    ] {
-        assert_eq!(refuses_bind(&state, &(30_000..=32_767), l4(at)), refused, "{at}");
-    }
-}
-
-#[test]
 fn a_wildcard_socket_of_ipv6_takes_both_families_unless_it_says_otherwise() {
     let state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
     let taken = |at, only_v6| taken_nodeports(&state, l4(at), only_v6).collect::<Vec<_>>();
@@ -158,38 +136,4 @@ fn the_unspecified_address_is_loopback_and_never_a_nodeports_key() {
     assert_eq!(verdict(&state, "[::]:30080"), "192.0.2.1:80/TCP");
     assert_eq!(destination(l4("[::]:1")), l4("[::1]:1"));
     assert_eq!(destination(l4("198.51.100.1:1")), l4("198.51.100.1:1"));
-}
-
-/// Sets the value in the entry of the service that all addresses of `kernel()` point at.
-fn set_may_be_bound(state: &mut MapState, may_be_bound: bool) {
-    let entry = ServiceEntry { may_be_bound, ..(*state.services[&ServiceId(1)]).clone() };
-    state.services.insert(ServiceId(1), entry.into());
-}
-
-#[test]
-fn a_nodeport_may_be_bound_where_its_service_says_so() {
-    let mut state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
-    let refused = |state: &MapState| {
-        ["0.0.0.0:30080", "203.0.113.1:30080", "[::]:30080"].map(|at| refuses_bind(state, &(30_000..=32_767), l4(at)))
-    };
-    assert_eq!(refused(&state), [true; 3]);
-    set_may_be_bound(&mut state, true);
-    assert_eq!(refused(&state), [false; 3]);
-    assert_eq!(taken_nodeports(&state, l4("[::]:30080"), false).count(), 0, "and is not reported as taken");
-    state.services.clear();
-    assert_eq!(refused(&state), [true; 3], "an entry that is not there says nothing");
-}
-
-#[test]
-fn what_is_sent_to_a_socket_that_has_sent_something_is_an_answer() {
-    let mut state = kernel(&[], &[], &[("0.0.0.0:30080/UDP", false), ("203.0.113.1:30090/UDP", false)]);
-    let answer = |state: &MapState, to: &str| is_answer(state, &(30_000..=32_767), l4(to), true);
-    let client = "203.0.113.1:30080/UDP";
-    assert!(answer(&state, client));
-    assert!(!is_answer(&state, &(30_000..=32_767), l4(client), false), "the sender has received nothing from there");
-    for to in ["203.0.113.2:30080/UDP", "203.0.113.1:30080/TCP", "203.0.113.1:30090/UDP"] {
-        assert!(!answer(&state, to), "{to}");
-    }
-    set_may_be_bound(&mut state, true);
-    assert!(!answer(&state, client), "that socket is the service's backend");
 }

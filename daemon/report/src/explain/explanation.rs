@@ -5,7 +5,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::explain::outside::{self, OutsideVerdict};
+use crate::explain::outside;
 use crate::explain::reports::{backends, distinct, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use nodelb_core::compile::select::Choice;
@@ -13,14 +13,13 @@ use nodelb_core::datapath::MapError;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName, TrafficPolicy};
-use nodelb_core::packets::admission::{Admission, admission};
+use nodelb_core::packets::admission::{Admission, Refusal, admission};
 use nodelb_core::packets::choice;
-use nodelb_core::packets::frontend::find_outside;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of};
 use nodelb_core::state::owner::hash_of;
 use nodelb_core::state::status::Status;
-use nodelb_core::trace::{Errno, Verdict, admits, destination, lookup_frontend, trace};
+use nodelb_core::trace::{Verdict, admits, destination, lookup_frontend, lookup_outside, trace, trace_outside};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -172,7 +171,7 @@ pub enum ConnectResult {
     /// The connection goes to one of this number of backends.
     Forwarded(usize),
     /// The connection fails immediately.
-    Refused(Errno),
+    Refused(Refusal),
     /// The connection is not translated.
     PassedThrough,
     /// The packets of the client are dropped.
@@ -254,7 +253,7 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
         Client::Outside => outside_result(&snapshot.realised, range, to, client.map(|(addr, _)| addr)),
         Client::Pod if to.addr.is_loopback() => ConnectResult::PassedThrough,
         Client::Host | Client::Pod if !is_admitted(snapshot, to, from, client.map(|(addr, _)| addr)) => {
-            ConnectResult::Refused(Errno::NotAdmitted)
+            ConnectResult::Refused(Refusal::NotAdmitted)
         }
         Client::Host | Client::Pod => inside_result(&snapshot.realised, range, to),
     };
@@ -282,15 +281,15 @@ fn outside_account(
         outside::access(snapshot, row, serving.unwrap_or(0), found.at)
     });
     let state = &snapshot.realised;
-    let frontend = find_outside(state, &snapshot.config.guard.nodeport_range, to);
-    let service = frontend.and_then(|frontend| state.services.get(&frontend.service));
-    let selected = frontend.zip(service).zip(client).and_then(|((frontend, service), client)| {
-        let view = service.view(frontend.is_local);
+    let lead = lookup_outside(state, &snapshot.config.guard.nodeport_range, to).map(|(_, entry)| entry.lead());
+    let service = lead.and_then(|lead| state.services.get(&lead.service));
+    let selected = lead.zip(service).zip(client).and_then(|((lead, service), client)| {
+        let view = service.view(lead.local);
         view.get(choice::selected(service, view, client, to)?).map(|slot| slot.addr)
     });
     OutsideAccount {
         access,
-        admission: frontend.map(|frontend| admission(state, frontend, client.map(|(addr, _)| addr))),
+        admission: lead.map(|lead| admission(state, lead, client.map(|(addr, _)| addr))),
         selected,
         has_ring: service.is_some_and(|service| service.has_rings),
     }
@@ -303,12 +302,12 @@ pub(crate) fn outside_result(
     to: L4Addr,
     client: Option<Addr>,
 ) -> ConnectResult {
-    match outside::trace_outside(state, nodeport_range, to, client) {
-        OutsideVerdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
-        OutsideVerdict::Refused(_) => ConnectResult::Refused(Errno::ConnectionRefused),
-        OutsideVerdict::NoLocalBackend(_) => ConnectResult::Dropped(DropReason::NoLocalBackend),
-        OutsideVerdict::NotAdmitted(_) => ConnectResult::Dropped(DropReason::NotAdmitted),
-        OutsideVerdict::PassedThrough => ConnectResult::PassedThrough,
+    match trace_outside(state, nodeport_range, to, client) {
+        Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
+        Verdict::Refused(_, Refusal::NoBackend) => ConnectResult::Refused(Refusal::NoBackend),
+        Verdict::Refused(_, Refusal::NoLocalBackend) => ConnectResult::Dropped(DropReason::NoLocalBackend),
+        Verdict::Refused(_, Refusal::NotAdmitted) => ConnectResult::Dropped(DropReason::NotAdmitted),
+        Verdict::PassedThrough => ConnectResult::PassedThrough,
     }
 }
 

@@ -1,49 +1,11 @@
-//! The result of a connection from a client outside the node, derived from the state alone: whether the address is
-//! served, whether the client is admitted, and which backend it gets. The decisions are those of [`nodelb_core::packets`].
-
-use std::ops::RangeInclusive;
+//! Whether clients outside the node are served at an address.
 
 use crate::explain::rows::OutsideAccess;
 use nodelb_core::claims::{Claim, Row};
 use nodelb_core::compile::outside::{has_ranges, source_ranges};
-use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::uplink::Translation;
-use nodelb_core::packets::admission::{Refusal, admit};
-use nodelb_core::packets::frontend::find_outside;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{MapState, ServiceId, Slot};
-
-/// The result of a connection from a client outside the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OutsideVerdict<'a> {
-    /// The connection goes to one of these slots.
-    Forwarded(ServiceId, &'a [Slot]),
-    /// The connection is refused, because the service has no usable backend at all.
-    Refused(ServiceId),
-    /// The packets are dropped, because the service has usable backends, but the policy requires one on this node.
-    NoLocalBackend(ServiceId),
-    /// The packets are dropped, because the client is in none of the service's source ranges.
-    NotAdmitted(ServiceId),
-    /// The connection is not translated.
-    PassedThrough,
-}
-
-/// The result of a connection to this address. Without the client's address, the client counts as admitted.
-pub fn trace_outside<'a>(
-    state: &'a MapState,
-    nodeport_range: &RangeInclusive<u16>,
-    to: L4Addr,
-    client: Option<Addr>,
-) -> OutsideVerdict<'a> {
-    let Some(frontend) = find_outside(state, nodeport_range, to) else { return OutsideVerdict::PassedThrough };
-    let service = frontend.service;
-    match admit(state, frontend, client) {
-        Ok(view) => OutsideVerdict::Forwarded(service, view),
-        Err(Refusal::NotAdmitted) => OutsideVerdict::NotAdmitted(service),
-        Err(Refusal::NoLocalBackend) => OutsideVerdict::NoLocalBackend(service),
-        Err(Refusal::NoBackend) => OutsideVerdict::Refused(service),
-    }
-}
 
 /// Whether clients outside the node are served through the claim at this position of the row.
 pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize, address: L4Addr) -> OutsideAccess {
@@ -89,7 +51,3 @@ fn admits_none(snapshot: &Snapshot, claim: &Claim) -> bool {
     let ranges = owner.and_then(|(service, _)| source_ranges(service, claim.key.family));
     ranges.is_some_and(|ranges| ranges.is_empty())
 }
-
-#[cfg(test)]
-#[path = "tests/outside.rs"]
-mod tests;

@@ -18,12 +18,11 @@ use nodelb_core::model::drain::{self, Drain, Drains};
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, SlicePort, Source,
 };
-use nodelb_core::packets::frontend::find_outside;
-use nodelb_core::state::entries::{MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{Lead, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::filled;
-use nodelb_core::trace::{destination, lookup_frontend};
+use nodelb_core::trace::{destination, lookup_frontend, lookup_outside};
 
 /// Why the daemon's health checks matter while it does not run.
 const LAST_RESORT: &str = "every backend failed its health checks while the daemon ran, and none is checked now";
@@ -238,17 +237,12 @@ impl MapContent {
     pub fn trace(&self, to: L4Addr, from: Client) -> MapTrace<'_> {
         let (state, range) = (&self.state, &self.nodeport_range);
         let found = match from {
-            Client::Outside => find_outside(state, range, to).map(|frontend| {
-                let at = if state.outside.contains_key(&to) { to } else { to.wildcard() };
-                (at, frontend.service, frontend.is_local)
-            }),
+            Client::Outside => lookup_outside(state, range, to).map(|(at, entry)| (at, entry.lead())),
             // The loopback address of a pod is not the node's.
             Client::Pod if destination(to).addr.is_loopback() => None,
-            Client::Host | Client::Pod => {
-                lookup_frontend(state, range, to).map(|(at, entry)| (at, entry.service, entry.inside_local))
-            }
+            Client::Host | Client::Pod => lookup_frontend(state, range, to).map(|(at, entry)| (at, entry.lead())),
         };
-        let Some((at, id, is_local)) = found else {
+        let Some((at, Lead { service: id, local: is_local, .. })) = found else {
             return MapTrace { result: ConnectResult::PassedThrough, found: None };
         };
         let result = match from {

@@ -1,7 +1,7 @@
 //! The phrases of `/trace` with and without the daemon.
 
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::trace::Errno;
+use nodelb_core::packets::admission::Refusal;
 use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
 
 /// The reason why a backend is not in the view `local`.
@@ -45,14 +45,14 @@ pub(super) fn affinity(from: Client, seconds: u32) -> String {
     }
 }
 
-pub(super) fn refused(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ConnectionRefused => "refused with ECONNREFUSED (connection refused): no usable backend",
-        Errno::NotAdmitted => {
+pub(super) fn refused(why: Refusal) -> &'static str {
+    match why {
+        Refusal::NoBackend => "refused with ECONNREFUSED (connection refused): no usable backend",
+        Refusal::NotAdmitted => {
             "refused with EHOSTUNREACH (no route to host): loadBalancerSourceRanges of the service contain no address of \
              the client"
         }
-        Errno::HostUnreachable => {
+        Refusal::NoLocalBackend => {
             "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
              them is usable"
         }

@@ -138,7 +138,7 @@ fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
     let round = host.send([gone("default/kubernetes"), again]);
     assert_eq!(round.released.iter().map(|release| release.reason).collect::<Vec<_>>(), [ReleaseReason::Deleted]);
     assert_eq!(host.statuses(), [Status::NoBackends]);
-    assert!(host.reached("10.96.0.1:443")[0].contains("ConnectionRefused"));
+    assert!(host.reached("10.96.0.1:443")[0].contains("NoBackend"));
     assert_eq!(host.engine.snapshot(host.now).remembered(), []);
 }
 

@@ -12,10 +12,10 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
 };
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
-use nodelb_core::trace::Errno;
 
 const LIMITS: Limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
 
@@ -136,15 +136,12 @@ fn a_client_outside_sees_the_view_and_passes_through() {
 fn refusals_have_their_errno() {
     let web = service("shop/web", &[("10.96.7.7:80", FrontendKind::ClusterIP)]);
     let empty = snapshot_of([Change::UpsertService(web.clone())]);
-    assert_eq!(
-        explanation(&empty, "10.96.7.7:80", Client::Host).result,
-        ConnectResult::Refused(Errno::ConnectionRefused)
-    );
+    assert_eq!(explanation(&empty, "10.96.7.7:80", Client::Host).result, ConnectResult::Refused(Refusal::NoBackend));
     let local = Service { internal_policy: TrafficPolicy::Local, ..web };
     let elsewhere =
         snapshot_of([Change::UpsertService(local), slice("shop/web", vec![backend("10.1.0.2:8080", "there")])]);
     let explained = explanation(&elsewhere, "10.96.7.7:80", Client::Host);
-    assert_eq!(explained.result, ConnectResult::Refused(Errno::HostUnreachable));
+    assert_eq!(explained.result, ConnectResult::Refused(Refusal::NoLocalBackend));
     assert!(explained.backends[0].is_elsewhere);
 }
 

@@ -1,11 +1,10 @@
 use std::sync::Arc;
 
-use super::*;
-use nodelb_core::packets::admission::{Admission, admission};
-use nodelb_core::packets::choice;
-use nodelb_core::packets::frontend::Frontend;
-use nodelb_core::state::entries::{BackendId, OutsideEntry, ServiceEntry};
-use nodelb_core::trace::admits;
+use super::{Verdict, admits, lookup_outside, trace_outside};
+use crate::model::addr::{Addr, L4Addr};
+use crate::packets::admission::{Admission, Refusal, admission};
+use crate::packets::choice;
+use crate::state::entries::{BackendId, Lead, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -41,11 +40,11 @@ fn state(cluster: &[&str], local: &[&str], has_backends: bool) -> MapState {
 fn end(state: &MapState, to: &str, client: &str) -> String {
     let client = l4(&format!("{client}:1")).addr;
     match trace_outside(state, &(30_000..=32_767), l4(to), Some(client)) {
-        OutsideVerdict::Forwarded(_, slots) => format!("{} slots", slots.len()),
-        OutsideVerdict::Refused(_) => "refused".into(),
-        OutsideVerdict::NoLocalBackend(_) => "no local backend".into(),
-        OutsideVerdict::NotAdmitted(_) => "not admitted".into(),
-        OutsideVerdict::PassedThrough => "passed through".into(),
+        Verdict::Forwarded(_, slots) => format!("{} slots", slots.len()),
+        Verdict::Refused(_, Refusal::NoBackend) => "refused".into(),
+        Verdict::Refused(_, Refusal::NoLocalBackend) => "no local backend".into(),
+        Verdict::Refused(_, Refusal::NotAdmitted) => "not admitted".into(),
+        Verdict::PassedThrough => "passed through".into(),
     }
 }
 
@@ -86,13 +85,14 @@ fn addresses_ranges_and_views_decide() {
 #[test]
 fn the_longest_range_is_named() {
     let state = state(&BOTH, &[], true);
-    let entry = find_outside(&state, &(30_000..=32_767), l4("198.51.100.1:80")).expect("an entry");
-    let by = |client: &str| admission(&state, entry, Some(l4(&format!("{client}:1")).addr));
+    let (_, entry) = lookup_outside(&state, &(30_000..=32_767), l4("198.51.100.1:80")).expect("an entry");
+    let lead = entry.lead();
+    let by = |client: &str| admission(&state, lead, Some(l4(&format!("{client}:1")).addr));
     assert!(matches!(by("203.0.113.200"), Admission::Range(range) if range.to_string() == "203.0.113.128/25"));
     assert!(matches!(by("203.0.113.1"), Admission::Range(range) if range.to_string() == "203.0.113.0/24"));
     assert_eq!(by("192.0.2.1"), Admission::No);
-    assert_eq!(admission(&state, entry, None), Admission::Unknown);
-    let open = Frontend { has_ranges: false, ..entry };
+    assert_eq!(admission(&state, lead, None), Admission::Unknown);
+    let open = Lead { has_ranges: false, ..lead };
     assert_eq!(admission(&state, open, None), Admission::All);
 }
 
