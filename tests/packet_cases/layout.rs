@@ -32,7 +32,7 @@ fn tuple(bytes: &[u8]) -> Tuple {
 }
 
 fn protocol(number: u8) -> Protocol {
-    Protocol::from_number(number).expect("a protocol")
+    Protocol::from_repr(number).expect("a protocol")
 }
 
 fn side(number: u8) -> Side {

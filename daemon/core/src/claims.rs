@@ -104,8 +104,10 @@ pub(crate) enum Incumbent {
 
 impl Incumbent {
     pub(crate) fn find(address: &L4Addr, realised: &Realised) -> Self {
-        let Some(actual) = realised.frontends.get(address) else { return Self::None };
-        let tag = realised.services.get(&actual.service).and_then(|entry| entry.tag);
+        if !realised.frontends.contains_key(address) {
+            return Self::None;
+        }
+        let tag = realised.service_at(*address).and_then(|entry| entry.tag);
         tag.map_or(Self::Unknown, |tag| Self::Service(tag.service))
     }
 }

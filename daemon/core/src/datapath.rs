@@ -48,28 +48,17 @@ impl Count {
     }
 }
 
-/// Why an operation was not carried out. The map is unchanged.
+/// Why an operation was not carried out. The map is unchanged. `limit` is its size in entries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// The map is full. The operator can increase the key that the message names.
     #[error("map {map} is full ({limit} entries): raise {key} and restart nodelb", key = size_key(map))]
-    Full {
-        map: &'static str,
-        /// The size of the map in entries.
-        limit: u32,
-    },
+    Full { map: &'static str, limit: u32 },
     /// The node has more addresses than the map `node_addrs` can hold. The size of this map is not configurable.
     #[error("map node_addrs is full ({limit} addresses): reduce the addresses that node.nodeport-addresses selects")]
-    TooManyNodeAddrs {
-        /// The size of the map in entries.
-        limit: u32,
-    },
+    TooManyNodeAddrs { limit: u32 },
     /// The node has more uplinks than the map `uplinks` can hold. The size of this map is not configurable.
     #[error("map uplinks is full ({limit} devices): name fewer devices in packets.devices, or more in packets.except")]
-    TooManyUplinks {
-        /// The size of the map in entries.
-        limit: u32,
-    },
+    TooManyUplinks { limit: u32 },
     /// The list would fit, but part of it was freed so recently that a program may still be reading it. It becomes
     /// available within about a second.
     #[error("map slots has no space for this list yet: nodelb reuses slots one second after they were freed")]
@@ -99,15 +88,9 @@ pub trait Datapath {
     fn end_round(&mut self, ended: Moment);
 
     /// The content of the maps, read back from them.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
     fn dump(&self) -> Result<Realised, MapError>;
 
     /// The content of the maps under these keys, and possibly under others.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
     fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
         let _ = keys;
         Ok(Content { state: self.dump()?, ..Content::default() })

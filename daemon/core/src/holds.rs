@@ -2,7 +2,6 @@
 //! the protected ports. The engine decides when a port is held (`engine/hold.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -74,26 +73,19 @@ pub struct Release {
 }
 
 /// Why a hold ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum ReleaseReason {
-    /// The service or the port was deleted.
+    /// The service or the port.
+    #[strum(to_string = "it was deleted")]
     Deleted,
+    #[strum(to_string = "it has backends again")]
     Filled,
     /// The source knows again, and that there are none, or has not known them for longer than it may.
+    #[strum(to_string = "its source has no backends for it, and connections are refused")]
     Emptied,
     /// The source has kept the backends for as long as it may.
+    #[strum(to_string = "dns.hold has ended, and connections are refused")]
     Expired,
-}
-
-impl fmt::Display for ReleaseReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Deleted => "it was deleted",
-            Self::Filled => "it has backends again",
-            Self::Emptied => "its source has no backends for it, and connections are refused",
-            Self::Expired => "dns.hold has ended, and connections are refused",
-        })
-    }
 }
 
 /// A service port that lost its last usable backend and is not held.
@@ -196,9 +188,11 @@ impl Holds {
         }
     }
 
-    /// Updates a hold that exists already.
-    pub(crate) fn renew(&mut self, id: ServiceId, port: HeldPort) {
-        self.held.insert(id, Arc::new(port));
+    /// Holds the port with its last known backends, now or still. Returns the hold if the journal must report it now.
+    pub(crate) fn hold_last_known(&mut self, id: ServiceId, port: HeldPort) -> Option<Arc<HeldPort>> {
+        let Some(since) = self.last_known(id).map(|before| before.since) else { return self.begin(id, port) };
+        self.held.insert(id, Arc::new(HeldPort { since, ..port }));
+        None
     }
 
     pub(crate) fn set_protected(&mut self, id: ServiceId, is_protected: bool) {

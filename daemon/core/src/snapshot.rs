@@ -155,8 +155,8 @@ impl Snapshot {
     /// Whether all backends that the maps contain from before the start have failed their health checks.
     fn has_only_failed(&self, claim: &Claim, address: L4Addr) -> bool {
         let Some(failed) = self.facts.quarantine(&claim.key.service) else { return false };
-        let service = self.realised.frontends.get(&address).and_then(|it| self.realised.services.get(&it.service));
-        let view = service.map(|service| service.view(claim.inside_local)).unwrap_or_default();
+        let view =
+            self.realised.service_at(address).map(|service| service.view(claim.inside_local)).unwrap_or_default();
         all_failed(view.iter().map(|slot| slot.addr), failed)
     }
 
@@ -311,9 +311,6 @@ impl Snapshot {
     }
 
     /// Whether nodelb may use the backend of a service of this source.
-    ///
-    /// # Errors
-    /// If it may not, the reason.
     pub fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }

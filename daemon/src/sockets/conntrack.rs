@@ -78,7 +78,7 @@ fn ends(attributes: &[u8]) -> Option<(L4Addr, L4Addr)> {
         return None;
     }
     let (ip, proto) = (attribute(reply, TUPLE_IP)?, attribute(reply, TUPLE_PROTO)?);
-    let protocol = Protocol::from_number(*attribute(proto, PROTO_NUMBER)?.first()?)?;
+    let protocol = Protocol::from_repr(*attribute(proto, PROTO_NUMBER)?.first()?)?;
     let end = |v4, v6, port| {
         let addr = match attribute(ip, v4) {
             Some(octets) => IpAddr::from(*octets.first_chunk::<4>()?),

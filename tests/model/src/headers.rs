@@ -211,7 +211,7 @@ fn with_content(bytes: &[u8], headers: Headers, protocol: u8) -> Parsed {
         Family::Ipv4 => protocol == ICMP_NUMBER,
         Family::Ipv6 => protocol == ICMPV6_NUMBER,
     };
-    let protocol = match Protocol::from_number(protocol) {
+    let protocol = match Protocol::from_repr(protocol) {
         Some(protocol @ (Protocol::Tcp | Protocol::Udp)) => protocol,
         _ if is_icmp && is_whole => return icmp(rest, headers),
         _ => return Parsed::Foreign,

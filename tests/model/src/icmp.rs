@@ -64,7 +64,7 @@ fn quoted(bytes: &[u8], outer: &Headers) -> Option<(Headers, Protocol, Tuple)> {
             _ => return None,
         },
     };
-    let protocol = Protocol::from_number(protocol).filter(|protocol| *protocol != Protocol::Sctp)?;
+    let protocol = Protocol::from_repr(protocol).filter(|protocol| *protocol != Protocol::Sctp)?;
     if packet.len() < transport + LEAST_QUOTED {
         return None;
     }

@@ -46,10 +46,8 @@ impl Default for Guard {
 /// Why a frontend address is not translated. `/frontends` shows the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The address is not unicast, so no client can use it as a service address.
     #[error("{0} address: a service address must be a unicast address other than loopback and link-local")]
     NotUnicast(&'static str),
-    /// The address is in the bypass list.
     #[error("inside {0} of datapath.bypass: never translated")]
     Bypassed(IpNet),
     /// The programs never look up a NodePort outside the range.
@@ -89,13 +87,10 @@ pub enum Refusal {
 /// Why no connection is sent to a backend. `/backends` shows the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendRefusal {
-    /// No client can connect to port 0.
     #[error("port 0, to which no client can connect")]
     PortZero,
-    /// The unspecified address, which identifies no host.
     #[error("an unspecified address, which names no host")]
     Unspecified,
-    /// A multicast address, which identifies many hosts.
     #[error("a multicast or broadcast address, which names no single host")]
     Multicast,
     /// An admin address: no translated connection may reach nodelb itself.
@@ -113,9 +108,6 @@ pub enum BackendRefusal {
 
 impl Guard {
     /// Checks whether the address may be translated.
-    ///
-    /// # Errors
-    /// The first reason that applies.
     pub fn check_frontend(&self, spec: &FrontendSpec, protocol: Protocol, node: &NodeFacts) -> Result<(), Refusal> {
         let (addr, is_nodeport) = (spec.addr, spec.kind == FrontendKind::NodePort);
         if protocol == Protocol::Sctp {
@@ -167,9 +159,6 @@ impl Guard {
     /// Checks whether a connection may be sent to the backend. A cluster must not use addresses that are valid only on
     /// this host or this link, except for apiservers: some platforms serve theirs at 169.254.x.y. An operator may use
     /// them in a file.
-    ///
-    /// # Errors
-    /// The first reason that applies.
     pub fn check_backend(
         &self,
         backend: L4Addr,

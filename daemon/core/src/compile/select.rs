@@ -194,18 +194,7 @@ fn usable(last_resort: bool) -> &'static [BackendState] {
 
 /// Whether a backend may receive new connections, and if not, the reason.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    strum::Display,
-    strum::VariantNames,
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, strum::Display, strum::VariantNames,
 )]
 pub enum Choice {
     /// In the cluster view.

@@ -166,22 +166,15 @@ impl Engine {
         let Some(actual) = self.realised.frontends.get(address).filter(|actual| actual.service != entry.service) else {
             return false;
         };
-        let Some(source) = self.ids.orphan_tag(actual.service).map(|tag| tag.source) else { return false };
-        if self.is_earlier_port(address, actual) {
+        let Some(before) = self.ids.orphan_tag(actual.service) else { return false };
+        let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| claim);
+        // A source reports a service with all its ports, so no missing report can describe another port of the service.
+        if claim.is_some_and(|claim| before.is_same_service(OwnerTag::new(&claim.key, claim.source))) {
             return false;
         }
-        let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| (claim.source, claim.created));
-        let is_outranked = source == Source::Kubernetes && claim == Some((Source::Files, None));
-        !is_outranked && !self.complete_sources().contains(&Some(source))
-    }
-
-    /// Whether the entry in the maps belongs to a port that no source describes now, of the same service that owns the
-    /// address now. A source reports a service with all its ports, so no missing report can describe this port.
-    fn is_earlier_port(&self, address: &L4Addr, actual: &FrontendEntry) -> bool {
-        let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| claim);
-        let since = claim.map(|claim| OwnerTag::new(&claim.key, claim.source));
-        let before = self.ids.orphan_tag(actual.service);
-        before.zip(since).is_some_and(|(before, since)| before.is_same_service(since))
+        let age = claim.map(|claim| (claim.source, claim.created));
+        let is_outranked = before.source == Source::Kubernetes && age == Some((Source::Files, None));
+        !is_outranked && !self.complete_sources().contains(&Some(before.source))
     }
 
     /// Whether an address that reaches a backend must not start to refuse connections yet, because its backends may be

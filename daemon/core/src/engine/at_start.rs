@@ -143,19 +143,10 @@ impl Engine {
         let cause = cause.or_else(|| self.cause_of_loss(&owner.key.service, (before, entry)));
         let latest = || slices.iter().max_by_key(|slice| slice.origin.written).cloned().map(Trigger::Slice);
         let trigger = cause.or_else(latest).unwrap_or_else(|| Trigger::Service(Arc::clone(service)));
-        Some(Draft {
-            id,
-            key: Arc::clone(&owner.key),
-            source: owner.source,
-            before: Some(Arc::clone(before)),
-            after: Some(Arc::clone(entry)),
-            may_have_refused: true,
-            trigger,
-            turned: None,
-            here: None,
-            addresses: None,
-        })
+        let change = (Some(Arc::clone(before)), Some(Arc::clone(entry)));
+        Some(Draft::new((id, &owner.key, owner.source), change, trigger))
     }
+
     /// The check or drain of the backends that a list has lost, if these explain the difference.
     fn cause_of_loss(&self, name: &ServiceName, (before, after): (&ServiceEntry, &ServiceEntry)) -> Option<Trigger> {
         let (quarantine, drains) = (self.table.quarantine(name), self.table.drains(name));

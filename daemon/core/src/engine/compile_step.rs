@@ -265,11 +265,10 @@ impl Engine {
         if self.event_recorder.is_recorded(source)
             && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
         {
-            let (after, trigger) = (Some(Arc::clone(&entry)), subject.reason.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
-            let (key, may_have_refused) = (Arc::clone(key), plan.has_refused);
-            let new =
-                || Draft { id, key, source, before, after, may_have_refused, trigger, turned, here, addresses: None };
+            let (change, trigger) = ((before, Some(Arc::clone(&entry))), subject.reason.trigger_of(key).clone());
+            let may_have_refused = plan.has_refused;
+            let new = || Draft { may_have_refused, turned, here, ..Draft::new((id, key, source), change, trigger) };
             self.event_recorder.note(new, empties);
         } else if !is_new {
             self.event_recorder.note_waiting(id, subject.reason.trigger_of(key));
@@ -310,20 +309,9 @@ impl Engine {
                 let is_news = |owner: &&IdOwner| reason.is_deleted() || self.event_recorder.is_recorded(owner.source);
                 if let Some(IdOwner { source, .. }) = self.owners.get(&id).filter(is_news).cloned() {
                     let trigger = reason.deleted_by.as_ref().unwrap_or_else(|| reason.trigger_of(&port.key)).clone();
-                    let (key, addresses) = (Arc::clone(&port.key), self.change_of_addresses(Some(port), None, new));
-                    let (before, after, may_have_refused) = (Some(entry), None, false);
-                    let draft = move || Draft {
-                        id,
-                        key,
-                        source,
-                        before,
-                        after,
-                        may_have_refused,
-                        trigger,
-                        turned: None,
-                        here: None,
-                        addresses,
-                    };
+                    let addresses = self.change_of_addresses(Some(port), None, new);
+                    let key = (id, &port.key, source);
+                    let draft = || Draft { addresses, ..Draft::new(key, (Some(entry), None), trigger) };
                     self.event_recorder.note(draft, false);
                 }
             }
@@ -339,19 +327,11 @@ impl Engine {
             };
             // A port without an entry before is recorded only if it is news that it has one now.
             let entry = self.desired.services.get(&id).filter(|_| before.is_some()).cloned();
-            let changed = |entry: Arc<ServiceEntry>| Draft {
-                id,
-                key: Arc::clone(&port.key),
-                source,
-                before: Some(Arc::clone(&entry)),
-                after: Some(entry),
-                may_have_refused: true,
-                trigger: reason.trigger.clone(),
-                turned: None,
-                here: None,
-                addresses: None,
-            };
-            self.event_recorder.note_addresses(id, addresses, entry.map(|entry| move || changed(entry)));
+            let draft = entry.map(|entry| {
+                let same = (Some(Arc::clone(&entry)), Some(entry));
+                move || Draft::new((id, &port.key, source), same, reason.trigger.clone())
+            });
+            self.event_recorder.note_addresses(id, addresses, draft);
         }
     }
 

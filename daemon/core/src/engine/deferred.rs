@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, Realised, ServiceId};
+use crate::state::entries::{EntryKey, MapOp, Realised, ServiceId};
 use crate::state::map_ops::Touched;
 
 /// The entries that differ from the desired state and must not be changed yet.
@@ -49,20 +49,12 @@ impl Deferred {
 
     /// Adds the entry that the operation concerns.
     pub(super) fn insert(&mut self, op: &MapOp, realised: &Realised) {
-        match op {
-            MapOp::PutService(id, _)
-            | MapOp::DeleteService(id)
-            | MapOp::PutSourceRange(id, _)
-            | MapOp::DeleteSourceRange(id, _) => {
-                self.services.insert(*id);
+        match op.key() {
+            EntryKey::Service(id) | EntryKey::SourceRange(id, _) => _ = self.services.insert(id),
+            EntryKey::Frontend(address) | EntryKey::Outside(address) => {
+                self.frontends.insert(led_from(address, realised));
             }
-            MapOp::PutFrontend(address, _)
-            | MapOp::DeleteFrontend(address)
-            | MapOp::PutOutside(address, _)
-            | MapOp::DeleteOutside(address) => {
-                self.frontends.insert(led_from(*address, realised));
-            }
-            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) | MapOp::PutUplink(..) | MapOp::DeleteUplink(_) => {}
+            EntryKey::NodeAddress(_) | EntryKey::Uplink(_) => {}
         }
     }
 

@@ -2,12 +2,13 @@
 //! maps; the next round then repairs the entries as ordinary differences.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Engine;
 use super::apply_step::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
-use crate::state::entries::{Desired, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{Desired, EntryValue, MapOp, Realised, ServiceId};
 use crate::state::kernel_check::{
     Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, UNWANTED_OUTSIDE, UNWANTED_UPLINK, detect,
 };
@@ -76,42 +77,24 @@ impl Engine {
     /// The operation that would have written the content of the maps. A broken entry counts as absent if it will be
     /// overwritten, and as present if it must be deleted.
     fn actual_op(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
-        let actual = &content.state;
-        match key {
-            EntryKey::Frontend(address) => match actual.frontends.get(&address) {
-                Some(entry) => MapOp::PutFrontend(address, *entry),
-                None if is_broken && !self.desired.frontends.contains_key(&address) => {
-                    MapOp::PutFrontend(address, UNWANTED_FRONTEND)
-                }
-                None => MapOp::DeleteFrontend(address),
-            },
-            EntryKey::Service(id) => match actual.services.get(&id) {
-                Some(entry) => MapOp::PutService(id, entry.clone()),
-                None if is_broken && !self.desired.services.contains_key(&id) => {
-                    MapOp::PutService(id, ServiceEntry::default().into())
-                }
-                None => MapOp::DeleteService(id),
-            },
-            EntryKey::NodeAddress(addr) if actual.node_addrs.contains(&addr) => MapOp::PutNodeAddr(addr),
-            EntryKey::NodeAddress(addr) => MapOp::DeleteNodeAddr(addr),
-            EntryKey::Outside(address) => match actual.outside.get(&address) {
-                Some(entry) => MapOp::PutOutside(address, *entry),
-                None if is_broken && !self.desired.outside.contains_key(&address) => {
-                    MapOp::PutOutside(address, UNWANTED_OUTSIDE)
-                }
-                None => MapOp::DeleteOutside(address),
-            },
-            EntryKey::SourceRange(id, range) if actual.source_ranges.contains(&(id, range)) => {
-                MapOp::PutSourceRange(id, range)
-            }
-            EntryKey::SourceRange(id, range) => MapOp::DeleteSourceRange(id, range),
-            EntryKey::Uplink(index) => match actual.uplinks.get(&index) {
-                Some(entry) => MapOp::PutUplink(index, *entry),
-                None if is_broken && !self.desired.uplinks.contains_key(&index) => {
-                    MapOp::PutUplink(index, UNWANTED_UPLINK)
-                }
-                None => MapOp::DeleteUplink(index),
-            },
+        let is_unwanted = is_broken && self.desired.get(key).is_none();
+        match (key, content.state.get(key)) {
+            (EntryKey::Frontend(address), Some(EntryValue::Frontend(entry))) => MapOp::PutFrontend(address, entry),
+            (EntryKey::Frontend(address), _) if is_unwanted => MapOp::PutFrontend(address, UNWANTED_FRONTEND),
+            (EntryKey::Frontend(address), _) => MapOp::DeleteFrontend(address),
+            (EntryKey::Service(id), Some(EntryValue::Service(entry))) => MapOp::PutService(id, Arc::clone(entry)),
+            (EntryKey::Service(id), _) if is_unwanted => MapOp::PutService(id, Arc::default()),
+            (EntryKey::Service(id), _) => MapOp::DeleteService(id),
+            (EntryKey::NodeAddress(addr), Some(_)) => MapOp::PutNodeAddr(addr),
+            (EntryKey::NodeAddress(addr), None) => MapOp::DeleteNodeAddr(addr),
+            (EntryKey::Outside(address), Some(EntryValue::Outside(entry))) => MapOp::PutOutside(address, entry),
+            (EntryKey::Outside(address), _) if is_unwanted => MapOp::PutOutside(address, UNWANTED_OUTSIDE),
+            (EntryKey::Outside(address), _) => MapOp::DeleteOutside(address),
+            (EntryKey::SourceRange(id, range), Some(_)) => MapOp::PutSourceRange(id, range),
+            (EntryKey::SourceRange(id, range), None) => MapOp::DeleteSourceRange(id, range),
+            (EntryKey::Uplink(index), Some(EntryValue::Uplink(entry))) => MapOp::PutUplink(index, entry),
+            (EntryKey::Uplink(index), _) if is_unwanted => MapOp::PutUplink(index, UNWANTED_UPLINK),
+            (EntryKey::Uplink(index), _) => MapOp::DeleteUplink(index),
         }
     }
 

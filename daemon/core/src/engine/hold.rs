@@ -68,14 +68,8 @@ impl Engine {
         }
         let Some((_, slices)) = self.table.owner(&key.service) else { return false };
         let Some((slice, backends)) = unconfirmed(slices, key, plan) else { return false };
-        let before = self.holds.last_known(id);
-        let since = before.map_or(subject.now, |port| port.since);
-        let Some(port) = HeldPort::last_known(key, backends, slice, since) else { return false };
-        if before.is_some() {
-            self.holds.renew(id, port);
-        } else {
-            self.round.held.extend(self.holds.begin(id, port));
-        }
+        let Some(port) = HeldPort::last_known(key, backends, slice, subject.now) else { return false };
+        self.round.held.extend(self.holds.hold_last_known(id, port));
         self.holds.forget(key);
         self.holds.set_protected(id, subject.is_protected);
         true
@@ -105,13 +99,8 @@ impl Engine {
         let known = entry.filter(|entry| entry.has_backends).and_then(|entry| Views::new(entry).admitted(admits));
         let Some(known) = known else { return false };
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
-        let since = self.holds.last_known(id).map_or(subject.now, |port| port.since);
-        let Some(port) = HeldPort::last_known(key, backends, slice, since) else { return false };
-        if self.holds.last_known(id).is_some() {
-            self.holds.renew(id, port);
-        } else {
-            self.round.held.extend(self.holds.begin(id, port));
-        }
+        let Some(port) = HeldPort::last_known(key, backends, slice, subject.now) else { return false };
+        self.round.held.extend(self.holds.hold_last_known(id, port));
         self.holds.note_from_start(id);
         self.holds.set_protected(id, subject.is_protected);
         plan.cluster = known.cluster;
@@ -142,10 +131,7 @@ impl Engine {
     /// not be taken over because other addresses point at it too.
     fn known_at_start(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Views>) -> Option<Views> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
-        let at_start = |address: &L4Addr| {
-            let entry = self.at_start.realised.frontends.get(address)?;
-            usable(self.at_start.realised.services.get(&entry.service)?)
-        };
+        let at_start = |address: &L4Addr| usable(self.at_start.realised.service_at(*address)?);
         let frontends = plan.frontends.iter().filter(|frontend| frontend.refusal.is_none());
         frontends
             .filter_map(|frontend| at_start(&frontend.address))
@@ -160,16 +146,12 @@ impl Engine {
         }
         let leads = |entry: &Arc<ServiceEntry>| entry.cluster.iter().any(|slot| self.table.apiservers().has(slot.addr));
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
-        let at_start = |address: L4Addr| {
-            let entry = self.at_start.realised.frontends.get(&address)?;
-            self.at_start.realised.services.get(&entry.service)
-        };
         let ports = &subject.service.ports;
         let mut addresses = ports.iter().flat_map(|port| port.frontends.iter().map(|spec| spec.l4(port.protocol)));
         let mut records = self.holds.records_of(&subject.service.name);
         let mut compiled = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
         compiled.any(leads)
-            || addresses.any(|address| at_start(address).is_some_and(leads))
+            || addresses.any(|address| self.at_start.realised.service_at(address).is_some_and(leads))
             || records.any(|record| record.cluster.iter().any(is_apiserver))
     }
 

@@ -18,19 +18,7 @@ const MAX_TEXT: usize = 2_048;
 
 /// The kind of an event. The same word is used in text, JSON and the state file.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    strum::Display,
-    strum::VariantNames,
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, strum::Display, strum::VariantNames,
 )]
 pub enum What {
     /// nodelb started.

@@ -207,11 +207,6 @@ impl Protocol {
     pub const fn number(self) -> u8 {
         self as u8
     }
-
-    /// The protocol with this IANA number, if nodelb supports it.
-    pub const fn from_number(number: u8) -> Option<Self> {
-        Self::from_repr(number)
-    }
 }
 
 fn no_such_protocol(text: &str) -> AddrError {
@@ -397,10 +392,8 @@ impl fmt::Debug for L4Addr {
     }
 }
 
-/// Parses a network, or an address as the network that contains only this address.
-///
-/// # Errors
-/// If the text is neither, or has bits set beyond its prefix length, which is usually a mistake.
+/// Parses a network, or an address as the network that contains only this address. Bits set beyond the prefix length are
+/// refused, because they are usually a mistake.
 pub fn parse_net(text: &str) -> Result<IpNet, AddrError> {
     if let Ok(addr) = text.parse::<IpAddr>() {
         return Ok(addr.to_canonical().into());
@@ -427,25 +420,18 @@ fn leading_zeros<T: FromStr>(text: &str) -> Option<AddrError> {
 /// Why a text is not an address. Each message quotes the text and shows the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddrError {
-    /// The text is not an IP address.
     #[error("`{0}` is not an IP address (expected like 192.0.2.7 or 2001:db8::7)")]
     Address(String),
-    /// The text has leading zeros: `010` is 10 to some programs and 8 to others.
     #[error("`{0}` has leading zeros, which some programs read as octal: write {1} if decimal numbers are meant")]
     LeadingZeros(String, String),
-    /// The text does not have the form ADDRESS:PORT.
     #[error("`{0}` is not an address with a port (expected like 192.0.2.7:80 or [2001:db8::7]:80)")]
     Socket(String),
-    /// No client can connect to port 0.
     #[error("`{0}` has port 0, to which no client can connect")]
     PortZero(String),
-    /// The text is neither an address nor a network.
     #[error("`{0}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")]
     Net(String),
-    /// The text has bits set beyond the prefix length of the network.
     #[error("`{0}` has bits set beyond its prefix length; write {1}")]
     HostBits(String, IpNet),
-    /// The text is not a protocol that nodelb supports.
     #[error("`{0}` is not a protocol (expected TCP, UDP or SCTP)")]
     Protocol(String),
 }

@@ -43,9 +43,6 @@ pub fn admission(state: &MapState, lead: Lead, client: Option<Addr>) -> Admissio
 }
 
 /// The slots that the client gets one of. A client without an address counts as admitted.
-///
-/// # Errors
-/// If the client gets none.
 pub fn admit(state: &MapState, lead: Lead, client: Option<Addr>) -> Result<&[Slot], Refusal> {
     if admission(state, lead, client) == Admission::No {
         return Err(Refusal::NotAdmitted);

@@ -200,19 +200,39 @@ impl MapOp {
     }
 }
 
+/// The value of one entry in the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryValue<'a> {
+    Service(&'a Arc<ServiceEntry>),
+    Frontend(FrontendEntry),
+    Outside(OutsideEntry),
+    Uplink(UplinkEntry),
+    /// A node address or a source range: the key says everything.
+    Present,
+}
+
 impl MapState {
+    pub fn get(&self, key: EntryKey) -> Option<EntryValue<'_>> {
+        match key {
+            EntryKey::Service(id) => self.services.get(&id).map(EntryValue::Service),
+            EntryKey::Frontend(address) => self.frontends.get(&address).copied().map(EntryValue::Frontend),
+            EntryKey::NodeAddress(addr) => self.node_addrs.contains(&addr).then_some(EntryValue::Present),
+            EntryKey::Outside(address) => self.outside.get(&address).copied().map(EntryValue::Outside),
+            EntryKey::SourceRange(id, range) => {
+                self.source_ranges.contains(&(id, range)).then_some(EntryValue::Present)
+            }
+            EntryKey::Uplink(index) => self.uplinks.get(&index).copied().map(EntryValue::Uplink),
+        }
+    }
+
     /// Whether the entry is the same in both, or in neither.
     pub fn agrees(&self, other: &Self, key: EntryKey) -> bool {
-        match key {
-            EntryKey::Service(id) => self.services.get(&id) == other.services.get(&id),
-            EntryKey::Frontend(address) => self.frontends.get(&address) == other.frontends.get(&address),
-            EntryKey::NodeAddress(addr) => self.node_addrs.contains(&addr) == other.node_addrs.contains(&addr),
-            EntryKey::Outside(address) => self.outside.get(&address) == other.outside.get(&address),
-            EntryKey::SourceRange(id, range) => {
-                self.source_ranges.contains(&(id, range)) == other.source_ranges.contains(&(id, range))
-            }
-            EntryKey::Uplink(index) => self.uplinks.get(&index) == other.uplinks.get(&index),
-        }
+        self.get(key) == other.get(key)
+    }
+
+    /// The service entry that the frontend at the address points at.
+    pub fn service_at(&self, address: L4Addr) -> Option<&Arc<ServiceEntry>> {
+        self.services.get(&self.frontends.get(&address)?.service)
     }
 
     /// Whether new connections of clients on this node to the address reach a backend of the service.
@@ -224,10 +244,8 @@ impl MapState {
 
     /// Whether new connections of clients on this node to the address reach a backend of the service with this hash.
     pub fn serves(&self, address: L4Addr, service: u32) -> bool {
-        self.frontends.get(&address).is_some_and(|frontend| {
-            let tag = self.services.get(&frontend.service).and_then(|entry| entry.tag);
-            tag.is_some_and(|tag| tag.service == service) && self.reaches_backends(address, frontend.service)
-        })
+        let tag = self.service_at(address).and_then(|entry| entry.tag);
+        tag.is_some_and(|tag| tag.service == service) && self.reaches_any(address)
     }
 
     /// Whether new connections of clients on this node to the address reach a backend, whatever the service.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::model::service::PortKey;
 pub use crate::state::entries::EntryKey;
-use crate::state::entries::{FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
+use crate::state::entries::{EntryValue, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
 
 /// The content of the maps, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,44 +126,27 @@ fn differing<'a, K: Ord, V: PartialEq>(
 /// The kind and the fault of the entry, if the maps differ from what nodelb wrote there.
 pub fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
     let is_broken = content.broken.entries.contains_key(&key);
-    let actual = &content.state;
-    let (kind, fault) = match key {
-        EntryKey::Frontend(address) => {
-            let (before, now) = (left.frontends.get(&address), actual.frontends.get(&address));
-            (DriftKind::Frontend, fault(before, now, is_broken))
-        }
-        EntryKey::Service(id) => {
-            let (before, now) = (left.services.get(&id), actual.services.get(&id));
-            let is_slots = before.zip(now).is_some_and(|(before, now)| has_same_sizes(before, now));
-            (if is_slots { DriftKind::Slots } else { DriftKind::Service }, fault(before, now, is_broken))
-        }
-        EntryKey::NodeAddress(addr) => {
-            let has = |state: &MapState| state.node_addrs.contains(&addr).then_some(());
-            (DriftKind::NodeAddress, fault(has(left), has(actual), is_broken))
-        }
-        EntryKey::Outside(address) => {
-            (DriftKind::Outside, fault(left.outside.get(&address), actual.outside.get(&address), is_broken))
-        }
-        EntryKey::SourceRange(id, range) => {
-            let has = |state: &MapState| state.source_ranges.contains(&(id, range)).then_some(());
-            (DriftKind::SourceRange, fault(has(left), has(actual), is_broken))
-        }
-        EntryKey::Uplink(index) => {
-            (DriftKind::Uplink, fault(left.uplinks.get(&index), actual.uplinks.get(&index), is_broken))
-        }
+    let (before, now) = (left.get(key), content.state.get(key));
+    let fault = match (before, now) {
+        _ if before == now && !is_broken => return None,
+        (None, _) => Fault::Foreign,
+        (Some(_), None) if !is_broken => Fault::Missing,
+        (Some(_), _) => Fault::Changed,
     };
-    Some((kind, fault?))
-}
-
-fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Option<Fault> {
-    match (before, now) {
-        (Some(_), _) if is_broken => Some(Fault::Changed),
-        (None, _) if is_broken => Some(Fault::Foreign),
-        (Some(_), None) => Some(Fault::Missing),
-        (None, Some(_)) => Some(Fault::Foreign),
-        (Some(before), Some(now)) => (before != now).then_some(Fault::Changed),
-        (None, None) => None,
-    }
+    let kind = match (key, before, now) {
+        (EntryKey::Service(_), Some(EntryValue::Service(before)), Some(EntryValue::Service(now)))
+            if has_same_sizes(before, now) =>
+        {
+            DriftKind::Slots
+        }
+        (EntryKey::Service(_), ..) => DriftKind::Service,
+        (EntryKey::Frontend(_), ..) => DriftKind::Frontend,
+        (EntryKey::NodeAddress(_), ..) => DriftKind::NodeAddress,
+        (EntryKey::Outside(_), ..) => DriftKind::Outside,
+        (EntryKey::SourceRange(..), ..) => DriftKind::SourceRange,
+        (EntryKey::Uplink(_), ..) => DriftKind::Uplink,
+    };
+    Some((kind, fault))
 }
 
 /// Whether only the backends can differ: the slots were overwritten and not the entry.

@@ -61,7 +61,7 @@ pub(crate) fn is_leaving(key: &PacketKeyBytes) -> bool {
 /// Decodes an entry; `None` if it has an unknown protocol.
 pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) -> Option<ConnectionEntry> {
     let [protocol] = field_of!(key, types::packet_key, protocol);
-    let protocol = Protocol::from_number(protocol)?;
+    let protocol = Protocol::from_repr(protocol)?;
     let address = |octets, port| L4Addr::new(Addr::from_octets(octets), u16::from_be_bytes(port), protocol);
     let flags = u32::from_ne_bytes(field_of!(value, types::connection, flags));
     let has = |bit: bits| flags & bit.0 != 0;

@@ -79,7 +79,7 @@ pub(crate) fn parse_sweep_record(record: &[u8; SWEEP_RECORD_SIZE]) -> Option<Swe
     Some(Swept {
         service: ServiceId(u32::from_ne_bytes(field_of!(record, sweep::sweep_record, service_id))),
         backend: BackendId(u32::from_ne_bytes(field_of!(record, sweep::sweep_record, backend_id))),
-        protocol: Protocol::from_number(protocol)?,
+        protocol: Protocol::from_repr(protocol)?,
         reason: match reason(u32::from_ne_bytes(field_of!(record, sweep::sweep_record, reason))) {
             reason::SWEEP_HANDSHAKE => SweepReason::Handshake,
             reason::SWEEP_CLOSED => SweepReason::Closed,

@@ -205,7 +205,7 @@ pub(crate) fn parse_slot(words: [u64; SLOT_WORDS]) -> Option<Slot> {
     let addr = L4Addr::new(
         Addr::from_octets(field_of!(bytes, types::slot, addr)),
         u16::from_be_bytes(field_of!(bytes, types::slot, port_be)),
-        Protocol::from_number(protocol)?,
+        Protocol::from_repr(protocol)?,
     );
     Some(Slot { backend: BackendId(u32::from_ne_bytes(field_of!(bytes, types::slot, backend_id))), addr })
 }
@@ -225,7 +225,7 @@ pub(crate) fn parse_frontend_key(bytes: &FrontendKeyBytes) -> Option<L4Addr> {
     Some(L4Addr::new(
         Addr::from_octets(field_of!(bytes, types::frontend_key, addr)),
         u16::from_be_bytes(field_of!(bytes, types::frontend_key, port_be)),
-        Protocol::from_number(protocol)?,
+        Protocol::from_repr(protocol)?,
     ))
 }
 

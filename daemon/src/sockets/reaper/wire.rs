@@ -314,7 +314,7 @@ fn decode(entry: &[u8; ENTRY]) -> Option<(Socket, L4Addr)> {
         entry.get(at..)?.first_chunk().copied()
     }
     let [family, protocol] = part(entry, 16)?;
-    let protocol = Protocol::from_number(protocol).filter(|protocol| *protocol != Protocol::Sctp)?;
+    let protocol = Protocol::from_repr(protocol).filter(|protocol| *protocol != Protocol::Sctp)?;
     let address = |port, addr| Some(L4Addr::new(Addr::from_octets(addr), u16::from_ne_bytes(port), protocol));
     let socket = Socket {
         cookie: u64::from_ne_bytes(part(entry, 0)?),

@@ -39,6 +39,16 @@ pub(in crate::engine) struct AddressChange {
 }
 
 impl Draft {
+    /// A change from one entry to the other, and nothing else.
+    pub(in crate::engine) fn new(
+        (id, key, source): (ServiceId, &Arc<PortKey>, Source),
+        (before, after): (Option<Arc<ServiceEntry>>, Option<Arc<ServiceEntry>>),
+        trigger: Trigger,
+    ) -> Self {
+        let (key, may_have_refused) = (Arc::clone(key), after.is_some());
+        Self { id, key, source, before, after, may_have_refused, trigger, turned: None, here: None, addresses: None }
+    }
+
     pub(super) fn what(&self) -> What {
         let has_backends = |entry: &Arc<ServiceEntry>| entry.has_backends;
         match (&self.before, &self.after) {

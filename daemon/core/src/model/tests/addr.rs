@@ -47,9 +47,9 @@ fn bad_text_is_refused_with_the_text_quoted() {
 #[test]
 fn protocol_numbers_are_ianas() {
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
-        assert_eq!(Protocol::from_number(protocol.number()), Some(protocol));
+        assert_eq!(Protocol::from_repr(protocol.number()), Some(protocol));
     }
-    assert_eq!(Protocol::from_number(1), None);
+    assert_eq!(Protocol::from_repr(1), None);
 }
 
 #[test]
