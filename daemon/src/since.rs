@@ -87,9 +87,6 @@ pub async fn load(path: &Path) -> Past {
 }
 
 /// The statuses that a daemon has stored, for a command that works without it. May block.
-///
-/// # Errors
-/// If they cannot be read.
 pub fn stored(state_directory: &Path) -> io::Result<Statuses> {
     Ok(parsed(&path(state_directory), &boot_id()?)?.unwrap_or_default().statuses)
 }

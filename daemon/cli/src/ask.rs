@@ -117,9 +117,6 @@ impl DaemonAddresses {
     }
 
     /// Returns the parameters of a request.
-    ///
-    /// # Errors
-    /// As [`Self::service`].
     pub(super) fn parameters(&self) -> Result<Vec<Parameter>, Failure> {
         Ok(self.parameters_of(self.service()?.as_ref()))
     }

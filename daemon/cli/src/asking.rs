@@ -51,9 +51,6 @@ impl Asking {
     }
 
     /// Prints an answer in the requested format.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(super) fn show(&self, body: &[u8], answer: &impl Answer) -> Result<(), Failure> {
         match self.output {
             Format::Text | Format::Wide => print(answer.text(now(), &self.style()).as_bytes()),
@@ -75,9 +72,6 @@ impl Asking {
     }
 
     /// Returns the body of the answer, in JSON where the route has data.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
     pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
         let parameters = [&[("output", "json".to_owned())], parameters].concat();
         let target = target(route, &parameters);
@@ -91,9 +85,6 @@ impl Asking {
     }
 
     /// Queries a route that has a format of its own, and prints the answer.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
     pub(super) fn ask_as_is(&self, route: &str) -> Result<(), Failure> {
         print(&client::get(&self.addresses(), route)?)
     }

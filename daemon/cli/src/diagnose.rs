@@ -32,9 +32,6 @@ const FAILED: &str = "the findings cannot be written as JSON";
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
 /// for a critical one, otherwise 0; [`Code::NotFound`] if there is no such service.
-///
-/// # Errors
-/// When the configuration or a kubeconfig has a problem, or the findings cannot be written.
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
     (configured, read_peer, open): (ReadConfiguration, ReadPeer, OpenStoredState),

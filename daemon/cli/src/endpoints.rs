@@ -44,9 +44,6 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// Combines the configuration with the command line.
-    ///
-    /// # Errors
-    /// When the configuration has a problem, or the node has no name.
     pub fn new(connection: &ConnectionOptions, read: ReadConfiguration) -> Result<Self, Failure> {
         let config = read(connection.config.as_deref())?;
         let selection = if connection.kubeconfig.is_none() { config.selection } else { Selection::default() };

@@ -258,9 +258,6 @@ impl DeviceHooks {
     }
 
     /// Detaches the programs from a device, which may no longer exist.
-    ///
-    /// # Errors
-    /// The hook that cannot be changed.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
         if let Some(xdp) = &mut self.xdp {

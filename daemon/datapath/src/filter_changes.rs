@@ -55,9 +55,6 @@ pub enum FilterChange {
 /// A process that makes changes: this one, or one with CAP_NET_ADMIN.
 pub trait ChangeFilters: fmt::Debug + Send + Sync {
     /// Makes the change at a device. `program` is that of [`FilterChange::Replace`].
-    ///
-    /// # Errors
-    /// If the kernel refuses the change.
     fn change(&self, ifindex: u32, change: FilterChange, program: Option<BorrowedFd<'_>>) -> io::Result<()>;
 }
 

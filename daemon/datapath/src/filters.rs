@@ -45,9 +45,6 @@ pub(crate) const BUFFER: usize = 64 << 10;
 
 /// The filters of a device, at ingress and at egress: the name of each that runs a BPF program, and an empty name for
 /// the others. A removed device has none.
-///
-/// # Errors
-/// If the kernel refuses the request or does not answer.
 pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
     let socket = open()?;
     let mut names = Vec::new();
@@ -60,9 +57,6 @@ pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
 }
 
 /// The name of the first filter in this direction, which runs before the others; `None` without any.
-///
-/// # Errors
-/// As [`at_device`].
 pub(crate) fn first(ifindex: u32, direction: Direction) -> io::Result<Option<String>> {
     let (socket, mut names) = (open()?, Vec::new());
     sendto(socket.as_raw_fd(), &request(ifindex, parent(direction)), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;

@@ -56,17 +56,11 @@ impl FlowReader {
     /// Passes each flow of the UDP sockets to `see`, all flows of one socket consecutively. A socket that reached its
     /// backend through several services has one flow for each. A flow may be wrong if the socket is being connected at
     /// the same time, but not in two reads. A socket may be missing if another one is closed at the same time.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn udp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
         read_flows(self.udp.as_slice(), report)
     }
 
     /// Passes the TCP sockets that are connected or connecting to `see`.
-    ///
-    /// # Errors
-    /// As [`Self::udp`].
     pub fn tcp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
         read_flows(self.tcp.as_slice(), report)
     }

@@ -62,9 +62,6 @@ impl ProgramOrder {
 
     /// The programs of other software at the hooks that translate destinations: those of nodelb's cgroup and of the
     /// cgroups above, in the order of hooks and of their execution.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn others(&self) -> io::Result<Vec<SocketProgram>> {
         let own = self.links.translating();
         let mut found = Vec::new();

@@ -40,9 +40,6 @@ impl OwnSockets {
 
     /// Makes [`Self::was_observed`] work for this UDP socket, which is treated like any other. Must be called before the
     /// socket connects.
-    ///
-    /// # Errors
-    /// As [`Self::register`].
     pub fn observe(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let key = socket.as_raw_fd().to_ne_bytes();
         self.udp.update(&key, &layout::new_udp_socket(), MapFlags::ANY).map_err(into_io)

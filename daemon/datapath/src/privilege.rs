@@ -50,9 +50,6 @@ pub fn drop_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges,
 }
 
 /// [`drop_privileges`] for the calling thread and the threads that it starts. Other threads may exist.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges, PrivilegeError> {
     let bounding_set = !empty_bounding_set()?;
     caps::clear(None, CapSet::Ambient)?;

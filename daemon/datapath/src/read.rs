@@ -29,17 +29,11 @@ pub struct KernelReader {
 impl KernelReader {
     /// The current content of the maps. If the owner writes at the same time, the result may contain some of its
     /// operations and not others, but never a part of one.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
     pub fn dump(&self) -> Result<MapState, MapError> {
         Ok(self.content()?.state)
     }
 
     /// [`Self::dump`], with the content that nodelb cannot have written.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
     pub fn content(&self) -> Result<Content, MapError> {
         content(&self.maps)
     }
@@ -51,9 +45,6 @@ impl KernelReader {
     }
 
     /// The number of clients in `affinity`. Reads all of them and keeps none in memory.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
     pub fn clients(&self) -> Result<usize, MapError> {
         let mut count = 0;
         sys::each_batch::<16, 16>(&self.maps.affinity, |keys, _| count += keys.len())

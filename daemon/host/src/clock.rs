@@ -45,9 +45,6 @@ impl Clock {
 }
 
 /// The kernel's id of the current boot.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }

@@ -125,9 +125,6 @@ impl SockDiag {
 
     /// Passes every matching socket to `each`. Blocks while the kernel reads its tables: about a microsecond per
     /// socket.
-    ///
-    /// # Errors
-    /// If the kernel does not answer, or answers with an error.
     pub fn dump(&mut self, request: &InetRequest, mut each: impl FnMut(&InetDiagMessage)) -> io::Result<()> {
         self.send(request, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP)?;
         loop {
@@ -161,9 +158,6 @@ impl SockDiag {
     }
 
     /// Sends a request; [`Self::receive`] returns the answer.
-    ///
-    /// # Errors
-    /// If the kernel does not accept the request.
     fn send(&mut self, request: &InetRequest, kind: u16, flags: u16) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let datagram = encode(request, kind, flags, self.sequence);
@@ -218,9 +212,6 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 /// The peer that the socket with this local address is connected or connecting to, as the kernel has it; `None` if there is
 /// none.
-///
-/// # Errors
-/// If the list of sockets cannot be read.
 pub fn peer(socket: BorrowedFd<'_>, source: SocketAddr, protocol: u8) -> io::Result<Option<SocketAddr>> {
     // Sockets to other destinations may have the same local address.
     let inode = nix::sys::stat::fstat(socket)?.st_ino;

@@ -68,9 +68,6 @@ pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<
 }
 
 /// Replaces a JSON file atomically. May block.
-///
-/// # Errors
-/// Those of [`replace`].
 pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
     write_json_unless(path, contents, || false)
 }

@@ -48,9 +48,6 @@ pub enum PostOutcome {
 
 /// Writes the Event with this node as its source and `now` in seconds since 1970. Creates an Event if `count` is 1;
 /// otherwise updates the existing one.
-///
-/// # Errors
-/// The connection failed, or the apiserver rejected the request.
 pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<PostOutcome, LinkError> {
     write(client::over(&session.link, TIMEOUT, MAX_ANSWER), event, node, now).await
 }

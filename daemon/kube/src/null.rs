@@ -7,9 +7,6 @@ use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Decodes `null` as the default value of the type.
-///
-/// # Errors
-/// The value cannot be decoded.
 pub fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,

@@ -67,9 +67,6 @@ impl Failure {
 }
 
 /// Asks the server, and follows aliases that its answer does not resolve.
-///
-/// # Errors
-/// The server does not answer the question.
 pub(super) async fn ask(
     question: &Question,
     server: SocketAddr,

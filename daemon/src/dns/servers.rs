@@ -45,9 +45,6 @@ pub(super) type ZoneOf<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 impl DnsServer {
     /// The address to ask.
-    ///
-    /// # Errors
-    /// There is no such network interface.
     pub(super) fn resolve(&self, zone_of: ZoneOf<'_>) -> Result<SocketAddr, String> {
         let Some(zone) = self.zone() else { return Ok(self.address()) };
         let index = zone.parse().ok().or_else(|| zone_of(zone));

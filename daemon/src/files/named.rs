@@ -36,9 +36,6 @@ impl DnsName {
     }
 
     /// The name that a DNS server has sent, with or without the final dot.
-    ///
-    /// # Errors
-    /// Why it is none.
     pub fn of_labels(name: &str) -> Result<Self, String> {
         let name = name.strip_suffix('.').unwrap_or(name);
         if name.len() > MAX_NAME {

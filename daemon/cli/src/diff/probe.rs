@@ -78,9 +78,6 @@ enum Met {
 }
 
 /// Probes the frontends that pass the filters, and returns those that do not behave as the daemon wants.
-///
-/// # Errors
-/// When the daemon does not list the frontends.
 pub(super) fn differences(addresses: &DaemonAddresses, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
     let parameters = addresses.parameters()?;
     let frontends: Frontends = parse(&addresses.asking.get("/frontends", &parameters)?)?;

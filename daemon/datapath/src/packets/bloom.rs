@@ -60,9 +60,6 @@ pub struct PacketBloom {
 
 impl PacketBloom {
     /// Maps the memory of the filter that the programs were loaded with.
-    ///
-    /// # Errors
-    /// If there is none, or it cannot be mapped.
     pub fn new(
         maps: &PacketMaps,
         nodeports: RangeInclusive<u16>,
@@ -74,9 +71,6 @@ impl PacketBloom {
 
     /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections in
     /// them must have been loaded with it.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
     pub fn fill(&self, maps: &PacketMaps) -> io::Result<()> {
         let map = |name| maps.get(name).ok_or(io::ErrorKind::NotFound);
         sys::each_batch::<{ size_of::<layout::FrontendKeyBytes>() }, { size_of::<layout::OutsideBytes>() }>(

@@ -82,9 +82,6 @@ impl ConnectionReader {
     }
 
     /// Counts the connections, by reading all keys.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn count(&self) -> io::Result<ConnectionCount> {
         // Each connection has two entries.
         let count = |map: &MapHandle| {
@@ -97,9 +94,6 @@ impl ConnectionReader {
 
     /// Passes each connection to `see`, until it breaks. Connections that begin or end at the same time may be missing,
     /// and one may be passed twice.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn read(&self, see: &mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> {
         let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?.tv_sec()).unwrap_or(u32::MAX);
         for (map, is_half_open) in [(&self.connections, false), (&self.half_open, true)] {

@@ -141,18 +141,12 @@ impl PacketCounter {
     }
 
     /// The sums over all CPUs.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn read(&self) -> io::Result<PacketCounts> {
         let of_cpus = self.counts.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(into_io)?;
         Ok(sum(&of_cpus.unwrap_or_default()))
     }
 
     /// The counts by service, reason and verdict, in no order.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn drops(&self) -> io::Result<Vec<DropCount>> {
         let now = seconds()?;
         let mut found = Vec::new();

@@ -92,9 +92,6 @@ pub struct PacketEvents {
 
 impl PacketEvents {
     /// Reads the events of programs that use these maps.
-    ///
-    /// # Errors
-    /// If the maps are missing or cannot be mapped into memory.
     pub fn new(maps: &PacketMaps) -> io::Result<Self> {
         let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
         let events = MapHandle::try_from(map("packet_events")?).map_err(into_io)?;
@@ -103,9 +100,6 @@ impl PacketEvents {
 
     /// Passes events to `see` until `wanted` returns `None`. It is called about ten times a second, and returns what
     /// the programs are to report from then on.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub fn read(
         &self,
         wanted: &mut dyn FnMut() -> Option<EventFilter>,

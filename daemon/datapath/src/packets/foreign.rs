@@ -27,9 +27,6 @@ pub struct ForeignPorts {
 
 impl ForeignPorts {
     /// Uses the map of programs that take ports in this range.
-    ///
-    /// # Errors
-    /// If the descriptor of the map cannot be duplicated.
     pub fn new(maps: &PacketMaps, range: RangeInclusive<u16>) -> io::Result<Self> {
         let map = maps.get(NAME).ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { map: MapHandle::try_from(map).map_err(into_io)?, range })

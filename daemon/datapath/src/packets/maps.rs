@@ -109,17 +109,11 @@ impl ConnectionMaps {
 
     /// Copies what has begun since the maps were opened. Loading programs takes up to seconds: after this, only the
     /// connections of a moment are not in the new maps when the hooks are switched.
-    ///
-    /// # Errors
-    /// If a map cannot be read or written.
     pub(crate) fn catch_up(&self, pins: &Pins) -> Result<(), OpenError> {
         self.maps.iter().try_for_each(|map| map.copy(&current_path(pins, map.name)).map(drop))
     }
 
     /// Lets the new programs look for connections in the maps that are replaced, until [`Self::commit`].
-    ///
-    /// # Errors
-    /// If the kernel refuses a map.
     pub(crate) fn show_former(&self, programs: &PacketMaps) -> Result<(), OpenError> {
         let replaced = self.maps.iter().zip(FORMER);
         if replaced.clone().all(|(map, _)| map.sources.is_empty()) {
@@ -140,9 +134,6 @@ impl ConnectionMaps {
     }
 
     /// Ends what [`Self::show_former`] has begun: the memory of the old maps is released.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     pub(crate) fn hide_former(programs: &PacketMaps) -> Result<(), OpenError> {
         for (name, former) in FORMER.iter().filter_map(|name| Some((name, programs.get(name)?))) {
             let is_set = |key: &Vec<u8>| matches!(former.lookup(key, MapFlags::ANY), Ok(Some(_)));
@@ -153,9 +144,6 @@ impl ConnectionMaps {
     }
 
     /// Completes the take-over, after every hook runs programs that use these maps.
-    ///
-    /// # Errors
-    /// If a pin cannot be changed.
     pub(crate) fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
         self.maps.iter_mut().try_for_each(|map| map.commit(pins))
     }

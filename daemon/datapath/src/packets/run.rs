@@ -35,17 +35,11 @@ pub struct Verdict {
 
 impl PacketPrograms {
     /// Runs the program of the hook on a packet.
-    ///
-    /// # Errors
-    /// If the kernel refuses the packet, or has no such device.
     pub fn run(&self, hook: PacketHook, packet: &Packet) -> io::Result<Verdict> {
         self.run_repeatedly(hook, packet, 1)
     }
 
     /// Runs it this many times, each time on what the last run has left of the packet. Returns the last verdict.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
     pub fn run_repeatedly(&self, hook: PacketHook, packet: &Packet, times: u32) -> io::Result<Verdict> {
         let mut context = [0; size_of::<__sk_buff>()];
         let mut set = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());

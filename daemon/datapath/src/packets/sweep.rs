@@ -33,9 +33,6 @@ pub struct Sweep {
 
 impl Sweep {
     /// Loads the iterators over these maps. Needs CAP_BPF and CAP_PERFMON.
-    ///
-    /// # Errors
-    /// If the kernel refuses the programs.
     pub fn load(maps: &PacketMaps) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let preparing = || failed("preparing the maps of", Path::new(OBJECT));

@@ -44,9 +44,6 @@ pub struct XdpProgram {
 
 impl XdpProgram {
     /// Loads the program with the maps of the packet path. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
-    ///
-    /// # Errors
-    /// If the kernel refuses the program.
     pub fn load(options: &PacketOptions, maps: &PacketMaps) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let preparing = || failed("preparing the maps of", Path::new(OBJECT));
@@ -109,9 +106,6 @@ impl XdpProgram {
 
     /// Runs the program on a packet. The verdict is 1 to drop the packet, 2 to pass it on, and 4 to send it by a
     /// device.
-    ///
-    /// # Errors
-    /// If the kernel refuses the packet, or has no such device.
     pub fn run(&self, packet: &Packet, times: u32) -> io::Result<Verdict> {
         let mut context = [0; size_of::<xdp_md>()];
         let mut set = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());

@@ -263,9 +263,6 @@ fn parse<'a, T: FromPlain<'a>>(bytes: &'a [u8]) -> serde_json::Result<T> {
 }
 
 /// Decodes a watch event that is not about an object: a bookmark or an error.
-///
-/// # Errors
-/// Like [`Decode::event`].
 pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEvent<O>, LinkError> {
     match kind {
         "BOOKMARK" => {
@@ -289,9 +286,6 @@ pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEve
 }
 
 /// Decodes the metadata of a list without its items.
-///
-/// # Errors
-/// It is not a list.
 pub fn list_metadata(bytes: &[u8]) -> Result<ListMetadata, LinkError> {
     let list: BareList = serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a list: {error}")))?;
     if list.kind.ends_with("List") {

@@ -142,9 +142,6 @@ pub fn without_tcp(name: &str, protocols: &[Protocol]) -> Option<String> {
 
 /// Parses the path of a request, with its query if there is one. Refuses characters that would end the request line
 /// early.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn path(text: &str) -> Result<Arc<str>, String> {
     let is_uri = || text.parse::<hyper::http::uri::PathAndQuery>().is_ok_and(|parsed| parsed.as_str() == text);
     if !text.starts_with('/') {
@@ -159,9 +156,6 @@ pub fn path(text: &str) -> Result<Arc<str>, String> {
 }
 
 /// Parses the value of the Host header: a name or an address, optionally with a port.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn host(text: &str) -> Result<Arc<str>, String> {
     let is_host = text.parse::<hyper::http::uri::Authority>().is_ok() && !text.contains('@');
     if is_host && text.len() <= MAX_TEXT {
@@ -172,9 +166,6 @@ pub fn host(text: &str) -> Result<Arc<str>, String> {
 }
 
 /// Parses a status code, or a range such as `200-399`.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn status(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let code = |text: &str| text.trim().parse::<u16>().ok().filter(|code| (100..=599).contains(code));
@@ -184,9 +175,6 @@ pub fn status(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 /// Parses a duration such as `1h30m` within these limits, in multiples of `unit`, all in milliseconds.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn duration(text: &str, (min, max): (u64, u64), unit: u64) -> Result<Duration, String> {
     let is_accepted =
         |millis: u128| (u128::from(min)..=max.into()).contains(&millis) && millis.is_multiple_of(u128::from(unit));

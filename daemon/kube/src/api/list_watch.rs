@@ -70,9 +70,6 @@ impl Response {
 
 impl<'l> ListWatch<'l> {
     /// Sends the request, and waits for the head of the response.
-    ///
-    /// # Errors
-    /// Those of [`Link::get`].
     pub async fn open(link: &'l Link, query: Query, start: Start, timeouts: Timeouts) -> Result<Self, LinkError> {
         let (path, response) = match start {
             Start::List { page } => (query.page("", page)?, Response::page(page)),
@@ -187,9 +184,6 @@ impl<'l> ListWatch<'l> {
 }
 
 /// The current resourceVersion of a kind, from a consistent list with a limit of one object.
-///
-/// # Errors
-/// Those of [`ListWatch::next`].
 pub async fn current_version(link: &Link, query: Query, timeouts: Timeouts) -> Result<Version, LinkError> {
     let mut list = ListWatch::open(link, query, Start::List { page: 1 }, timeouts).await?;
     while let Some(chunk) = list.chunk().await? {

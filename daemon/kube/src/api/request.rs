@@ -105,17 +105,11 @@ impl Query {
     }
 
     /// A watch that begins with the existing objects (a streaming list).
-    ///
-    /// # Errors
-    /// Like [`Self::page`].
     pub fn stream(&self, at_least: Duration) -> Result<String, LinkError> {
         path_and_query(self.request().watch(&self.watching(at_least).initial_events(), ""))
     }
 
     /// A watch for changes after the version `from`.
-    ///
-    /// # Errors
-    /// Like [`Self::page`].
     pub fn watch(&self, from: &str, at_least: Duration) -> Result<String, LinkError> {
         path_and_query(self.request().watch(&self.watching(at_least), from))
     }

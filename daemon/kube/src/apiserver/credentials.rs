@@ -31,9 +31,6 @@ use nodelb_host::threads::Threads;
 
 /// Reads the credentials once, without running an exec plugin. Blocks. Returns warnings about settings that nodelb
 /// ignores.
-///
-/// # Errors
-/// The first problem, with the file and the remedy.
 pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
     let looked = files::read_changed(&Origin::new(settings)?, Reading::default(), true);
     let Some(inputs) = looked.outcome.transpose()? else { return Ok(Vec::new()) };
@@ -145,9 +142,6 @@ impl Credentials {
     }
 
     /// The cluster's identity, like [`Login::authority`], without running an exec plugin.
-    ///
-    /// # Errors
-    /// The certificate authority cannot be read.
     pub async fn authority(&self) -> Result<Authorities, CredentialsError> {
         let mut state = self.state.lock().await;
         self.reread(&mut state, false).await?;

@@ -107,9 +107,6 @@ pub struct OneShotClient {
 
 impl OneShotClient {
     /// Reads no file and opens no connection yet.
-    ///
-    /// # Errors
-    /// The settings contain no credentials, or an invalid proxy.
     pub fn new(settings: Settings, hints: AddressHints) -> anyhow::Result<Self> {
         let connector =
             Connector::new(Arc::new(|_| Ok(())), connect::ConnectTimeouts::default(), settings.proxy.as_deref())?;

@@ -69,9 +69,6 @@ pub fn path(state_directory: &Path) -> PathBuf {
 }
 
 /// Removes the file, which no later start will use. May block. Returns whether the file existed.
-///
-/// # Errors
-/// The file exists and cannot be removed.
 pub fn forget(state_directory: &Path) -> io::Result<bool> {
     match std::fs::remove_file(path(state_directory)) {
         Ok(()) => Ok(true),

@@ -198,9 +198,6 @@ impl ReaperLine {
     }
 
     /// Sends an order, and waits for one outcome for each of its entries, of which there are at most [`wire::BATCH`].
-    ///
-    /// # Errors
-    /// If the reaper has ended or does not answer in time.
     pub async fn order(&mut self, order: &Order) -> io::Result<Vec<Outcome>> {
         self.order_with(order, None).await
     }

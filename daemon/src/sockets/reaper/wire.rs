@@ -117,9 +117,6 @@ impl Hello {
     }
 
     /// Decodes the message.
-    ///
-    /// # Errors
-    /// If the bytes do not have this version.
     pub fn decode(bytes: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, everywhere, ..] = bytes;
         match u32::from_ne_bytes([a, b, c, d]) {

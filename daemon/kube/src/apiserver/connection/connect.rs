@@ -78,9 +78,6 @@ impl fmt::Debug for Connector {
 
 impl Connector {
     /// `proxy` has the form `http://HOST:PORT`. Environment variables are ignored.
-    ///
-    /// # Errors
-    /// `proxy` is not the URL of an HTTP proxy.
     pub fn new(register: Register, timeouts: ConnectTimeouts, proxy: Option<&str>) -> Result<Self, ProxyError> {
         let proxy = proxy.map(str::parse).transpose()?;
         Ok(Self { register, timeouts, proxy })

@@ -128,9 +128,6 @@ impl Link {
     }
 
     /// Sends a GET, see [`Self::send`].
-    ///
-    /// # Errors
-    /// Like [`Self::send`].
     pub async fn get(&self, path_and_query: &str, timeout: Duration) -> Result<Response<Body>, LinkError> {
         let request = Request::get(path_and_query).body(Sent::default());
         self.send(request.map_err(|error| bad_request(path_and_query, &error))?, timeout).await

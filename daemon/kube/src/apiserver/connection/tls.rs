@@ -31,9 +31,6 @@ pub(super) type Stream = TlsStream<BufReader<TcpStream>>;
 const MAX_NAMES: usize = 12;
 
 /// The name that the certificate must contain.
-///
-/// # Errors
-/// The configured name is invalid.
 pub(super) fn server_name(server: &Server) -> Result<ServerName<'static>, LinkError> {
     match (&server.tls_server_name, &server.address.host) {
         (Some(name), _) => name_of(name),

@@ -15,9 +15,6 @@ const OF_UNIT: &str = "/run/credentials/nodelb.service";
 const MAX_NAME: usize = 255;
 
 /// The name of the credential, if the path refers to one.
-///
-/// # Errors
-/// The name is not valid for a credential.
 pub fn name_of(path: &Path) -> Result<Option<&str>, String> {
     let Some(name) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(None) };
     let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');

@@ -63,9 +63,6 @@ impl Printed {
     }
 
     /// Runs the plugin if necessary. Waits for it only if there is no valid output.
-    ///
-    /// # Errors
-    /// The reason why the latest run failed.
     pub(super) async fn refresh(
         &mut self,
         authority: &[u8],

@@ -207,9 +207,6 @@ async fn verdict(link: &Link, refusal: LinkError, timeout: Duration) -> LinkErro
 
 /// The cluster's current version and the uid of the Service `default/kubernetes`, from a consistent read. Lists it,
 /// because the role `system:node-proxier` does not permit get.
-///
-/// # Errors
-/// The request failed, or the response is not that of an apiserver.
 pub async fn ask(link: &Arc<Link>, timeout: Duration) -> Result<(u64, Option<String>), LinkError> {
     let services = Api::namespaced(client::over(link, timeout, MAX_ANSWER), "default");
     let found = services.list(&ListParams::default().fields("metadata.name=kubernetes").limit(1)).await?;
@@ -226,9 +223,6 @@ fn read(found: ObjectList<Service>) -> Result<(u64, Option<String>), String> {
 /// Checks over a separate connection whether a server is ready. Returns the connection, and the addresses of the server's
 /// name, if it was resolved. The only certain facts about the server are that the certificate authority trusts it and
 /// that it is ready.
-///
-/// # Errors
-/// The reason why the server cannot be used.
 pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, LinkError>, Vec<SocketAddr>) {
     let work = move |attempt: Attempt, at| async move { attempt.ready_link(at, timeout).await };
     attempt.within(timeout, "has not answered GET /readyz", work).await

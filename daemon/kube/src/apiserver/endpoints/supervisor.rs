@@ -71,9 +71,6 @@ impl std::fmt::Debug for Parts {
 
 /// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, the report, and the
 /// task, which ends when the addresses that worked are stored. Reads no file and opens no connection before it returns.
-///
-/// # Errors
-/// The settings contain no credentials, or an invalid proxy.
 pub fn start(
     parts: Parts,
     shutdown: impl Future<Output = ()> + Send + 'static,
