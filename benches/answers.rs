@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nodelb_core::filter::Filter;
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::output::table::Style;
 use nodelb_report::problems::{self, Observed};
 use nodelb_report::rows::{Rendered, listed};
+use nodelb_report::time::{Clocks, Time};
 
 use world::World;
 

@@ -7,10 +7,10 @@ use nodelb_core::change::Change;
 use nodelb_core::history::History;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
-use nodelb_core::model::time::Time;
 use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_report::explain::reports;
+use nodelb_report::time::Time;
 use proptest::prelude::*;
 
 use crate::cases;

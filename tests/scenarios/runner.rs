@@ -17,7 +17,6 @@ use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
 use nodelb_core::model::service::{Service, ServiceName, Slice, Source};
-use nodelb_core::model::time::Clocks;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapOp, MapState, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
@@ -26,6 +25,7 @@ use nodelb_model::sockets::refuses_bind;
 use nodelb_report::explain::reports;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Rendered, listed};
+use nodelb_report::time::Clocks;
 
 use crate::environment::{Client, Environment, Outcome};
 use crate::memory_maps;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use nodelb_core::history::History;
 use nodelb_core::model::service::Source;
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Observed, Problem, Severity, problems};
+use nodelb_report::time::{Clocks, Time};
 
 use crate::runner::File;
 

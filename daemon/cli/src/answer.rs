@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::SystemTime;
 
 use clap::ValueEnum;
-use nodelb_core::model::time::Time;
 use nodelb_report::output::table::Style;
+use nodelb_report::time::Time;
 
 use crate::exit::{Code, Failure};
 

@@ -6,6 +6,7 @@ use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
+use nodelb_report::names::named;
 use nodelb_report::rows::{
     Answer, Backends, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer, Services,
 };
@@ -53,11 +54,11 @@ pub(super) struct Rows {
 
 /// Parses one of the names, and completes them in a shell.
 fn statuses() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(Status::VARIANTS).try_map(|name| name.parse::<Status>())
+    PossibleValuesParser::new(Status::VARIANTS).try_map(|name| named::<Status>(&name, "status"))
 }
 
 fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
-    PossibleValuesParser::new(FrontendKind::VARIANTS).try_map(|name| name.parse::<FrontendKind>())
+    PossibleValuesParser::new(FrontendKind::VARIANTS).try_map(|name| named::<FrontendKind>(&name, "type"))
 }
 
 /// An answer that is one list.

@@ -18,8 +18,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nodelb_core::model::time::Time;
 use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
+use nodelb_report::time::Time;
 
 use self::facts::{Facts, Outcome};
 use crate::answer::{self, Colour, Format};

@@ -1,4 +1,4 @@
-//! The types for the reports of sources and of the node: addresses, services, slices, health checks, causes, time.
+//! The types for the reports of sources and of the node: addresses, services, slices, health checks, causes.
 
 pub mod addr;
 pub mod calendar;
@@ -6,9 +6,7 @@ pub mod cause;
 pub mod drain;
 pub mod health_check;
 pub mod moment;
-pub mod names;
 pub mod node;
 pub mod service;
 pub mod source_range;
-pub mod time;
 pub mod uplink;

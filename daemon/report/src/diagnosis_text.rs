@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use crate::durations;
 use crate::output::table::Style;
 use crate::output::wrap;
 use crate::rows::{Answer, Diagnosis, FindingRow, FindingSeverity};
-use nodelb_core::durations;
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 use nodelb_core::text::counted;
 
 impl Answer for Diagnosis {

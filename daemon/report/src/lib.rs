@@ -10,12 +10,15 @@
 
 pub mod check;
 mod diagnosis_text;
+pub mod durations;
 pub mod explain;
+pub mod names;
 pub mod output;
 pub mod problems;
 pub mod rows;
 pub mod status_report;
 pub mod status_text;
+pub mod time;
 
 #[cfg(test)]
 #[path = "tests/engine.rs"]

@@ -1,7 +1,7 @@
 //! What is wrong on this node: one list of problems, computed from what the daemon's parts report. Everything that
 //! reports whether something is wrong reads it: `/status`, `/readyz`, the metrics. Pure: the time is an argument.
 
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 use nodelb_core::source_report::SourceReport;
 
 use crate::check::Check;

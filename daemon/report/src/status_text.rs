@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
+use crate::durations;
 use crate::output::table::Style;
 use crate::output::wrap;
 use crate::problems::{Problem, Severity};
 use crate::rows::Answer;
 use crate::status_report::{ChangeSummary, StatusReport};
-use nodelb_core::durations;
+use crate::time::Time;
 use nodelb_core::model::service::BackendState;
-use nodelb_core::model::time::Time;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::signed;

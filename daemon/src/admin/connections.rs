@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use axum::http::StatusCode;
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::Connection;
 use nodelb_report::rows::{ConnectionRow, Connections, ListedRow, PATHS};
+use nodelb_report::time::Time;
 
 use super::query::{Problem, Query};
 use super::state::{AdminState, Now};

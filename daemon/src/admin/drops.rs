@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 
 use axum::http::StatusCode;
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{DropCount, REASONS};
 use nodelb_report::rows::{CountedRow, DropRow, Drops};
+use nodelb_report::time::Time;
 
 use super::connections::requested_ids;
 use super::query::{Problem, Query};

@@ -6,7 +6,6 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nodelb_core::model::addr::Family;
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::unix_seconds;
@@ -15,6 +14,7 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::problems::{
     self, ApiserverState, Beginnings, DroppedPackets, Earlier, Observed, Problem, TableUsage, Untranslated,
 };
+use nodelb_report::time::{Clocks, Time};
 use tokio::sync::watch;
 
 use super::maps::{MapUsage, usage, usage_with};

@@ -14,11 +14,11 @@ use nodelb_core::durations;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::drain::Drained;
-use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::Client;
-use strum::VariantNames;
+use nodelb_report::names::named;
+use strum::{IntoEnumIterator, VariantNames};
 
 use crate::document::nearest;
 
@@ -82,21 +82,21 @@ pub(super) static TYPE: Parameter = Parameter {
     name: "type",
     values: Values::OneOf(FrontendKind::VARIANTS),
     about: "Filter by address type: addresses of this type, and services that have one.",
-    set: |query, value| put(&mut query.filter.kind, value),
+    set: |query, value| put_named(&mut query.filter.kind, value, "type"),
 };
 
 pub(super) static STATUS: Parameter = Parameter {
     name: "status",
     values: Values::OneOf(Status::VARIANTS),
     about: "Filter by status.",
-    set: |query, value| put(&mut query.filter.status, value),
+    set: |query, value| put_named(&mut query.filter.status, value, "status"),
 };
 
 pub(super) static OUTPUT: Parameter = Parameter {
     name: "output",
     values: Values::OneOf(Output::VARIANTS),
     about: "The output format; takes precedence over the Accept header.",
-    set: |query, value| put(&mut query.output, value),
+    set: |query, value| put_named(&mut query.output, value, "form"),
 };
 
 pub(super) static LIVE: Parameter = Parameter {
@@ -209,6 +209,12 @@ fn put<T: FromStr<Err: fmt::Display>>(place: &mut Option<T>, value: &str) -> Res
     Ok(())
 }
 
+/// Parses one of the names of a type.
+fn put_named<T: IntoEnumIterator + VariantNames>(place: &mut Option<T>, value: &str, what: &str) -> Result<(), String> {
+    *place = Some(named(value, what)?);
+    Ok(())
+}
+
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
@@ -250,14 +256,6 @@ pub(super) fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
         let media = range.split(';').next().unwrap_or_default().trim();
         media.eq_ignore_ascii_case(wanted)
     })
-}
-
-impl FromStr for Output {
-    type Err = NoSuchName;
-
-    fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::parse(text, "form")
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nodelb_core::history::History;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::{Clock, unix_millis};
@@ -14,6 +13,7 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Earlier, Reloads};
+use nodelb_report::time::Time;
 use tokio::sync::{mpsc, watch};
 
 use crate::checks::CheckReport;

@@ -1,12 +1,12 @@
 //! The rows of `/sources`, `/apiservers`, `/config`, `/healthz` and `/readyz`, from what other modules publish.
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::time::Time;
 use nodelb_core::source_report::SourceReport;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::rows::{
     ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, NameRow, Names, SessionRow, SourceRow, Sources,
 };
+use nodelb_report::time::Time;
 
 use super::state::Now;
 use crate::config::Config;

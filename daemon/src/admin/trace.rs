@@ -4,7 +4,6 @@
 use std::os::unix::fs::MetadataExt;
 
 use axum::http::StatusCode;
-use nodelb_core::durations;
 use nodelb_core::history::History;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
@@ -15,6 +14,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
 use nodelb_datapath::SocketProgram;
+use nodelb_report::durations;
 use nodelb_report::explain::explanation;
 use nodelb_report::explain::explanation::{
     Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewReason,

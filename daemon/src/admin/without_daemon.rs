@@ -1,6 +1,6 @@
 //! The answers to reading commands without the daemon: from the pinned maps, and from the files in the state directory. The rows are those of the admin API, with what is known.
 
-use nodelb_core::model::time::Time;
+use nodelb_report::time::Time;
 use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;

@@ -348,7 +348,7 @@ pub(super) fn name_or_empty(name: &str) -> Check {
     }
 }
 
-/// White space around the name and its case are ignored, see [`nodelb_core::model::names::node_name`].
+/// White space around the name and its case are ignored, see [`nodelb_core::model::node::node_name`].
 pub(super) fn node_name_or_empty(name: &str) -> Check {
     name_or_empty(name.trim())
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use nodelb_core::model::names::node_name;
+use nodelb_core::model::node::node_name;
 use nodelb_core::model::node::{NodeFacts, NodePortAddress};
 
 use super::addresses::Addresses;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::model::time::Time;
 use nodelb_host::clock::unix_millis;
 use nodelb_host::messages;
 use nodelb_host::threads::Threads;
 use nodelb_report::problems::Reloads;
+use nodelb_report::time::Time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use nodelb_core::model::time::Time;
+use nodelb_report::time::Time;
 use serde_json::Value;
 
 use super::node::{Fault, Kind, Node, address, name};

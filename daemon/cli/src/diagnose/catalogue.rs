@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::Event;
-use nodelb_core::durations;
 use nodelb_core::text;
+use nodelb_report::durations;
 use nodelb_report::problems::Reason;
 use nodelb_report::rows::{FindingKind, FindingRow, FindingSeverity as Severity};
 use serde::Deserialize;

@@ -12,8 +12,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nodelb_core::model::time::Time;
 use nodelb_kube::apiserver::one_shot::OneShotClient;
+use nodelb_report::time::Time;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 

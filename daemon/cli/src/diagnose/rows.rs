@@ -1,8 +1,8 @@
 //! Rows of the admin API that are mainly quoted, as text. Pure, and tolerant, because a daemon of another version has
 //! other columns.
 
-use nodelb_core::model::time::Time;
 use nodelb_core::text;
+use nodelb_report::time::Time;
 use serde::Deserialize;
 use serde_json::Value;
 

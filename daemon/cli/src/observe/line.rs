@@ -2,10 +2,10 @@
 
 use std::time::SystemTime;
 
-use nodelb_core::model::calendar;
 use nodelb_core::text;
 use nodelb_kube::api::difference::{Difference, differences, is_annotations_only};
 use nodelb_kube::api::objects::last_write;
+use nodelb_report::time::utc_millis;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -149,7 +149,7 @@ impl Line {
     /// Returns the time in UTC, to the millisecond.
     fn time(&self) -> String {
         let since = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).ok().and_then(calendar::utc_millis).unwrap_or_default()
+        u64::try_from(since.as_millis()).ok().and_then(utc_millis).unwrap_or_default()
     }
 }
 

@@ -8,12 +8,6 @@ pub fn utc(seconds: u64) -> Option<String> {
     Some(time.ok()?.to_string())
 }
 
-/// Formats milliseconds since 1970 as `2026-11-20T12:03:04.123Z`.
-pub fn utc_millis(millis: u64) -> Option<String> {
-    let time = Timestamp::from_millisecond(i64::try_from(millis).ok()?);
-    Some(format!("{:.3}", time.ok()?))
-}
-
 #[cfg(test)]
 #[path = "tests/calendar.rs"]
 mod tests;

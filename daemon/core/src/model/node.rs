@@ -91,6 +91,13 @@ impl fmt::Display for NodePortAddress {
     }
 }
 
+/// A node name in the form for comparison: without surrounding white space, in lower case. The kubelet registers its
+/// Node in this form, and kube-proxy reads `--hostname-override` the same way.
+#[must_use]
+pub fn node_name(text: &str) -> String {
+    text.trim().to_lowercase()
+}
+
 /// The addresses that answer NodePorts. All of them are addresses of the node.
 pub(crate) fn answering(node: &NodeFacts, object: Option<&NodeObject>) -> BTreeSet<Addr> {
     let primary = primary(node, object);

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::health_check::HealthCheck;
-use crate::model::names::NoSuchName;
 
 /// The full name of a service. Always compared as a pair of strings, never joined into one string or used as a prefix.
 /// Copies share one allocation, because each service has its name in several places.
@@ -290,14 +289,6 @@ impl FrontendKind {
     /// Whether clients outside the cluster may connect to this kind, so that `external_policy` applies to them.
     pub const fn is_external(self) -> bool {
         matches!(self, Self::NodePort | Self::ExternalIP | Self::LoadBalancer)
-    }
-}
-
-impl FromStr for FrontendKind {
-    type Err = NoSuchName;
-
-    fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::parse(text, "type")
     }
 }
 

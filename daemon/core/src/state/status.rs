@@ -1,11 +1,7 @@
 //! The status of frontends and services: whether connections reach a backend, and if not, why.
 
-use std::str::FromStr;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::model::names::NoSuchName;
 
 /// The status of a frontend or a service: whether connections reach a backend, and if not, why.
 #[derive(
@@ -75,13 +71,5 @@ impl Status {
     /// Whether the service does not have the address: another one owns it, or it is refused.
     pub fn is_denied(self) -> bool {
         matches!(self, Self::Conflict | Self::Refused)
-    }
-}
-
-impl FromStr for Status {
-    type Err = NoSuchName;
-
-    fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::parse(text, "status")
     }
 }

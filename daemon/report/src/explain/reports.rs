@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::explain::outside;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::time::Time;
 use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::filter::Filter;
@@ -15,7 +16,6 @@ use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{
     BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source,
 };
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::{Slot, backends_of};

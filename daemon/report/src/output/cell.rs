@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use crate::time::Time;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::time::Time;
 
 /// One value of a table, which may borrow from its row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage, Untranslated};
 use super::reason::{Reason, Severity};
 use crate::check::Check;
+use crate::time::Time;
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::service::Source;
-use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::text::{counted, listed};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::reason::Reason;
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 
 /// The maximum number of problems that are accepted from a file.
 const MAX_PROBLEMS: usize = 1_000;

@@ -9,8 +9,8 @@ use super::earlier::Earlier;
 use super::reason::{Reason, ReasonEntry, Severity};
 use crate::check::Check;
 use crate::explain::summary::Summary;
+use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::output::table::Style;
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 
 /// A response of the admin API.
 pub trait Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
@@ -51,7 +51,7 @@ macro_rules! answers {
         }
 
         impl $crate::rows::answer::Answer for $name {
-            fn text(&self, now: nodelb_core::model::time::Time, style: &$crate::output::table::Style) -> String {
+            fn text(&self, now: crate::time::Time, style: &$crate::output::table::Style) -> String {
                 let tables = vec![$($crate::rows::row::table(&self.$field, now)),*];
                 $crate::output::table::Page(tables).to_styled_text(style)
             }

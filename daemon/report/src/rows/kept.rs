@@ -7,11 +7,11 @@ use super::from_maps::slot_rows;
 use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
 use crate::explain::outside;
 use crate::explain::reports::distinct;
+use crate::time::Clocks;
 use nodelb_core::before::Lasting;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::TrafficPolicy;
-use nodelb_core::model::time::Clocks;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, ServiceId};
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::{Answer, answers};
 use super::row::{rows, table};
 use crate::output::table::{Page, Style};
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 
 /// What a device is used for.
 pub const ROLES: [&str; 3] = ["uplink", "pod", "none"];

@@ -7,11 +7,11 @@ use strum::VariantNames;
 
 use crate::output::schema::Schema;
 use crate::output::table::{Cell, Table};
+use crate::time::Time;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::history::What;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::BackendState;
-use nodelb_core::model::time::Time;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
 
@@ -182,7 +182,7 @@ macro_rules! rows {
 
             fn push_cells<'a>(
                 &'a self,
-                now: nodelb_core::model::time::Time,
+                now: crate::time::Time,
                 cells: &mut Vec<$crate::output::table::Cell<'a>>,
             ) {
                 cells.extend([$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]);

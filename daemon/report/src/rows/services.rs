@@ -6,16 +6,16 @@ use strum::VariantNames;
 
 use super::answer::{Answer, answers};
 use super::row::{Micros, ToCell, rows};
+use crate::durations;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
+use crate::time::{Clocks, Time};
 use nodelb_core::compile::select::Choice;
-use nodelb_core::durations;
 use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, TrafficPolicy};
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
 

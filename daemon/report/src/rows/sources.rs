@@ -10,7 +10,7 @@ use super::answer::{Answer, answers};
 use super::row::{rows, table};
 use crate::check::Check;
 use crate::output::table::{Page, Style};
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
 
 const RESULTS: [&str; 2] = ["ok", "failed"];

@@ -12,10 +12,10 @@ use super::services::HistoryRow;
 use crate::explain::explanation::{ConnectResult, ViewKind};
 use crate::output::table::{Page, Style};
 use crate::output::wrap::{printable, push_words};
+use crate::time::Time;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::service::BackendState;
-use nodelb_core::model::time::Time;
 
 rows! {
     /// The service and the views that an address leads to.

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, DiffAnswer, DifferenceRow, FrontendRow, Frontends, HistoryAnswer, HistoryRow, Micros, Row, table};
 use crate::output::table::Style;
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 
 const NOW: Time = Time(1_764_000_260_000);
 

@@ -9,9 +9,9 @@ use super::answer::Answer;
 use super::row::{rows, table};
 use super::services::port_text;
 use crate::output::table::Style;
+use crate::time::Time;
 use nodelb_core::datapath::Count;
 use nodelb_core::model::service::PortKey;
-use nodelb_core::model::time::Time;
 
 rows! {
     /// The connections of a service port, as far as there are any.

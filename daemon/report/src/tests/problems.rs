@@ -7,6 +7,7 @@ use super::{
 use crate::check::Check;
 use crate::explain::reports;
 use crate::explain::summary::Summary;
+use crate::time::{Clocks, Time};
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
@@ -24,7 +25,6 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
 };
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;

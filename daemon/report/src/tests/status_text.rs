@@ -2,8 +2,8 @@ use super::text;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
 use crate::status_report::{ChangeSummary, Kernel, ObjectCounts, StatusReport};
+use crate::time::Time;
 use nodelb_core::history::What;
-use nodelb_core::model::time::Time;
 use nodelb_core::state::status::Status;
 
 const NOW: u64 = 1_764_000_000_000;

@@ -1,4 +1,4 @@
-use nodelb_core::model::time::Time;
+use nodelb_report::time::Time;
 use std::net::SocketAddr;
 
 use nodelb_kube::apiserver::address::{Address, Server};

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use nodelb_core::model::service::Source;
-use nodelb_core::model::time::Time;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::Answer;
+use nodelb_report::time::Time;
 
 use super::*;
 use crate::admin::fixture::{always, kubernetes, unsynced};

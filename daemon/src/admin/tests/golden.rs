@@ -11,10 +11,10 @@ use nodelb_cli::answer::Format;
 use nodelb_cli::client::At;
 use nodelb_cli::diagnose::examine;
 use nodelb_cli::endpoints::Endpoints;
-use nodelb_core::model::time::Time;
 use nodelb_kube::api::scope::Selection;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, Counters, Diagnosis, Rates};
+use nodelb_report::time::Time;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 

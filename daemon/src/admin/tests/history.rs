@@ -2,10 +2,10 @@ use nodelb_core::history::{Addresses, Event, Kernel, Stamp, What};
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{Origin, PortKey, Source};
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, HistoryAnswer};
+use nodelb_report::time::Time;
 
 use super::*;
 

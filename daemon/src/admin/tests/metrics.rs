@@ -1,4 +1,4 @@
-use nodelb_core::model::time::Time;
+use nodelb_report::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, ServiceId};
 use nodelb_report::problems::{Reason, Reloads};
+use nodelb_report::time::Time;
 
 use crate::admin::Now;
 use crate::admin::fixture::{always, unsynced};

@@ -2,11 +2,11 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
-use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, Backends, FrontendRow, Frontends, Services};
+use nodelb_report::time::{Clocks, Time};
 
 #[path = "apiservers.rs"]
 pub(in crate::admin) mod apiservers;

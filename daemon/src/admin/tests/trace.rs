@@ -14,13 +14,13 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::{self, Client};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
+use nodelb_report::time::Time;
 
 use super::{Kernel, Query, SocketProgram, TraceFrom, answer, outside, trace};
 use crate::admin::state::Now;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::model::addr::{Addr, L4Addr};
-use nodelb_core::model::names::node_name;
+use nodelb_core::model::node::node_name;
 use nodelb_core::model::service::{Backend, BackendState};
 use nodelb_kube::api::health_check;
 use serde::de::value::MapAccessDeserializer;

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::model::time::Time;
 use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::address::{Address, Host};
 use nodelb_kube::apiserver::one_shot::AddressHints;
+use nodelb_report::time::Time;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

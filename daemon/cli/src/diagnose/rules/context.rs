@@ -5,9 +5,9 @@ use std::fmt::Display;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nodelb_core::durations;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{self, listed};
+use nodelb_report::durations;
 use nodelb_report::problems::{Problem, Severity as ProblemSeverity};
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::Endpoint;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::durations;
 use nodelb_core::history::What;
-use nodelb_core::model::time::Time;
 use nodelb_kube::api::health_check::ANNOTATION;
 use nodelb_kube::api::scope::Selection;
 use nodelb_kube::api::selector;
+use nodelb_report::durations;
 use nodelb_report::rows::HistoryRow;
+use nodelb_report::time::Time;
 use serde::Deserialize;
 
 use super::context::{Context, quoted, some};

@@ -1,6 +1,6 @@
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::model::time::Time;
 use nodelb_report::rows::{self, FindingSeverity as Severity};
+use nodelb_report::time::Time;
 use serde_json::{Value, json};
 
 use super::*;

@@ -3,10 +3,10 @@
 
 use std::fmt::{self, Write};
 
+use crate::durations;
 use crate::output::cell::Cell;
 use crate::output::schema::{Column, ColumnKind, Schema};
 use crate::output::wrap::{push_printable, push_spaces, push_words};
-use nodelb_core::durations;
 
 /// The number of list elements that are shown if the width is limited, unless all are requested.
 const SHOWN: usize = 5;

@@ -1,6 +1,6 @@
 use super::{Cell, Column, Page, Schema, Style, Table};
+use crate::time::Time;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::time::Time;
 
 static THINGS: Schema<[Column; 5]> = Schema {
     name: "things",

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::explain::explanation::explain;
 use crate::explain::reports;
+use crate::time::Clocks;
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
@@ -13,7 +14,6 @@ use nodelb_core::model::cause::Cause;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{Backend, FrontendSpec, ServicePort, Slice, SliceName, SlicePort, TrafficPolicy};
-use nodelb_core::model::time::Clocks;
 use nodelb_core::snapshot::Snapshot;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 640, affinity: 16, outside: 0, source_ranges: 0 };
@@ -74,7 +74,7 @@ fn known() -> Names {
 #[test]
 fn the_maps_show_the_same_frontends_as_the_daemon() {
     let (snapshot, content) = written(known());
-    let clocks = Clocks { moment: Moment(0), time: nodelb_core::model::time::Time(0) };
+    let clocks = Clocks { moment: Moment(0), time: crate::time::Time(0) };
     for filter in [Filter::default(), Filter::for_service(&"shop/local".parse().expect("valid in a test"))] {
         let reported = reports::frontends(&snapshot, &filter).into_iter();
         let reported: Vec<FrontendRow> = reported.map(|row| FrontendRow::new(row, clocks)).collect();

@@ -1,7 +1,7 @@
 use super::Listed;
 use crate::output::table::Style;
 use crate::rows::{Answer, BackendRow, Backends, Rendered};
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 
 const NOW: Time = Time(1_764_000_260_000);
 

@@ -1,5 +1,5 @@
 use super::{CounterRow, Counters, Rates};
-use nodelb_core::model::time::Time;
+use crate::time::Time;
 
 fn counters(rows: &[(&str, &str, u64, Option<u64>, u64)]) -> Counters {
     let row = |&(service, port, inside, outside, refused): &(&str, &str, u64, Option<u64>, u64)| CounterRow {

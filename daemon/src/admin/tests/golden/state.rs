@@ -1,6 +1,6 @@
 //! The state of the daemon for the golden files: equal each time.
 
-use nodelb_core::model::time::Time;
+use nodelb_report::time::Time;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

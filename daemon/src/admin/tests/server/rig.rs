@@ -1,6 +1,6 @@
 //! A server with an engine behind it, which the test drives.
 
-use nodelb_core::model::time::Time;
+use nodelb_report::time::Time;
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -7,8 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::calendar::utc_millis;
-use super::moment::Moment;
+use nodelb_core::model::moment::Moment;
 
 /// A point in time in milliseconds since 1970. It is `2026-11-20T12:03:04.123Z` in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +75,12 @@ impl<'de> Deserialize<'de> for Time {
         let time: Timestamp = text.parse().map_err(D::Error::custom)?;
         u64::try_from(time.as_millisecond()).map(Self).map_err(D::Error::custom)
     }
+}
+
+/// Formats milliseconds since 1970 as `2026-11-20T12:03:04.123Z`.
+pub fn utc_millis(millis: u64) -> Option<String> {
+    let time = Timestamp::from_millisecond(i64::try_from(millis).ok()?);
+    Some(format!("{:.3}", time.ok()?))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-use super::{Clocks, Time};
-use crate::model::moment::Moment;
+use nodelb_core::model::moment::Moment;
+
+use super::{Clocks, Time, utc_millis};
 
 #[test]
 fn a_time_survives_json() {
@@ -17,4 +18,11 @@ fn moments_become_times_of_day() {
     assert_eq!(clocks.time_of(Moment(59_000)), Time(999_000));
     assert_eq!(clocks.time_of(Moment(61_000)), Time(1_000_000), "a moment in the future counts as now");
     assert_eq!(Time(999_000).age(clocks.time), 1_000);
+}
+
+#[test]
+fn milliseconds_have_three_digits() {
+    assert_eq!(utc_millis(951_782_400_000).as_deref(), Some("2000-02-29T00:00:00.000Z"));
+    assert_eq!(utc_millis(951_782_400_120).as_deref(), Some("2000-02-29T00:00:00.120Z"));
+    assert_eq!(utc_millis(u64::MAX), None);
 }
