@@ -47,7 +47,7 @@ pub async fn run(reads: Reads) {
     loop {
         ticks.tick().await;
         let snapshot = Arc::clone(&reads.snapshot.borrow());
-        recorder.set_node(&snapshot.facts().node().name);
+        recorder.set_node(&snapshot.facts.node().name);
         let problems = match &last {
             Some((checked, problems)) if Weak::ptr_eq(checked, &Arc::downgrade(&snapshot)) => Arc::clone(problems),
             _ => {

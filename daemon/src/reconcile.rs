@@ -380,7 +380,7 @@ impl<D: Datapath> Owner<D> {
         let mut checks = vec![reconcile];
         checks.extend(state.probes.iter().cloned());
         // No reason to mark the node as not ready: connections are translated all the same.
-        let unanswered = self.snapshot.borrow().facts().health_check_port_error(None).map(ToString::to_string);
+        let unanswered = self.snapshot.borrow().facts.health_check_port_error(None).map(ToString::to_string);
         checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
         checks.extend(node_addresses(&self.snapshot.borrow()));
         self.health.send_replace(Arc::new(Health { heartbeat: self.clock.now(), checks }));

@@ -38,7 +38,7 @@ proptest! {
             };
             let usable = |state| rows.iter().filter(of_port).filter(move |row| row.choice != Choice::Refused && row.state == state);
             let selected = |state| usable(state).filter(|row| row.choice == Choice::Selected).count();
-            let check = snapshot.facts().owner(port.0).and_then(|(service, _)| service.health_check.clone());
+            let check = snapshot.facts.owner(port.0).and_then(|(service, _)| service.health_check.clone());
             let [active, terminating, quarantined] =
                 [BackendState::Active, BackendState::Terminating, BackendState::Quarantined].map(|state| usable(state).count());
             prop_assert!(check.is_some() || quarantined == 0, "in quarantine without a check");

@@ -14,7 +14,7 @@ fn offered(host: &Host) -> Vec<String> {
     let mut offered = Vec::new();
     for (id, entry) in snapshot.realised.services.iter() {
         let Some(owner) = snapshot.owners.get(id) else { continue };
-        let Some(drains) = snapshot.facts().drains(&owner.key.service) else { continue };
+        let Some(drains) = snapshot.facts.drains(&owner.key.service) else { continue };
         if snapshot.held().any(|port| port.key == owner.key) {
             continue;
         }

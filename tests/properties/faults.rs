@@ -43,7 +43,7 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
 /// error.
 fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let (held, snapshot) = (host.held(), host.engine.snapshot(host.now));
-    let addresses: Vec<Addr> = snapshot.facts().node().addresses.iter().copied().collect();
+    let addresses: Vec<Addr> = snapshot.facts.node().addresses.iter().copied().collect();
     for to in destinations() {
         let explanation = explanation::explain(&snapshot, to, Client::Host);
         let end = match trace(&held, &guard().nodeport_range, to) {

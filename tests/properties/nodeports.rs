@@ -19,10 +19,10 @@ use crate::world::{changes, destinations, facts, guard, host};
 /// of the NodePort.
 fn is_own_backend(host: &Host, (service, port): (&ServiceName, &str), nodeport: L4Addr) -> bool {
     let snapshot = host.engine.snapshot(host.now);
-    let Some((_, slices)) = snapshot.facts().owner(service) else { return false };
+    let Some((_, slices)) = snapshot.facts.owner(service) else { return false };
     let ports = slices.iter().flat_map(|slice| &slice.ports);
     let mut named = ports.filter(|known| &*known.name == port && known.protocol == nodeport.protocol);
-    let here = &snapshot.facts().node().addresses;
+    let here = &snapshot.facts.node().addresses;
     named.any(|port| port.backends.iter().any(|known| known.port == nodeport.port && here.contains(&known.addr)))
 }
 

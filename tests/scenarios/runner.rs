@@ -397,8 +397,8 @@ impl<W: Environment> Runner<W> {
     fn health_check(&mut self, at: &str) -> Result<String, String> {
         let at: L4Addr = at.parse().map_err(|error| format!("{error}"))?;
         let snapshot = self.host.engine.snapshot(self.host.now);
-        let facts = snapshot.facts();
-        let asked = facts.health_check_ports().by_port();
+        let facts = &snapshot.facts;
+        let asked = facts.health_check_ports.by_port();
         let found = asked.get(&(at.port, at.addr.family())).filter(|_| facts.node().addresses.contains(&at.addr));
         let response = match found {
             Some(Claimants { owner, .. }) => {
@@ -529,14 +529,14 @@ fn parse_client(text: &str) -> Result<Client, String> {
 /// Each healthCheckNodePort with its service and its number of local addresses.
 fn health_check_nodeports(snapshot: &Snapshot) -> String {
     let mut text = String::new();
-    for ((port, family), Claimants { owner, waiting }) in snapshot.facts().health_check_ports().by_port() {
+    for ((port, family), Claimants { owner, waiting }) in snapshot.facts.health_check_ports.by_port() {
         let count = snapshot.local_ready(&owner, family);
         _ = writeln!(text, "{port} over {family}: {owner} has {count} here");
         for name in waiting {
             _ = writeln!(text, "{port} over {family}: {name} waits");
         }
     }
-    if let Some(why) = snapshot.facts().leaving() {
+    if let Some(why) = snapshot.facts.leaving() {
         _ = writeln!(text, "node: {why}");
     }
     if text.is_empty() { "none\n".into() } else { text }

@@ -516,8 +516,8 @@ impl Observer {
     /// The objects that the sources have sent.
     pub(crate) fn objects(&self) -> Objects {
         let snapshot = self.snapshot();
-        let services = snapshot.facts().services_of(Source::Kubernetes);
-        let slices = snapshot.facts().slices_of(Source::Kubernetes);
+        let services = snapshot.facts.services_of(Source::Kubernetes);
+        let slices = snapshot.facts.slices_of(Source::Kubernetes);
         Objects {
             services: services.map(|service| (service.name.to_string(), service.clone())).collect(),
             slices: slices.map(|slice| (format!("{:?}", slice.name), slice.clone())).collect(),

@@ -69,7 +69,7 @@ fn has(rig: &Rig, services: &[&str]) {
 fn is_synced(rig: &Rig, missing: Option<&str>) {
     rig.node.wait(&format!("synced except for {missing:?}"), |observer| {
         let snapshot = observer.snapshot();
-        let facts = snapshot.facts();
+        let facts = &snapshot.facts;
         let found = facts.incomplete(Source::Kubernetes).map(ToString::to_string);
         let is_so = facts.is_synced(Source::Kubernetes) && found.as_deref() == missing;
         if is_so { Ok(()) } else { Err(format!("{found:?}")) }

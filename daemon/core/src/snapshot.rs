@@ -73,10 +73,6 @@ pub enum ChangedServices {
 }
 
 impl Snapshot {
-    pub fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
     /// Whether the maps contain any frontend except the canaries.
     pub fn serves_anything(&self) -> bool {
         self.realised.frontends.len() > CANARIES.len()
@@ -329,10 +325,6 @@ impl Snapshot {
         let entries = self.realised.services.iter().filter(|(id, _)| **id != ServiceId::CANARY);
         let unowned = entries.filter(|(id, _)| !self.owners.contains_key(*id));
         unowned.filter(|(_, entry)| entry.tag.is_none_or(|tag| tag.source == source)).count()
-    }
-
-    pub fn sources(&self) -> impl Iterator<Item = Source> {
-        self.config.sources.iter().copied()
     }
 
     /// The names of the uplinks that the maps should contain and do not.

@@ -89,11 +89,11 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
     exposition.each(&table::BACKENDS, every(&counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
-    let facts = snapshot.facts();
-    exposition.one(&table::DRAINS, facts.all_drains().map(|(_, drains)| drains.len()).sum::<usize>());
-    exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports().len());
-    exposition.one(&table::HEALTH_CHECK_NODE_PORTS_FAILED, facts.health_check_port_errors());
-    exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
+    let facts = &snapshot.facts;
+    exposition.one(&table::DRAINS, facts.drains.iter().map(|(_, drains)| drains.len()).sum::<usize>());
+    exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports.len());
+    exposition.one(&table::HEALTH_CHECK_NODE_PORTS_FAILED, facts.health_check_port_errors.keys().flatten().count());
+    exposition.one(&table::NODEPORTS_BOUND, facts.bound.len());
     exposition.one(&table::NODE_ADDRESSES_UNANSWERED, snapshot.unanswered_node_addrs().count());
 }
 
@@ -138,7 +138,7 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
         }
         *problems.entry(row.source).or_default() += row.problems.len();
     }
-    let facts = snapshot.facts();
+    let facts = &snapshot.facts;
     exposition.each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], facts.is_synced(*source))));
     let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
     exposition.each(&table::SOURCE_PATHS, by_state);

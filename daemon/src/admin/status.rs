@@ -10,7 +10,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
     let (snapshot, apiservers) = (state.snapshot(), state.apiservers());
     let summary = apiservers.pool.is_some().then(|| apiserver(&apiservers, now));
     StatusReport {
-        node: snapshot.facts().node().name.to_string(),
+        node: snapshot.facts.node().name.to_string(),
         version: env!("CARGO_PKG_VERSION").into(),
         time: now.clocks().time,
         uptime_seconds: now.moment.0.saturating_sub(state.started.0) / 1_000,

@@ -331,7 +331,7 @@ impl RunningChecker {
                 Err(CheckFailure { outcome, ..failure })
             }
             answer => {
-                if is_local(self.checker.owner.snapshot.borrow().facts().node(), open.addr) {
+                if is_local(self.checker.owner.snapshot.borrow().facts.node(), open.addr) {
                     self.routes.leave(target);
                 } else {
                     self.routes.note(target, family, open.asked);

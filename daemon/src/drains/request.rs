@@ -68,8 +68,8 @@ pub(super) fn with_drain(
     (service, backend): (&ServiceName, Drained),
     (drain, is_forced): (Drain, bool),
 ) -> Result<Drains, Refusal> {
-    if snapshot.facts().owner(service).is_none() {
-        let names: Vec<String> = snapshot.facts().names().map(ToString::to_string).collect();
+    if snapshot.facts.owner(service).is_none() {
+        let names: Vec<String> = snapshot.facts.names().map(ToString::to_string).collect();
         let wanted = service.to_string();
         let hint = nearest(names.iter().map(String::as_str), &wanted)
             .map_or_else(|| "see `nodelb services`".into(), |name| format!("did you mean {name}?"));

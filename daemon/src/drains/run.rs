@@ -200,7 +200,7 @@ impl Drainer {
         let applied = async {
             self.owner.changes.send(vec![Change::Drains(service.clone(), drains, Some(cause))]).await.ok()?;
             let is_applied =
-                |snapshot: &Snapshot| snapshot.facts().drains(service) == wanted.as_ref() && is_done(snapshot);
+                |snapshot: &Snapshot| snapshot.facts.drains(service) == wanted.as_ref() && is_done(snapshot);
             snapshot.wait_for(|snapshot| is_applied(snapshot)).await.ok().map(drop)
         };
         match timeout(APPLY_TIME, applied).await {
@@ -216,8 +216,8 @@ impl Drainer {
         let is_late = self.started.elapsed() >= SYNC_TIME;
         let snapshot = self.owner.snapshot.borrow().clone();
         let is_known = |service: &ServiceName| {
-            let owner = snapshot.facts().owner(service);
-            owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source))
+            let owner = snapshot.facts.owner(service);
+            owner.is_some_and(|(service, _)| snapshot.facts.is_synced(service.source))
         };
         let now = unix_seconds(SystemTime::now());
         let ended = end_over(&mut self.all, now, |service| is_late || is_known(service));

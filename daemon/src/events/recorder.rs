@@ -72,7 +72,7 @@ pub(super) struct Problems {
 impl Problems {
     pub(super) fn of_snapshot(snapshot: &Snapshot) -> Self {
         let of_kubernetes = |name: &_| {
-            let owner = snapshot.facts().owner(name);
+            let owner = snapshot.facts.owner(name);
             owner.is_some_and(|(service, _)| service.source == Source::Kubernetes)
         };
         let empty: BTreeSet<&PortKey> = snapshot.empty_ports().map(AsRef::as_ref).collect();

@@ -73,7 +73,7 @@ impl View {
 
 /// Whether every source is synced, or at least services from before are served.
 fn serves(snapshot: &Snapshot) -> bool {
-    snapshot.facts().is_synced(Source::Kubernetes) || snapshot.serves_anything()
+    snapshot.facts.is_synced(Source::Kubernetes) || snapshot.serves_anything()
 }
 
 /// The limits for clients.

@@ -60,7 +60,7 @@ fn answer(view: &View, path: &str) -> HealthAnswer {
     let snapshot = view.snapshot();
     let status = view.status(&snapshot);
     match path {
-        "/healthz" => reported(status, Some(snapshot.facts().leaving().is_none())),
+        "/healthz" => reported(status, Some(snapshot.facts.leaving().is_none())),
         "/livez" => reported(status, None),
         _ => HealthAnswer::not_found(status.now),
     }

@@ -98,7 +98,7 @@ impl Servers {
     /// Processes a new snapshot, which usually changes nothing relevant here.
     fn refresh(&mut self) {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
-        let (ports, addresses) = (snapshot.facts().health_check_ports(), addresses(snapshot.facts()));
+        let (ports, addresses) = (&snapshot.facts.health_check_ports, addresses(&snapshot.facts));
         if !self.seen.as_ref().is_some_and(|(known, at)| known.is_same(ports) && *at == addresses) {
             self.plan = Plan::new(ports, &addresses);
             self.seen = Some((ports.clone(), addresses));

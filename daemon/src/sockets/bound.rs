@@ -102,7 +102,7 @@ impl BoundPorts {
 type Served = (MapState, Translation);
 
 fn served(snapshot: &Snapshot) -> Served {
-    (nodeports(snapshot), snapshot.facts().translation)
+    (nodeports(snapshot), snapshot.facts.translation)
 }
 
 /// Returns the NodePorts that are served and protected, and the addresses that serve them. A NodePort that an earlier

@@ -10,11 +10,9 @@ use super::event_recorder::Context;
 use super::{Engine, Round};
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
-use crate::model::addr::{Addr, L4Addr, Protocol};
+use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
-use crate::state::entries::{
-    CANARIES, EntryKey, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId,
-};
+use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
 use crate::state::status::Status;
 
@@ -239,38 +237,28 @@ impl Engine {
                 }
             }
             let error = result.err();
-            match op {
-                MapOp::PutNodeAddr(addr) => self.report_node_addr(*addr, error.as_ref()),
-                MapOp::PutUplink(index, _) => self.report_uplink(*index, error.as_ref()),
+            let text = error.as_ref().map(|error| Arc::from(error.to_string()));
+            let had_failed = self.failures.note(op, error);
+            match (op, text) {
+                (MapOp::PutNodeAddr(addr), Some(text)) if !had_failed => self.round.unanswered.push((*addr, text)),
+                (MapOp::PutNodeAddr(addr), None) if had_failed => self.round.answered.push(*addr),
+                (MapOp::PutUplink(index, _), Some(text)) if !had_failed => {
+                    self.round.refused_uplinks.push((self.uplink_name(*index), text));
+                }
+                (MapOp::PutUplink(index, _), None) if had_failed => {
+                    self.round.accepted_uplinks.push(self.uplink_name(*index));
+                }
                 _ => {}
             }
-            self.failures.note(op, error);
         }
         if let Some(unapplied) = &mut self.unapplied {
             unapplied.extend(ops);
         }
     }
 
-    /// Reports the result for an address that should answer NodePorts, if it differs from the previous result.
-    fn report_node_addr(&mut self, addr: Addr, error: Option<&MapError>) {
-        match (error, self.failures.get(EntryKey::NodeAddress(addr)).is_some()) {
-            (Some(error), false) => self.round.unanswered.push((addr, error.to_string().into())),
-            (None, true) => self.round.answered.push(addr),
-            (Some(_), true) | (None, false) => {}
-        }
-    }
-
-    /// Reports the result for an uplink, if it differs from the previous result.
-    fn report_uplink(&mut self, index: u32, error: Option<&MapError>) {
-        let name = || {
-            let uplink = self.table.uplinks.iter().find(|uplink| uplink.ifindex == index);
-            uplink.map_or_else(|| format!("device {index}").into(), |uplink| Arc::clone(&uplink.name))
-        };
-        match (error, self.failures.get(EntryKey::Uplink(index)).is_some()) {
-            (Some(error), false) => self.round.refused_uplinks.push((name(), error.to_string().into())),
-            (None, true) => self.round.accepted_uplinks.push(name()),
-            (Some(_), true) | (None, false) => {}
-        }
+    fn uplink_name(&self, index: u32) -> Arc<str> {
+        let uplink = self.table.uplinks.iter().find(|uplink| uplink.ifindex == index);
+        uplink.map_or_else(|| format!("device {index}").into(), |uplink| Arc::clone(&uplink.name))
     }
 
     /// Records that sockets may have become stale because of this change to the maps.

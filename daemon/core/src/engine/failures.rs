@@ -62,19 +62,17 @@ impl Failures {
         self.by_entry.range(key(SourceRange::FIRST)..=key(SourceRange::LAST)).next().map(|(_, error)| error)
     }
 
-    /// Records the result of the operation.
-    pub(super) fn note(&mut self, op: &MapOp, error: Option<MapError>) {
+    /// Records the result of the operation. Returns whether the previous one had failed.
+    pub(super) fn note(&mut self, op: &MapOp, error: Option<MapError>) -> bool {
         match error {
-            Some(error) => _ = self.by_entry.insert(op.key(), error),
+            Some(error) => self.by_entry.insert(op.key(), error).is_some(),
             None => self.forget(op.key()),
         }
     }
 
     /// A removal copies the part that is shared with readers, so it is not done without need.
-    fn forget(&mut self, key: EntryKey) {
-        if self.by_entry.contains_key(&key) {
-            self.by_entry.remove(&key);
-        }
+    fn forget(&mut self, key: EntryKey) -> bool {
+        self.by_entry.contains_key(&key) && self.by_entry.remove(&key).is_some()
     }
 
     /// The time of the next attempt, if anything failed or waits.
@@ -127,6 +125,6 @@ impl Failures {
         let ranges =
             self.by_entry.range(EntryKey::SourceRange(ServiceId(0), SourceRange::FIRST)..).map(|(key, _)| *key);
         let settled: Vec<EntryKey> = failed.chain(ranges).filter(|key| desired.agrees(realised, *key)).collect();
-        settled.into_iter().for_each(|key| self.forget(key));
+        settled.into_iter().for_each(|key| _ = self.forget(key));
     }
 }

@@ -28,35 +28,41 @@ pub struct ServiceIds {
     fresh: usize,
     /// The ids in the maps at the start. They are assigned again only through `released`, never as new ones.
     seeded: BTreeSet<ServiceId>,
-    /// The ids among them that no service has claimed yet, with the addresses that point at each.
-    orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>>,
+    /// The ids among them that no service has claimed yet.
+    orphans: BTreeMap<ServiceId, Orphan>,
     /// `orphans` by address, where a service finds its previous id.
     orphan_of: BTreeMap<L4Addr, ServiceId>,
-    /// The owners of the orphans that record one. The others were written by an earlier nodelb.
-    tags: BTreeMap<ServiceId, OwnerTag>,
     /// The orphans that no address points at, by service and port of their owners. Such an entry waits for an address
     /// that another service has.
     without_address: BTreeMap<(u32, u32), ServiceId>,
 }
 
+#[derive(Clone, Debug, Default)]
+struct Orphan {
+    /// The owner; `None` if an earlier nodelb wrote the entry.
+    tag: Option<OwnerTag>,
+    /// The addresses that point at the id.
+    addresses: BTreeSet<L4Addr>,
+}
+
 impl ServiceIds {
     /// Creates the ids for a `services` map of `limit` entries with this content. Id 0 is the canary's.
     pub fn new(limit: u32, realised: &Realised) -> Self {
-        let mut orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>> =
-            realised.services.keys().map(|id| (*id, BTreeSet::new())).collect();
+        let mut orphans: BTreeMap<ServiceId, Orphan> = BTreeMap::new();
+        for (id, entry) in &realised.services {
+            orphans.insert(*id, Orphan { tag: entry.tag, addresses: BTreeSet::new() });
+        }
         for (address, entry) in &realised.frontends {
-            orphans.entry(entry.service).or_default().insert(*address);
+            orphans.entry(entry.service).or_default().addresses.insert(*address);
         }
         orphans.remove(&ServiceId::CANARY);
-        let orphan_of = orphans.iter().flat_map(|(id, addresses)| addresses.iter().map(|a| (*a, *id))).collect();
+        let orphan_of = orphans.iter().flat_map(|(id, orphan)| orphan.addresses.iter().map(|a| (*a, *id))).collect();
         let seeded = orphans.keys().copied().collect();
-        let tags: BTreeMap<_, _> =
-            orphans.keys().filter_map(|id| Some((*id, realised.services.get(id)?.tag?))).collect();
-        let has_no_address = |id: &ServiceId| orphans.get(id).is_some_and(BTreeSet::is_empty);
-        let without_address = tags.iter().filter(|(id, _)| has_no_address(id));
-        let without_address = without_address.map(|(id, tag)| ((tag.service, tag.port), *id)).collect();
+        let without_address = orphans.iter().filter(|(_, orphan)| orphan.addresses.is_empty());
+        let port = |(id, orphan): (&ServiceId, &Orphan)| orphan.tag.map(|tag| ((tag.service, tag.port), *id));
+        let without_address = without_address.filter_map(port).collect();
         let (in_use, released) = (HashSet::default(), VecDeque::new());
-        Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, tags, without_address }
+        Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, without_address }
     }
 
     /// Assigns an id to the service port with this tag and these addresses: the id that the maps already have for it,
@@ -74,10 +80,10 @@ impl ServiceIds {
         if self.orphans.is_empty() {
             return None;
         }
-        let is_own = |id: &ServiceId| match (self.tags.get(id), self.orphans.get(id)) {
-            (_, None) => false,
-            (Some(known), Some(_)) => known.is_of_port(tag),
-            (None, Some(pointing)) => pointing.iter().all(|address| addresses.contains(address)),
+        let is_own = |id: &ServiceId| match self.orphans.get(id) {
+            None => false,
+            Some(Orphan { tag: Some(known), .. }) => known.is_of_port(tag),
+            Some(orphan) => orphan.addresses.iter().all(|address| addresses.contains(address)),
         };
         let mut pointed_at = addresses.iter().filter_map(|address| self.orphan_of.get(address)).copied();
         let without_address = || self.without_address.get(&(tag.service, tag.port)).copied().filter(is_own);
@@ -130,18 +136,18 @@ impl ServiceIds {
     /// The ids that were in the maps at the start and that no service has claimed, each with the source of its owner if
     /// the entry records it.
     pub fn orphans(&self) -> impl Iterator<Item = (ServiceId, Option<Source>)> {
-        self.orphans.keys().map(|id| (*id, self.tags.get(id).map(|tag| tag.source)))
+        self.orphans.iter().map(|(id, orphan)| (*id, orphan.tag.map(|tag| tag.source)))
     }
 
     /// The source of the owner of such an unclaimed id. The outer `None` means that the id is none of them, the inner
     /// one that the entry does not record its source.
     pub fn orphan(&self, id: ServiceId) -> Option<Option<Source>> {
-        self.orphans.contains_key(&id).then(|| self.tags.get(&id).map(|tag| tag.source))
+        self.orphans.get(&id).map(|orphan| orphan.tag.map(|tag| tag.source))
     }
 
     /// The owner of such an unclaimed id, if the entry records it.
     pub fn orphan_tag(&self, id: ServiceId) -> Option<OwnerTag> {
-        self.tags.get(&id).copied().filter(|_| self.orphans.contains_key(&id))
+        self.orphans.get(&id)?.tag
     }
 
     /// Removes and returns the orphans that are to be deleted. They stay in use, without a service, until they are
@@ -152,7 +158,6 @@ impl ServiceIds {
         self.orphans.retain(|id, _| !gone.contains(id));
         if self.orphans.is_empty() {
             self.orphan_of.clear();
-            self.tags.clear();
             self.without_address.clear();
         }
         self.in_use.extend(&gone);

@@ -24,16 +24,24 @@ pub struct Facts {
     pub(super) node: Arc<NodeFacts>,
     /// The last report of Kubernetes. It is kept when the Node is removed.
     pub(super) node_object: Option<Arc<NodeObject>>,
-    pub(super) is_node_missing: bool,
-    node_missing_since: Option<Moment>,
-    pub(super) health_check_ports: HealthCheckPorts,
-    pub(super) health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
+    /// Whether Kubernetes has reported that there is no such Node.
+    pub is_node_missing: bool,
+    /// The time of the first round since that report.
+    pub node_missing_since: Option<Moment>,
+    /// The services with a port where load balancers check for local backends of this node.
+    pub health_check_ports: HealthCheckPorts,
+    /// Why load balancers get no answer: for a service, or for the node.
+    pub health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
     /// The services that request health checks, each as the description that takes precedence.
-    pub(super) checked: OrdMap<ServiceName, Arc<Service>>,
-    pub(super) quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
-    pub(super) drains: OrdMap<ServiceName, Arc<Drains>>,
-    pub(super) bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
-    bound_since: Arc<BTreeMap<L4Addr, Moment>>,
+    pub checked: OrdMap<ServiceName, Arc<Service>>,
+    /// See [`Self::quarantine`].
+    pub quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
+    /// See [`Self::drains`].
+    pub drains: OrdMap<ServiceName, Arc<Drains>>,
+    /// The NodePorts that processes of this node have bound, under their frontend addresses, each with the process.
+    pub bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
+    /// The time of the first round since a process has bound the NodePort.
+    pub bound_since: Arc<BTreeMap<L4Addr, Moment>>,
     pub(super) synced: BTreeMap<Source, Option<Arc<str>>>,
     /// The last [`crate::change::Change::Unread`].
     pub(super) unread: Arc<BTreeSet<Arc<str>>>,
@@ -111,16 +119,6 @@ impl Facts {
         self.node_object().and_then(|object| object.leaving.as_deref())
     }
 
-    /// Whether Kubernetes has reported that there is no such Node.
-    pub fn is_node_missing(&self) -> bool {
-        self.is_node_missing
-    }
-
-    /// The time of the first round since that report.
-    pub fn node_missing_since(&self) -> Option<Moment> {
-        self.node_missing_since
-    }
-
     /// Notes when conditions that readers ask for have begun.
     pub(super) fn note_time(&mut self, now: Moment) {
         self.node_missing_since = self.is_node_missing.then(|| self.node_missing_since.unwrap_or(now));
@@ -130,24 +128,9 @@ impl Facts {
         }
     }
 
-    /// The services with a port where load balancers check for local backends of this node.
-    pub fn health_check_ports(&self) -> &HealthCheckPorts {
-        &self.health_check_ports
-    }
-
     /// The reason why load balancers get no answer, see [`Change::HealthCheckPortError`].
     pub fn health_check_port_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
         self.health_check_port_errors.get(&of.cloned())
-    }
-
-    /// The number of services that cannot answer at their health-check port.
-    pub fn health_check_port_errors(&self) -> usize {
-        self.health_check_port_errors.keys().flatten().count()
-    }
-
-    /// Every reason why load balancers get no answer: for a service, or for the node.
-    pub fn all_health_check_port_errors(&self) -> impl Iterator<Item = (Option<&ServiceName>, &Arc<str>)> {
-        self.health_check_port_errors.iter().map(|(of, error)| (of.as_ref(), error))
     }
 
     /// Whether Kubernetes has reported anything about this node, including that there is no such Node.
@@ -158,11 +141,6 @@ impl Facts {
     /// The addresses that answer NodePorts.
     pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
         node::answering(&self.node, self.node_object())
-    }
-
-    /// The description of the service that takes precedence; `None` if it requests no health checks.
-    pub fn checked(&self, name: &ServiceName) -> Option<&Arc<Service>> {
-        self.checked.get(name)
     }
 
     /// The backends of the service that nodelb's own health checks reported as unhealthy. A report stays, even if the
@@ -180,36 +158,6 @@ impl Facts {
     /// These facts, if these were the drains of the service.
     pub fn with_drains(&self, name: &ServiceName, drains: Drains) -> Self {
         Self { drains: self.drains.update(name.clone(), Arc::new(drains)), ..self.clone() }
-    }
-
-    /// The drains of all services, by name.
-    pub fn all_drains(&self) -> impl Iterator<Item = (&ServiceName, &Drains)> {
-        self.drains.iter().map(|(name, drains)| (name, &**drains))
-    }
-
-    /// The process of this node that has bound the NodePort with this frontend address, if any.
-    pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
-        self.bound.get(&nodeport)
-    }
-
-    /// The NodePorts that processes of this node have bound, each with the process.
-    pub fn all_bound(&self) -> impl Iterator<Item = (&L4Addr, &Arc<str>)> {
-        self.bound.iter()
-    }
-
-    /// The time of the first round since a process has bound the NodePort.
-    pub fn bound_since(&self, nodeport: L4Addr) -> Option<Moment> {
-        self.bound_since.get(&nodeport).copied()
-    }
-
-    /// The services with backends that nodelb's own health checks reported as unhealthy.
-    pub fn quarantined(&self) -> impl Iterator<Item = &ServiceName> {
-        self.quarantine.keys()
-    }
-
-    /// The number of NodePorts that processes of this node have bound.
-    pub fn bound_len(&self) -> usize {
-        self.bound.len()
     }
 
     /// The addresses where apiservers are known to listen.

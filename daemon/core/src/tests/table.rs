@@ -201,7 +201,7 @@ fn a_service_is_checked_while_the_description_that_counts_asks_for_it() {
     let mut table = Table::default();
     let mut is_checked_after = |change| {
         table.apply(change);
-        let checked = table.checked(&name("a/s"));
+        let checked = table.checked.get(&name("a/s"));
         assert!(checked.is_none_or(|service| Arc::ptr_eq(service, table.owner(&name("a/s")).expect("described").0)));
         checked.is_some()
     };
@@ -308,7 +308,7 @@ fn a_report_about_bound_nodeports_makes_nothing_dirty_and_replaces_the_previous_
     let mut table = Table::default();
     let at = "0.0.0.0:30080/TCP".parse().expect("valid in a test");
     assert_eq!(table.apply(Change::Bound(BTreeMap::from([(at, "a process".into())]))), Effect::None);
-    assert_eq!((table.bound(at).map(AsRef::as_ref), table.bound_len()), (Some("a process"), 1));
+    assert_eq!((table.bound.get(&at).map(AsRef::as_ref), table.bound.len()), (Some("a process"), 1));
     assert_eq!(table.apply(Change::Bound(BTreeMap::new())), Effect::None);
-    assert_eq!((table.bound(at), table.bound_len()), (None, 0));
+    assert_eq!((table.bound.get(&at), table.bound.len()), (None, 0));
 }

@@ -140,7 +140,7 @@ impl Live {
         let mut suspects = Vec::new();
         let scopes = of.map_or_else(|| self.selection.scopes(), |service| self.selection.scopes_of(service));
         for scope in &scopes {
-            let mut list = List::new(scope, before.facts(), of.is_some());
+            let mut list = List::new(scope, &before.facts, of.is_some());
             self.read(session, &mut list).await?;
             rows.append(&mut list.notices);
             suspects.append(&mut list.end());
@@ -151,7 +151,7 @@ impl Live {
         // A watch may deliver a change later than a list. Only differences that still exist after this delay count.
         sleep(self.timeouts.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
-        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, known_models(&Scope::all(kind), now.facts()))));
+        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, known_models(&Scope::all(kind), &now.facts))));
         let at = session.link.at();
         let more = suspects.len().saturating_sub(MAX_REPORTED);
         let judged = |suspect: &Suspect| suspect.judge(known.get(&suspect.kind)?.get(&suspect.key), at);

@@ -87,7 +87,7 @@ pub struct Followed {
 impl Followed {
     /// Publishes what the snapshot contains, if it differs.
     pub fn publish(snapshot: &Snapshot, to: &watch::Sender<Self>) {
-        let facts = snapshot.facts();
+        let facts = &snapshot.facts;
         to.send_if_modified(|known| {
             let is_same = known.node == facts.node().name && known.apiserver_slices.iter().eq(facts.apiserver_slices());
             if !is_same {

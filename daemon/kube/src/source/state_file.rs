@@ -134,13 +134,13 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
     state_file::replace(path, &path.with_extension("new"), |file| {
         let mut writer = BufWriter::with_capacity(64 << 10, file);
-        let facts = snapshot.facts();
+        let facts = &snapshot.facts;
         let header = Header { form: FORM, clusters: clusters.to_vec(), node: facts.node().name.to_string() };
         write_line(&mut writer, &header)?;
         if let Some(node) = facts.node_object() {
             write_line(&mut writer, &Line::NodeObject(Some(node)))?;
         }
-        if facts.is_node_missing() {
+        if facts.is_node_missing {
             write_line(&mut writer, &Line::NodeObject(None))?;
         }
         let remembered = snapshot.remembered();
@@ -359,7 +359,7 @@ impl Saver {
     /// Whether the file may be replaced: the source is synced, or everything in the file was recalled and the cluster is
     /// known.
     fn has_everything(&self) -> bool {
-        let is_synced = self.snapshot.borrow().facts().is_synced(Source::Kubernetes);
+        let is_synced = self.snapshot.borrow().facts.is_synced(Source::Kubernetes);
         is_synced || self.has_recalled && !self.clusters.is_empty()
     }
 

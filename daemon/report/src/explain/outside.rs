@@ -32,7 +32,7 @@ pub(crate) fn access_as_before(snapshot: &Snapshot, address: L4Addr) -> OutsideA
 
 /// Whether clients outside the node are served at an address for them.
 fn access_now(snapshot: &Snapshot) -> OutsideAccess {
-    match snapshot.facts().translation {
+    match snapshot.facts.translation {
         Translation::On => OutsideAccess::Served,
         Translation::Draining => OutsideAccess::Draining,
         Translation::Off => OutsideAccess::Off,

@@ -81,7 +81,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     flags.extend(source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")));
     let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
     let unused = || is_empty.then(|| unused_text_of(snapshot, &claim.key)).flatten();
-    let bound = || snapshot.facts.bound(address).filter(|_| is_owner).map(ToString::to_string);
+    let bound = || snapshot.facts.bound.get(&address).filter(|_| is_owner).map(ToString::to_string);
     FrontendReport {
         address,
         kind: claim.kind,
@@ -152,7 +152,7 @@ pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<Str
 
 /// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
-    checks_of(snapshot, snapshot.facts.checked(name)?)
+    checks_of(snapshot, snapshot.facts.checked.get(name)?)
 }
 
 /// [`checks`] of this description.

@@ -69,9 +69,9 @@ fn apiserver(observed: &Observed, found: &mut Vec<Problem>) {
     let why = state.problem.as_deref().unwrap_or("no API server has responded yet");
     let mut problem = Problem::new(Reason::NoApiserver, "kubernetes", format!("no API server in use: {why}"));
     problem.since = state.last_response;
-    let facts = observed.snapshot.facts();
-    let mut unsynced = observed.snapshot.sources().filter(|source| !facts.is_synced(*source)).peekable();
-    if unsynced.peek().is_some() && unsynced.all(|source| source == Source::Kubernetes) {
+    let facts = &observed.snapshot.facts;
+    let mut unsynced = observed.snapshot.config.sources.iter().filter(|source| !facts.is_synced(**source)).peekable();
+    if unsynced.peek().is_some() && unsynced.all(|source| *source == Source::Kubernetes) {
         let explained = found.iter().position(|problem| problem.reason == Reason::NotSynced);
         problem.blocks_readiness = explained.map(|at| found.remove(at)).is_some_and(|it| it.blocks_readiness);
     }
@@ -128,18 +128,18 @@ fn stale(report: &SourceReport, object: String, observed: &Observed) -> Option<P
 
 fn node(observed: &Observed, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
-    let facts = snapshot.facts();
-    if facts.is_node_missing() {
+    let facts = &snapshot.facts;
+    if facts.is_node_missing {
         let cause = "Kubernetes has no Node of this name: load balancers stop sending traffic here; set node.name if \
                      this node has another name, or kubernetes.node-object to false if it has no kubelet";
-        let since = facts.node_missing_since().map(|since| observed.clocks.time_of(since));
+        let since = facts.node_missing_since.map(|since| observed.clocks.time_of(since));
         found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause).since(since));
     }
-    for (address, process) in facts.all_bound() {
+    for (address, process) in &*facts.bound {
         // Without its owner's name, the command that shows more would not know what it is about.
         let owner = snapshot.rows.get(address).and_then(|row| row.owner());
         let object = owner.map_or_else(|| address.to_string(), |(claim, _)| claim.key.service.to_string());
-        let since = facts.bound_since(*address).map(|since| observed.clocks.time_of(since));
+        let since = facts.bound_since.get(address).map(|since| observed.clocks.time_of(*since));
         let problem = Problem::new(Reason::NodePortBound, object, format!("{address}: {process}")).since(since);
         found.push(if owner.is_some() { problem } else { Problem { command: "nodelb frontends".into(), ..problem } });
     }
@@ -151,8 +151,8 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = "the kernel maps do not contain this device: backends beyond it cannot be reached from outside";
         found.push(Problem::new(Reason::ReconcileFailing, device, cause));
     }
-    for (service, error) in facts.all_health_check_port_errors() {
-        let object = service.map_or_else(|| "healthz".to_owned(), ToString::to_string);
+    for (service, error) in &facts.health_check_port_errors {
+        let object = service.as_ref().map_or_else(|| "healthz".to_owned(), ToString::to_string);
         let problem = Problem::new(Reason::HealthCheckPortClosed, object, &**error);
         // kube-proxy answers as long as it runs, and nodelb tries again every second.
         let severity = if observed.has_other_proxy { Severity::Notice } else { problem.severity };

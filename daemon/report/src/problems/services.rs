@@ -97,8 +97,8 @@ fn takes_effect(snapshot: &Snapshot, key: &PortKey, degraded: &Degraded) -> bool
         Some(snapshot.status_of(row, own, address).status)
     };
     let statuses: Vec<Status> = snapshot.addresses_of(&key.service).into_iter().filter_map(status).collect();
-    let owner = snapshot.facts().owner(&key.service);
-    if owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source)) {
+    let owner = snapshot.facts.owner(&key.service);
+    if owner.is_some_and(|(service, _)| snapshot.facts.is_synced(service.source)) {
         return statuses.is_empty() || statuses.iter().any(|it| !matches!(it, Status::Kept | Status::Pending));
     }
     statuses.contains(&degraded.status)
@@ -106,7 +106,7 @@ fn takes_effect(snapshot: &Snapshot, key: &PortKey, degraded: &Degraded) -> bool
 
 fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: &Degraded) -> Problem {
     let name = &key.service;
-    let origin = || snapshot.facts().owner(name).map(|(service, _)| Arc::clone(&service.origin.object));
+    let origin = || snapshot.facts.owner(name).map(|(service, _)| Arc::clone(&service.origin.object));
     let unready = || unmatched(snapshot, key).or_else(|| unready(snapshot, key));
     let why = || snapshot.source_problem(name).or_else(unready);
     let unused = reports::unused_text(snapshot, name);
@@ -123,7 +123,7 @@ fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: 
 
 /// Slices that have backends, but not for the port; `None` if there are none, or the port has backends.
 fn unmatched(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
-    let (_, slices) = snapshot.facts().owner(&key.service)?;
+    let (_, slices) = snapshot.facts.owner(&key.service)?;
     let ports = slices.iter().flat_map(|slice| &slice.ports).filter(|port| !port.backends.is_empty());
     let mut others = BTreeSet::new();
     for port in ports {
@@ -166,7 +166,7 @@ fn changed(cause: &Cause) -> String {
 
 /// Formats as ` on port http/TCP/IPv4`, unless all ports of the service are concerned.
 fn part(snapshot: &Snapshot, name: &ServiceName, ports: &[(&Arc<PortKey>, &Arc<Degraded>)]) -> String {
-    let all = snapshot.facts().owner(name).map_or(0, |(service, _)| reports::port_keys(service).len());
+    let all = snapshot.facts.owner(name).map_or(0, |(service, _)| reports::port_keys(service).len());
     if ports.len() >= all {
         return String::new();
     }
@@ -311,7 +311,7 @@ fn separate(concerned: Unserved, effects: &Effects<'_>, found: &mut Vec<Problem>
 /// Services that two sources describe, those with health checks that cannot be made, and those that wait for a load
 /// balancer.
 fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
-    let facts = observed.snapshot.facts();
+    let facts = &observed.snapshot.facts;
     for name in &observed.summary.descriptions {
         for service in facts.claims(name).iter().skip(1) {
             if let Some(cause) = reports::shadowed(&observed.snapshot, service) {
@@ -340,7 +340,7 @@ fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Prob
 fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
     let since = last_changes_by_checks(observed);
-    for name in snapshot.facts().quarantined() {
+    for name in snapshot.facts.quarantine.keys() {
         let backends = reports::backends(snapshot, &Filter::for_service(name));
         let mut failed = backends.iter().filter(|row| row.state == BackendState::Quarantined).peekable();
         let Some(first) = failed.peek().copied() else { continue };
@@ -361,9 +361,9 @@ fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
 
 /// When health checks changed the services last, or else when anything did.
 fn last_changes_by_checks(observed: &Observed) -> BTreeMap<&ServiceName, Time> {
-    let facts = observed.snapshot.facts();
+    let facts = &observed.snapshot.facts;
     let (mut by_checks, mut by_any) = (BTreeMap::new(), BTreeMap::new());
-    if facts.quarantined().next().is_none() {
+    if facts.quarantine.keys().next().is_none() {
         return by_any;
     }
     for record in observed.history.latest_first() {
@@ -382,7 +382,7 @@ fn last_changes_by_checks(observed: &Observed) -> BTreeMap<&ServiceName, Time> {
 
 /// Services with drains, also those of backends that no source reports now.
 fn drained(observed: &Observed, found: &mut Vec<Problem>) {
-    for (name, drains) in observed.snapshot.facts().all_drains() {
+    for (name, drains) in observed.snapshot.facts.drains.iter() {
         let Some((first, drain)) = drains.first_key_value() else { continue };
         let more = if drains.len() > 1 { format!(" (and {} more)", drains.len() - 1) } else { String::new() };
         let since = drains.values().map(|drain| drain.since).max().map(Time::from_seconds);

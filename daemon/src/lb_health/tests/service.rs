@@ -138,7 +138,7 @@ async fn a_plan_has_each_port_at_each_address_of_its_family() {
     let snapshot = world.entry.view.snapshot.borrow().clone();
     let addresses: BTreeSet<Addr> =
         ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|addr| addr.parse().expect("an address")).into();
-    let plan = Plan::new(snapshot.facts().health_check_ports(), &addresses);
+    let plan = Plan::new(&snapshot.facts.health_check_ports, &addresses);
     let listeners: Vec<String> = plan.listeners.keys().map(ToString::to_string).collect();
     assert_eq!(listeners, ["192.0.2.1:31000", "192.0.2.2:31000"]);
 }
