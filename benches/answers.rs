@@ -10,8 +10,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::filter::Filter;
 use nodelb_report::explain::summary::Summary;
+use nodelb_report::filter::Filter;
 use nodelb_report::output::table::Style;
 use nodelb_report::problems::{self, Observed};
 use nodelb_report::rows::{Rendered, listed};

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::BackendState;
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use proptest::prelude::*;
 
 use crate::cases;

@@ -2,11 +2,11 @@
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::trace::{self, Verdict};
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
+use nodelb_report::filter::Filter;
 use proptest::prelude::*;
 
 use crate::cases;

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
@@ -15,6 +14,7 @@ use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -2,13 +2,13 @@
 //! nodelb listens on. This module derives the protected ports independently, from the sources alone.
 
 use nodelb_core::change::Change;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_model::sockets::refuses_bind;
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use proptest::prelude::*;
 
 use crate::cases;

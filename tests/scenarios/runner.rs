@@ -10,7 +10,6 @@ use nodelb::files::merge::{Merged, merge};
 use nodelb::files::{FileContent, parse};
 use nodelb_core::change::Change;
 use nodelb_core::engine::AddressConflict;
-use nodelb_core::filter::Filter;
 use nodelb_core::history::Event;
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
@@ -22,7 +21,9 @@ use nodelb_core::state::entries::{MapOp, MapState, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
 use nodelb_core::trace::{Verdict, taken_nodeports, trace};
 use nodelb_model::sockets::refuses_bind;
+use nodelb_report::explain::history::select;
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Rendered, listed};
 use nodelb_report::time::Clocks;
@@ -434,7 +435,7 @@ impl<W: Environment> Runner<W> {
     /// The records of the flight recorder, without times.
     fn history(&self, service: Option<ServiceName>) -> String {
         let filter = Filter { service, ..Filter::default() };
-        let records = self.host.history.select(&filter, &BTreeSet::new());
+        let records = select(&self.host.history, &filter, &BTreeSet::new());
         let mut text = String::new();
         for record in records {
             let event = &record.event;

@@ -432,7 +432,7 @@ impl Engine {
         EngineSizes {
             services: self.compiled.len(),
             slices: self.table.slice_count(),
-            quarantined: self.table.quarantine_count(),
+            quarantined: self.table.quarantine.len(),
             rows: self.rows.len(),
             service_ids: self.ids.used(),
             id_owners: self.owners.len(),

@@ -2,13 +2,11 @@
 //! them. It is bounded for each service and in total. A reader's copy costs a few reference counts. The engine decides
 //! which changes become an [`Event`] (`engine/event_recorder.rs`); the daemon preserves records over a restart.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::filter::Filter;
-use crate::model::addr::{Addr, L4Addr};
 use crate::model::service::ServiceName;
 
 mod event;
@@ -105,12 +103,10 @@ impl History {
 
     /// The time of the first attempt to write an entry that the maps accepted only now.
     fn tried_at(&self, event: &Event) -> Option<u64> {
-        let port = event.port.as_ref()?;
-        let sequences = self.by_service.get(&port.service)?;
-        let of_port = |sequence: &u64| self.records.get(sequence).filter(|record| record.event.port == event.port);
+        let earlier = self.of_service(&event.port.as_ref()?.service).rev();
+        let of_port = earlier.filter(|record| record.event.port == event.port && !record.is_from_before);
         let waits = |record: &&Arc<Record>| matches!(record.event.kernel, Kernel::Failed(_) | Kernel::Deferred);
-        let waiting = sequences.iter().rev().filter_map(of_port).filter(|record| !record.is_from_before);
-        waiting.take_while(waits).last().map(|record| record.at)
+        of_port.take_while(waits).last().map(|record| record.at)
     }
 
     /// Every record after the one with this number, oldest first. A reader that passes the number of the last record it
@@ -123,40 +119,10 @@ impl History {
         self.records.iter().rev().map(|(_, record)| record)
     }
 
-    /// The latest record about a service port that gave up one of these addresses.
-    pub fn last_withdrawal(&self, addresses: &[L4Addr]) -> Option<&Arc<Record>> {
-        let is_one = |address: &L4Addr| addresses.contains(address);
-        self.latest_first().find(|record| record.event.withdrawn.shown.iter().any(is_one))
-    }
-
-    /// The services that gave up the address at any port, each with the number of the latest such record.
-    fn former_owners(&self, addr: Addr) -> BTreeMap<&ServiceName, u64> {
-        let gave_up = |record: &&Arc<Record>| record.event.withdrawn.shown.iter().any(|it| it.addr == addr);
-        let records = self.records.values().filter(gave_up);
-        records.filter_map(|record| Some((&record.event.port.as_ref()?.service, record.sequence))).collect()
-    }
-
-    /// The records that the filter accepts, oldest first. A filter with an address accepts records that contain the
-    /// address, the records of the services in `behind`, which are reachable at the address, and those of services that
-    /// were, until they gave up the address.
-    pub fn select(&self, filter: &Filter, behind: &BTreeSet<ServiceName>) -> Vec<Arc<Record>> {
-        let former = filter.address.map(|addr| self.former_owners(addr)).unwrap_or_default();
-        let is_meant = |record: &Arc<Record>| {
-            let service = record.event.port.as_ref().map(|port| &port.service);
-            (filter.service.is_none() && filter.namespace.is_none() || service.is_some_and(|it| filter.accepts(it)))
-                && filter.address.is_none_or(|addr| {
-                    let was_there = |name| former.get(name).is_some_and(|last| record.sequence <= *last);
-                    record.event.names(addr) || service.is_some_and(|name| behind.contains(name) || was_there(name))
-                })
-        };
-        match &filter.service {
-            Some(name) => {
-                let sequences = self.by_service.get(name).map(Arc::as_ref);
-                let records = sequences.into_iter().flatten().filter_map(|sequence| self.records.get(sequence));
-                records.filter(|record| is_meant(record)).cloned().collect()
-            }
-            None => self.records.values().filter(|record| is_meant(record)).cloned().collect(),
-        }
+    /// The records of the service, oldest first.
+    pub fn of_service(&self, name: &ServiceName) -> impl DoubleEndedIterator<Item = &Arc<Record>> {
+        let sequences = self.by_service.get(name).map(Arc::as_ref);
+        sequences.into_iter().flatten().filter_map(|sequence| self.records.get(sequence))
     }
 
     /// The highest known record number, including dropped records; 0 before the first.

@@ -20,7 +20,6 @@ pub mod degraded;
 pub mod difference;
 pub mod durations;
 pub mod engine;
-pub mod filter;
 pub mod history;
 pub mod holds;
 pub mod memory;

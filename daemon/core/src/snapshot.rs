@@ -14,7 +14,6 @@ use crate::compile::select;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
 use crate::degraded::{Degraded, DegradedPorts};
-use crate::filter::Filter;
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::drain;
@@ -27,7 +26,7 @@ use crate::state::owner::{IdOwner, hash_of};
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
-use crate::table::{Described, Facts};
+use crate::table::Facts;
 
 /// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
 #[derive(Clone, Debug, Default)]
@@ -286,14 +285,6 @@ impl Snapshot {
     pub fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
         let ports = self.facts.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
-    }
-
-    /// The descriptions of each service in a report, in the order of their names.
-    pub fn described<'a>(&'a self, filter: &'a Filter) -> Box<dyn Iterator<Item = Described<'a>> + 'a> {
-        match &filter.service {
-            Some(name) => Box::new(self.facts.description(name).into_iter()),
-            None => Box::new(self.facts.described().filter(|(of, _)| filter.accepts(&of[0].name))),
-        }
     }
 
     /// Whether NodePorts of the family are to be answered on any address.

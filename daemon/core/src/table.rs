@@ -308,10 +308,6 @@ impl Table {
         self.slices.len()
     }
 
-    pub fn quarantine_count(&self) -> usize {
-        self.facts.quarantine.len()
-    }
-
     /// A copy of the facts for readers.
     pub fn facts(&self) -> Facts {
         self.facts.clone()

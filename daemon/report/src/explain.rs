@@ -4,6 +4,7 @@
 pub mod differences;
 pub mod drains;
 pub mod explanation;
+pub mod history;
 pub mod outside;
 pub mod reports;
 pub mod rows;

@@ -12,6 +12,7 @@ pub mod check;
 mod diagnosis_text;
 pub mod durations;
 pub mod explain;
+pub mod filter;
 pub mod names;
 pub mod output;
 pub mod problems;

@@ -1,6 +1,6 @@
 //! `/counters`: the number of connections of each service port, as the kernel has counted them.
 
-use nodelb_core::filter::Filter;
+use nodelb_report::filter::Filter;
 use nodelb_report::rows::{CounterRow, Counters};
 
 use super::state::AdminState;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use nodelb_core::difference::{Between, Difference};
-use nodelb_core::filter::Filter;
 use nodelb_core::source_report::SourceReport;
 use nodelb_report::explain::differences::{self, ATTACHED_AGAIN, NextCheck};
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use nodelb_report::rows::{ComparedRow, DiffAnswer, DifferenceRow};
 
 use super::maps::held;

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use futures_util::stream;
-use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
@@ -19,6 +18,7 @@ use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
+use nodelb_report::filter::Filter;
 use nodelb_report::output::table::{Lines, Style, Table};
 use nodelb_report::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};

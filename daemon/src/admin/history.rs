@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_report::explain::reports;
+use nodelb_report::explain::{history, reports};
+use nodelb_report::filter::Filter;
 use nodelb_report::rows::HistoryRow;
 
 /// Returns the records that match the filter, the oldest first. An address matches the records that name it, and those
@@ -18,7 +18,7 @@ pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Ar
         Some(_) => reports::frontends(snapshot, &at_address).into_iter().map(|row| row.service).collect(),
         None => BTreeSet::new(),
     };
-    history.select(filter, &behind)
+    history::select(history, filter, &behind)
 }
 
 pub fn rows(records: &[Arc<Record>]) -> Vec<HistoryRow> {

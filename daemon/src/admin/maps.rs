@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use nodelb_core::datapath::Limits;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::packets::ConnectionCount;
 use nodelb_report::explain::explanation::ViewKind;
+use nodelb_report::filter::Filter;
 use nodelb_report::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow};
 
 use super::query::Problem;

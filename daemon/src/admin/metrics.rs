@@ -90,7 +90,7 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.each(&table::BACKENDS, every(&counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = &snapshot.facts;
-    exposition.one(&table::DRAINS, facts.drains.iter().map(|(_, drains)| drains.len()).sum::<usize>());
+    exposition.one(&table::DRAINS, facts.drains.values().map(|drains| drains.len()).sum::<usize>());
     exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports.len());
     exposition.one(&table::HEALTH_CHECK_NODE_PORTS_FAILED, facts.health_check_port_errors.keys().flatten().count());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound.len());

@@ -11,12 +11,12 @@ use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use nodelb_core::durations;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::drain::Drained;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::Client;
+use nodelb_report::filter::Filter;
 use nodelb_report::names::named;
 use strum::{IntoEnumIterator, VariantNames};
 

@@ -19,6 +19,7 @@ use nodelb_report::explain::explanation;
 use nodelb_report::explain::explanation::{
     Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewReason,
 };
+use nodelb_report::explain::history::last_withdrawal;
 use nodelb_report::explain::rows::FrontendReport;
 use nodelb_report::rows::{HistoryRow, StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 
@@ -102,7 +103,7 @@ fn first_programs(hooks: &[&str], others: &[SocketProgram]) -> Option<String> {
 /// Adds the last service that had the address, if there was one. `is_nodeport`: NodePorts are answered there.
 pub(super) fn add_former(answer: &mut TraceAnswer, history: &History, (to, is_nodeport): (L4Addr, bool), now: Now) {
     let addresses: &[L4Addr] = if is_nodeport { &[to, to.wildcard()] } else { &[to] };
-    let Some(row) = history.last_withdrawal(addresses).map(|record| HistoryRow::from(&**record)) else { return };
+    let Some(row) = last_withdrawal(history, addresses).map(|record| HistoryRow::from(&**record)) else { return };
     let age = durations::human(row.time.age(now.clocks().time));
     let cause = row.removal().map(|cause| format!("; {cause}")).unwrap_or_default();
     let finding = format!("until {age} ago this was {}{cause}", row.service.as_deref().unwrap_or_default());

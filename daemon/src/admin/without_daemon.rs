@@ -11,13 +11,14 @@ use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::without_daemon::{Pins, StoredState};
 use nodelb_core::change::Change;
-use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::moment::Moment;
 use nodelb_datapath::PinnedContent;
 use nodelb_host::clock::unix_millis;
 use nodelb_kube::source::state_file;
 use nodelb_report::explain::explanation::Client;
+use nodelb_report::explain::history::select;
+use nodelb_report::filter::Filter;
 use nodelb_report::rows::from_maps::{MapContent, Names};
 use nodelb_report::rows::{Backends, Frontends, HistoryAnswer, HistoryRow, Maps, TraceAnswer};
 use serde::Serialize;
@@ -191,7 +192,7 @@ impl Reader {
         let history = self.stored_history()?;
         // Without the maps, the records still name the addresses that changed.
         let behind = filter.address.and_then(|addr| Some(self.content().ok()?.services_at(addr)));
-        let records = history.select(filter, &behind.unwrap_or_default());
+        let records = select(&history, filter, &behind.unwrap_or_default());
         let row = |record: Record| HistoryRow::from(&Record { is_from_before: false, ..record });
         Ok(HistoryAnswer { history: records.iter().map(|record| row(Record::clone(record))).collect() })
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::filter::Filter;
 use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS, overlapping};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::listed;
 use nodelb_report::explain::rows::BackendReport;
 use nodelb_report::explain::{self, reports};
+use nodelb_report::filter::Filter;
 use tokio::sync::oneshot;
 
 use super::state_file::All;

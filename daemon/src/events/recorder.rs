@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use nodelb_core::filter::Filter;
 use nodelb_core::model::service::{PortKey, ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
+use nodelb_report::filter::Filter;
 
 /// How long a problem must last before it is reported, in seconds: endpoints come and go.
 const MIN_DURATION: u64 = 10;

@@ -13,7 +13,6 @@ use super::addr::{Addr, L4Addr};
 /// The health checks of one service. Every backend is checked directly at its own address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthCheck {
-    /// The kind of request.
     pub method: Method,
     /// The port to check; `None` for the backend's own.
     pub port: Option<u16>,

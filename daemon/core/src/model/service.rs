@@ -332,7 +332,6 @@ pub struct Slice {
     pub service: ServiceName,
     /// The source of the slice. Slices belong only to services of the same source.
     pub source: Source,
-    /// The object that contains the backends.
     pub origin: Origin,
     pub ports: Vec<SlicePort>,
     /// Why the source cannot tell the current backends, such as `192.0.2.53:53 answers SERVFAIL`. The backends are then
@@ -359,7 +358,6 @@ pub struct Backend {
     pub addr: Addr,
     /// The port in host byte order.
     pub port: u16,
-    /// Whether the backend may be selected.
     pub state: BackendState,
     /// The share of new connections relative to the other backends; 1 if not specified, 0 for none.
     pub weight: u16,
@@ -422,9 +420,7 @@ pub enum BackendState {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortKey {
     pub service: ServiceName,
-    /// The port name, see [`ServicePort::name`].
     pub port: Arc<str>,
-    /// The protocol, see [`ServicePort::protocol`].
     pub protocol: Protocol,
     /// The family. A frontend leads only to backends of its own family.
     pub family: Family,

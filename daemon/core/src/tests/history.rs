@@ -29,8 +29,7 @@ fn sequences<'a>(records: impl IntoIterator<Item = &'a Arc<Record>>) -> Vec<u64>
 }
 
 fn of_service(history: &History, name: &str) -> Vec<u64> {
-    let filter = Filter::for_service(&name.parse().expect("valid in a test"));
-    sequences(&history.select(&filter, &BTreeSet::new()))
+    sequences(history.of_service(&name.parse().expect("valid in a test")))
 }
 
 #[test]
@@ -70,43 +69,6 @@ fn a_returning_reader_misses_no_retained_record() {
     assert_eq!(sequences(before.after(0)), [1, 2, 3]);
     assert_eq!(sequences(history.after(before.last())), [4]);
     assert!(sequences(history.after(4)).is_empty() && sequences(history.after(u64::MAX)).is_empty());
-}
-
-#[test]
-fn an_address_selects_the_events_that_name_it_and_those_of_its_services() {
-    let mut history = History::default();
-    let removed = [l4("192.0.2.1:8080")].into_iter().collect();
-    history.add(Event { removed, ..changed("shop/web") }, at(1));
-    history.add(changed("shop/web"), at(1));
-    history.add(changed("shop/other"), at(1));
-    let filter = |addr: &str| Filter { address: Some(addr.parse().expect("valid in a test")), ..Filter::default() };
-    assert_eq!(sequences(&history.select(&filter("192.0.2.1"), &BTreeSet::new())), [1]);
-    assert!(history.select(&filter("192.0.2.10"), &BTreeSet::new()).is_empty());
-    let behind = BTreeSet::from([key("shop/web").service.clone()]);
-    assert_eq!(sequences(&history.select(&filter("198.51.100.1"), &behind)), [1, 2]);
-}
-
-/// The address moved from one service to another, and the records show both, until each gave it up.
-#[test]
-fn an_address_selects_the_events_of_its_former_services_until_they_gave_it_up() {
-    let mut history = History::default();
-    let addresses = || [l4("198.51.100.1:80")].into_iter().collect::<Addresses>();
-    history.add(changed("shop/web"), at(1));
-    history.add(Event { withdrawn: addresses(), ..changed("shop/web") }, at(2));
-    history.add(changed("shop/web"), at(3));
-    history.add(Event { frontends: addresses(), ..event("shop/new", What::Added, Kernel::Done) }, at(3));
-    history.add(changed("shop/other"), at(4));
-    let filter = Filter { address: Some(l4("198.51.100.1:80").addr), ..Filter::default() };
-    assert_eq!(sequences(&history.select(&filter, &BTreeSet::new())), [1, 2, 4]);
-    let last = history.last_withdrawal(&[l4("198.51.100.1:80")]).expect("it is recorded");
-    assert_eq!((last.sequence, last.event.port.as_ref()), (2, Some(&key("shop/web"))));
-    assert!(history.last_withdrawal(&[l4("198.51.100.1:81")]).is_none(), "another port");
-
-    let mut restored = History::default();
-    history.after(0).for_each(|record| restored.restore(Record::clone(record)));
-    assert_eq!(restored.last_withdrawal(&[l4("198.51.100.1:80")]).map(|record| record.sequence), Some(2));
-    let service = Filter { service: Some("shop/web".parse().expect("valid in a test")), ..filter };
-    assert_eq!(sequences(&restored.select(&service, &BTreeSet::new())), [1, 2]);
 }
 
 #[test]

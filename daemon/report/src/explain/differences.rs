@@ -2,9 +2,9 @@
 //! what the sources have reported. The daemon checks separately what they would report now.
 
 use crate::explain::reports;
+use crate::filter::Filter;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::difference::{Between, Difference};
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{FrontendKind, Source};
 use nodelb_core::snapshot::Snapshot;
@@ -100,7 +100,7 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
     if filter.address.is_some() {
         return;
     }
-    for (descriptions, _) in snapshot.described(filter).filter(|(descriptions, _)| descriptions.len() > 1) {
+    for (descriptions, _) in reports::described(snapshot, filter).filter(|(descriptions, _)| descriptions.len() > 1) {
         let name = &descriptions[0].name;
         let narrow = Filter::for_service(name);
         // The first description takes precedence.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::explain::outside;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
-use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
@@ -20,6 +20,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::{Slot, backends_of};
 use nodelb_core::state::status::Status;
+use nodelb_core::table::Described;
 use nodelb_core::text::counted;
 
 /// The rows of `/frontends`, by address, then in order of precedence.
@@ -150,6 +151,17 @@ pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<Str
     text_of_unused(&backends(snapshot, &Filter::for_service(name)))
 }
 
+/// The descriptions of each service in a report, in the order of their names.
+pub(super) fn described<'a>(
+    snapshot: &'a Snapshot,
+    filter: &'a Filter,
+) -> Box<dyn Iterator<Item = Described<'a>> + 'a> {
+    match &filter.service {
+        Some(name) => Box::new(snapshot.facts.description(name).into_iter()),
+        None => Box::new(snapshot.facts.described().filter(|(of, _)| filter.accepts(&of[0].name))),
+    }
+}
+
 /// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
     checks_of(snapshot, snapshot.facts.checked.get(name)?)
@@ -219,8 +231,7 @@ pub fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceReport> {
 
 /// [`services`], each computed when it is needed.
 pub fn each_service<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = ServiceReport> + 'a {
-    snapshot
-        .described(filter)
+    described(snapshot, filter)
         .flat_map(|(descriptions, slices)| {
             descriptions.iter().map(move |service| (service, (&descriptions[0], slices)))
         })
@@ -299,7 +310,7 @@ pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendReport> {
 
 /// [`backends`], those of each service computed when they are needed.
 pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = BackendReport> + 'a {
-    let used = snapshot.described(filter).map(|(descriptions, slices)| (&descriptions[0], slices));
+    let used = described(snapshot, filter).map(|(descriptions, slices)| (&descriptions[0], slices));
     let reports = used.flat_map(|used| backends_of_service(snapshot, used));
     reports.filter(|report| filter.address.is_none_or(|addr| report.address.addr == addr))
 }

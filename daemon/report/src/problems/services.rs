@@ -7,9 +7,9 @@ use super::effect::Effects;
 use super::problem::{Observed, Problem};
 use super::reason::{Reason, Severity};
 use crate::explain::reports;
+use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::degraded::Degraded;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{BackendState, PortKey, ServiceName};
@@ -382,7 +382,7 @@ fn last_changes_by_checks(observed: &Observed) -> BTreeMap<&ServiceName, Time> {
 
 /// Services with drains, also those of backends that no source reports now.
 fn drained(observed: &Observed, found: &mut Vec<Problem>) {
-    for (name, drains) in observed.snapshot.facts.drains.iter() {
+    for (name, drains) in &observed.snapshot.facts.drains {
         let Some((first, drain)) = drains.first_key_value() else { continue };
         let more = if drains.len() > 1 { format!(" (and {} more)", drains.len() - 1) } else { String::new() };
         let since = drains.values().map(|drain| drain.since).max().map(Time::from_seconds);

@@ -9,9 +9,9 @@ use super::kept;
 use super::row::{Row, none_found};
 use super::services::{BackendRow, FrontendRow, ServiceRow};
 use crate::explain::reports;
+use crate::filter::Filter;
 use crate::output::table::{Style, Texts};
 use crate::time::{Clocks, Time};
-use nodelb_core::filter::Filter;
 use nodelb_core::snapshot::Snapshot;
 
 /// A response of one list, the rows of which are computed while they are written: of a whole table, one exists at a

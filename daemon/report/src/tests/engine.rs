@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use crate::filter::Filter;
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
-use nodelb_core::filter::Filter;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;

@@ -7,12 +7,12 @@ use super::{
 use crate::check::Check;
 use crate::explain::reports;
 use crate::explain::summary::Summary;
+use crate::filter::Filter;
 use crate::time::{Clocks, Time};
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
-use nodelb_core::filter::Filter;
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};

@@ -4,11 +4,11 @@ use strum::IntoEnumIterator;
 
 use crate::explain::reports;
 use crate::explain::rows::FrontendReport;
+use crate::filter::Filter;
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
-use nodelb_core::filter::Filter;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;

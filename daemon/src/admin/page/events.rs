@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use futures_util::stream;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use nodelb_core::state::entries::ServiceId;
 use nodelb_host::clock::until;
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use nodelb_report::rows::{HistoryRow, ServiceRow};
 use nodelb_report::status_report::StatusReport;
 use nodelb_report::time::Time;

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use nodelb_core::datapath::Limits;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_report::filter::Filter;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::Answer;
 use nodelb_report::time::Time;

@@ -6,7 +6,6 @@ use hickory_proto::rr::RecordType::{A, SRV};
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
-use nodelb_core::filter::Filter;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::source_report::SourceState;
@@ -14,6 +13,7 @@ use nodelb_core::state::entries::{CANARIES, Realised};
 use nodelb_core::state::status::Status;
 use nodelb_host::clock::Clock;
 use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

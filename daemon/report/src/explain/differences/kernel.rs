@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::filter::Filter;
 use nodelb_core::difference::{Between, Difference};
-use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::model::addr::Addr;
-use crate::model::service::{FrontendKind, ServiceName};
-use crate::state::status::Status;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::state::status::Status;
 
 /// Restricts a report. An empty filter accepts everything. A condition on a property that a row does not have is
 /// ignored.
