@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 
 use nodelb_core::model::addr::Addr;
-use nodelb_core::state::entries::{MapState, ServiceId, Slot, UplinkEntry, backends_of};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{MapState, ServiceId, Slot, backends_of};
 
 /// Every entry, in address order. `name_of` returns the name of a service id; an id without a name is shown as `service
 /// 7`.

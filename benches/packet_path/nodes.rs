@@ -6,7 +6,7 @@ use nodelb_core::change::Change;
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{Addr, Protocol};
 use nodelb_core::model::node::NodeFacts;
-use nodelb_core::model::uplink::Uplink;
+use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::XdpState;
@@ -174,20 +174,22 @@ impl Balanced {
             uplinks.push(Uplink {
                 ifindex,
                 name: device.into(),
-                v4,
-                v6: None,
-                mtu: 1_500,
-                l2_length: 14,
-                is_v4_source: false,
-                is_v6_source: false,
-                is_strict: false,
+                entry: UplinkEntry {
+                    v4,
+                    v6: None,
+                    mtu: 1_500,
+                    l2_length: 14,
+                    is_v4_source: false,
+                    is_v6_source: false,
+                    is_strict: false,
+                },
             });
             let device = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14, xdp: XdpFit::Fits };
             site.node.within(|| packets.hooks.attach(device)).unwrap();
         }
         let early = site.node.within(|| packets.hooks.keep_xdp());
         assert!(early.len() == xdp.map_or(0, |_| 2) && early.values().all(|it| *it == XdpState::Native), "{early:?}");
-        let addresses = uplinks.iter().filter_map(|uplink| uplink.v4).collect();
+        let addresses = uplinks.iter().filter_map(|uplink: &Uplink| uplink.entry.v4).collect();
         let facts = NodeFacts { addresses, ..NodeFacts::default() };
         world.apply([Change::Node(facts), Change::Uplinks(uplinks)].into_iter().chain(changes(services)));
         Self { site, world, packets: packets.into() }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use nodelb_core::datapath::Datapath as _;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::{MapOp, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{MapOp, OutsideEntry, ServiceEntry, ServiceId};
 use nodelb_core::state::slot::{BackendId, Slot};
 use nodelb_prober::SetAtEnd;
 

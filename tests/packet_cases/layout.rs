@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot, UplinkEntry};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::ring;
 use nodelb_model::connections::{Affinity, Connection, Flags, FragmentPorts};
 use nodelb_model::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, parse_net};
 use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::state::entries::{
-    BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
-};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_model::connections::TableLimits;
 use nodelb_model::key::{Hook, Side};
 use nodelb_model::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use nodelb_core::datapath::Datapath;
 use nodelb_core::model::source_range::SourceRange;
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{
-    BackendId, FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
+    BackendId, FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot,
 };
 use nodelb_core::state::kernel_check::{Content, EntryKey, differing_entries};
 use proptest::prelude::*;

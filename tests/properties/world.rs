@@ -17,7 +17,7 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };
-use nodelb_core::model::uplink::Uplink;
+use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -279,13 +279,15 @@ fn uplinks() -> impl Strategy<Value = Vec<Uplink>> {
         (prop::option::of(select(&NODE_ADDRS[..2])), 1_280..1_501_u32).prop_map(move |(v4, mtu)| Uplink {
             ifindex,
             name: format!("eth{ifindex}").into(),
-            v4: v4.map(|text| text.parse().expect("valid")),
-            v6: None,
-            mtu,
-            l2_length: 14,
-            is_v4_source: mtu % 2 == 0,
-            is_v6_source: mtu % 3 == 0,
-            is_strict: mtu % 5 == 0,
+            entry: UplinkEntry {
+                v4: v4.map(|text| text.parse().expect("valid")),
+                v6: None,
+                mtu,
+                l2_length: 14,
+                is_v4_source: mtu % 2 == 0,
+                is_v6_source: mtu % 3 == 0,
+                is_strict: mtu % 5 == 0,
+            },
         })
     };
     (prop::option::of(uplink(2)), prop::option::of(uplink(3))).prop_map(|(a, b)| a.into_iter().chain(b).collect())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::uplink::Uplink;
+use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use nodelb_core::packets::admission::Refusal;
 use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::trace::{Verdict as Traced, trace, trace_outside};
@@ -308,13 +308,15 @@ impl OutsideModel {
         Uplink {
             ifindex: self.uplink,
             name: "uplink".into(),
-            v4,
-            v6,
-            mtu: 1_500,
-            l2_length: 14,
-            is_v4_source: false,
-            is_v6_source: false,
-            is_strict: false,
+            entry: UplinkEntry {
+                v4,
+                v6,
+                mtu: 1_500,
+                l2_length: 14,
+                is_v4_source: false,
+                is_v6_source: false,
+                is_strict: false,
+            },
         }
     }
 

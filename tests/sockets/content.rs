@@ -2,7 +2,8 @@
 
 use nodelb_core::model::service::Source;
 use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId};
 use nodelb_core::state::owner::OwnerTag;
 
 use super::{Kernel, entry, l4, list, point, put};

@@ -6,7 +6,8 @@ use std::process::ExitStatus;
 
 use nodelb_core::datapath::Datapath as _;
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::state::entries::{MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId};
 use nodelb_datapath::{CrashPoint, Options, cleanup};
 
 use super::{

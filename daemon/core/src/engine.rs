@@ -26,9 +26,7 @@ use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::entries::{
-    CANARIES, Desired, EntryKey, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry,
-};
+use crate::state::entries::{CANARIES, Desired, EntryKey, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};
@@ -330,7 +328,7 @@ impl Engine {
     /// Makes these the uplinks, instead of those at the start or in the last report.
     fn desire_uplinks(&mut self) {
         let wanted = if self.config.packets.is_on { &*self.table.uplinks } else { &[] };
-        let wanted = wanted.iter().map(|uplink| (uplink.ifindex, UplinkEntry::new(uplink))).collect();
+        let wanted = wanted.iter().map(|uplink| (uplink.ifindex, uplink.entry)).collect();
         let before = std::mem::replace(&mut self.desired.uplinks, wanted);
         self.touched.uplinks.extend(before.keys().copied());
         self.touched.uplinks.extend(self.desired.uplinks.keys().copied());

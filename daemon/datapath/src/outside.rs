@@ -9,7 +9,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::state::entries::{MAX_UPLINKS, OutsideEntry, ServiceId, UplinkEntry};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{MAX_UPLINKS, OutsideEntry, ServiceId};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
 use crate::crash::CrashPoint;

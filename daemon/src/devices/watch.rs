@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::history::{Event, What};
-use nodelb_core::model::uplink::{Translation, Uplink};
+use nodelb_core::model::uplink::{Translation, Uplink, UplinkEntry};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::UplinkEntry;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
 use nodelb_host::clock::until;
 use nodelb_host::messages;
@@ -347,7 +346,7 @@ impl Task {
             return false;
         }
         let has_all = |snapshot: &Arc<Snapshot>| {
-            let is_there = |it: &Uplink| snapshot.realised.uplinks.get(&it.ifindex) == Some(&UplinkEntry::new(it));
+            let is_there = |it: &Uplink| snapshot.realised.uplinks.get(&it.ifindex) == Some(&it.entry);
             uplinks.iter().all(is_there)
         };
         let is_in_time = timeout(MAPS_TIMEOUT, self.inputs.snapshot.wait_for(has_all)).await.is_ok();
@@ -434,13 +433,15 @@ fn uplink(device: &Device) -> Option<Uplink> {
     (device.role == Role::Uplink).then(|| Uplink {
         ifindex: *ifindex,
         name: Arc::clone(name),
-        v4: *v4,
-        v6: *v6,
-        mtu: *mtu,
-        l2_length: *l2_length,
-        is_v4_source: *is_v4_source,
-        is_v6_source: *is_v6_source,
-        is_strict: *is_strict,
+        entry: UplinkEntry {
+            v4: *v4,
+            v6: *v6,
+            mtu: *mtu,
+            l2_length: *l2_length,
+            is_v4_source: *is_v4_source,
+            is_v6_source: *is_v6_source,
+            is_strict: *is_strict,
+        },
     })
 }
 

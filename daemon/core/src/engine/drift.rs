@@ -8,10 +8,9 @@ use super::Engine;
 use super::apply_step::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
+use crate::model::uplink::UplinkEntry;
 use crate::state::entries::{Desired, EntryValue, MapOp, Realised, ServiceId};
-use crate::state::kernel_check::{
-    Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, UNWANTED_OUTSIDE, UNWANTED_UPLINK, detect,
-};
+use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, UNWANTED_OUTSIDE, detect};
 
 /// Changes to the maps by other programs that are not repaired yet.
 #[derive(Debug, Default)]
@@ -93,7 +92,7 @@ impl Engine {
             (EntryKey::SourceRange(id, range), Some(_)) => MapOp::PutSourceRange(id, range),
             (EntryKey::SourceRange(id, range), None) => MapOp::DeleteSourceRange(id, range),
             (EntryKey::Uplink(index), Some(EntryValue::Uplink(entry))) => MapOp::PutUplink(index, entry),
-            (EntryKey::Uplink(index), _) if is_unwanted => MapOp::PutUplink(index, UNWANTED_UPLINK),
+            (EntryKey::Uplink(index), _) if is_unwanted => MapOp::PutUplink(index, UplinkEntry::default()),
             (EntryKey::Uplink(index), _) => MapOp::DeleteUplink(index),
         }
     }

@@ -13,6 +13,13 @@ pub struct Uplink {
     pub ifindex: u32,
     /// The name of the device, for display.
     pub name: Arc<str>,
+    #[serde(flatten)]
+    pub entry: UplinkEntry,
+}
+
+/// The content of the maps for one uplink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkEntry {
     /// The node's IPv4 address on the device, for packets that leave by it; `None` without one.
     pub v4: Option<Addr>,
     /// The node's IPv6 address on the device; `None` without one.

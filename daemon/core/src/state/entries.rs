@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::source_range::SourceRange;
-use crate::model::uplink::Uplink;
+use crate::model::uplink::UplinkEntry;
 use crate::state::owner::OwnerTag;
 use crate::state::ring;
 pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
@@ -96,32 +96,6 @@ pub struct OutsideEntry {
     pub local: bool,
     /// Whether only the clients in the service's source ranges may connect.
     pub has_ranges: bool,
-}
-
-/// The content of the maps for one uplink: all of it but the name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UplinkEntry {
-    /// The node's IPv4 address on the device; `None` without one.
-    pub v4: Option<Addr>,
-    /// The node's IPv6 address on the device; `None` without one.
-    pub v6: Option<Addr>,
-    /// The maximum size of a packet in bytes, from the IP header.
-    pub mtu: u32,
-    /// The length of the link-layer header in bytes.
-    pub l2_length: u8,
-    /// Whether `v4` is preferred to the source address of the route.
-    pub is_v4_source: bool,
-    /// Whether `v6` is preferred to the source address of the route.
-    pub is_v6_source: bool,
-    /// Whether IPv4 packets are accepted only by the device that leads back to their source.
-    pub is_strict: bool,
-}
-
-impl UplinkEntry {
-    pub fn new(uplink: &Uplink) -> Self {
-        let Uplink { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict, .. } = *uplink;
-        Self { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict }
-    }
 }
 
 /// The content of nodelb's maps, desired or realised. The maps have converged when the two are equal. Cloning is cheap

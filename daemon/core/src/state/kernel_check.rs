@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::model::service::PortKey;
 pub use crate::state::entries::EntryKey;
-use crate::state::entries::{EntryValue, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
+use crate::state::entries::{EntryValue, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId};
 
 /// The content of the maps, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -161,15 +161,6 @@ pub const UNWANTED_FRONTEND: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
 /// [`UNWANTED_FRONTEND`] for an outside frontend.
 pub const UNWANTED_OUTSIDE: OutsideEntry = OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
-pub const UNWANTED_UPLINK: UplinkEntry = UplinkEntry {
-    v4: None,
-    v6: None,
-    mtu: 0,
-    l2_length: 0,
-    is_v4_source: false,
-    is_v6_source: false,
-    is_strict: false,
-};
 
 #[cfg(test)]
 #[path = "tests/kernel_check.rs"]

@@ -4,7 +4,8 @@ use std::mem::offset_of;
 
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::state::entries::{OutsideEntry, ServiceId, UplinkEntry};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::{OutsideEntry, ServiceId};
 use nodelb_core::state::ring::OFFSETS_PER_SLOT;
 
 use super::services::{SLOT_WORDS, flag, frontend_key, seal};

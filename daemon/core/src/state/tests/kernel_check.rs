@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::model::addr::L4Addr;
 use crate::model::source_range::SourceRange;
+use crate::model::uplink::UplinkEntry;
 use crate::state::entries::{BackendId, Slot};
 
 fn l4(text: &str) -> L4Addr {
@@ -72,7 +73,7 @@ fn entries_for_outside_clients_tell_what_was_done_to_them() {
     let mut left = state();
     left.outside.insert(address, outside);
     left.source_ranges.insert((ServiceId(1), range));
-    left.uplinks.insert(2, UNWANTED_UPLINK);
+    left.uplinks.insert(2, UplinkEntry::default());
     let drift = |work: &dyn Fn(&mut MapState)| -> Vec<String> {
         let mut content = Content { state: left.clone(), ..Content::default() };
         work(&mut content.state);
@@ -86,7 +87,7 @@ fn entries_for_outside_clients_tell_what_was_done_to_them() {
     assert_eq!(drift(&|s| s.source_ranges.clear()), ["source range 10.0.0.0/8 of id 1 deleted"]);
     let other = (ServiceId(3), range);
     assert_eq!(drift(&|s| _ = s.source_ranges.insert(other)), ["source range 10.0.0.0/8 of id 3 added"]);
-    let jumbo = UplinkEntry { mtu: 9_000, ..UNWANTED_UPLINK };
+    let jumbo = UplinkEntry { mtu: 9_000, ..UplinkEntry::default() };
     assert_eq!(drift(&|s| _ = s.uplinks.insert(2, jumbo)), ["uplink 2 overwritten"]);
     assert_eq!(drift(&|s| _ = s.uplinks.insert(3, jumbo)), ["uplink 3 added"]);
 }

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::{Touched, delete_frontends, delete_services, puts};
 use crate::model::addr::L4Addr;
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{
-    BackendId, FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
-};
-use crate::state::kernel_check::UNWANTED_UPLINK;
+use crate::model::uplink::UplinkEntry;
+use crate::state::entries::{BackendId, FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -144,7 +142,7 @@ fn with_outside(mut state: MapState, outside: &[(u8, u32, bool)]) -> MapState {
 #[test]
 fn outside_clients_come_last_and_go_first() {
     let mut full = with_outside(state(&[(1, 1)], &[(7, 1, false)]), &[(7, 1, false)]);
-    full.uplinks.insert(2, UplinkEntry { mtu: 1_500, l2_length: 14, ..UNWANTED_UPLINK });
+    full.uplinks.insert(2, UplinkEntry { mtu: 1_500, l2_length: 14, ..UplinkEntry::default() });
     assert_eq!(puts_between(&MapState::default(), &full), "U2 | S1 | R1/100 | F7 | O7");
     let (empty, touched) = (MapState::default(), all(&full, &full));
     assert_eq!(text(&[delete_frontends(&empty, &full, &touched)]), "-O7 -F7 -U2");

@@ -3,10 +3,8 @@ use std::sync::Arc;
 use super::dump::dump;
 use crate::model::addr::L4Addr;
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{
-    BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
-};
-use crate::state::kernel_check::UNWANTED_UPLINK;
+use crate::model::uplink::UplinkEntry;
+use crate::state::entries::{BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -41,8 +39,13 @@ fn each_entry_is_a_line() {
     state.outside.insert(l4("198.51.100.0:80"), outside);
     state.outside.insert(l4("198.51.100.1:80"), OutsideEntry { local: false, has_ranges: false, ..outside });
     state.source_ranges.insert((ServiceId(1), SourceRange::new(l4("192.0.2.7:1").addr, 96 + 24)));
-    let uplink =
-        UplinkEntry { v4: Some(l4("203.0.113.1:1").addr), v6: None, mtu: 1_500, l2_length: 14, ..UNWANTED_UPLINK };
+    let uplink = UplinkEntry {
+        v4: Some(l4("203.0.113.1:1").addr),
+        v6: None,
+        mtu: 1_500,
+        l2_length: 14,
+        ..UplinkEntry::default()
+    };
     state.uplinks.insert(2, uplink);
     let name = |id: ServiceId| (id != ServiceId(2)).then(|| format!("a/s{id}"));
     assert_eq!(

@@ -3,20 +3,22 @@
 use super::rig::{ON, ROOM, backends, engine_on, exposed};
 use super::*;
 use crate::model::service::TrafficPolicy;
-use crate::model::uplink::Uplink;
+use crate::model::uplink::{Uplink, UplinkEntry};
 use crate::state::entries::MAX_UPLINKS;
 
 fn uplink(ifindex: u32) -> Uplink {
     Uplink {
         ifindex,
         name: format!("eth{ifindex}").into(),
-        v4: None,
-        v6: None,
-        mtu: 1_500,
-        l2_length: 14,
-        is_v4_source: false,
-        is_v6_source: false,
-        is_strict: false,
+        entry: UplinkEntry {
+            v4: None,
+            v6: None,
+            mtu: 1_500,
+            l2_length: 14,
+            is_v4_source: false,
+            is_v6_source: false,
+            is_strict: false,
+        },
     }
 }
 
@@ -118,7 +120,7 @@ fn uplinks_follow_the_last_report_and_refused_ones_are_named() {
     let mut engine = engine_on(&datapath, ON);
     engine.change(Change::Uplinks(vec![uplink(2), uplink(3)]));
     engine.reconcile(&mut datapath, Moment(0));
-    engine.change(Change::Uplinks(vec![Uplink { mtu: 9_000, ..uplink(3) }]));
+    engine.change(Change::Uplinks(vec![Uplink { entry: UplinkEntry { mtu: 9_000, ..uplink(3).entry }, ..uplink(3) }]));
     let round = engine.reconcile(&mut datapath, Moment(1));
     assert_eq!((lines(&engine, &datapath), round.done), (vec!["uplink   3  none  none  mtu=9000 l2=14".into()], 2));
 

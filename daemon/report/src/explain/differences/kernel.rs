@@ -6,10 +6,9 @@ use crate::filter::Filter;
 use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{
-    FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry, backends_of,
-};
+use nodelb_core::state::entries::{FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, backends_of};
 use nodelb_core::state::kernel_check::{Content, EntryKey, Fault, detect};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
