@@ -233,13 +233,20 @@ impl Table {
         let failed = backends.iter().find(|(backend, _)| !before.contains_key(backend));
         let failed = failed.map(|(backend, error)| Checked::Failed(*backend, Arc::clone(error)));
         let recovered = || before.keys().find(|backend| !backends.contains_key(backend));
-        let change = failed.or_else(|| recovered().copied().map(Checked::Recovered));
+        // Backends that are not checked any more are in use again because of the service's description.
+        let unchecked =
+            self.facts.owner(&name).map(|(service, _)| service).filter(|it| it.health_check.is_none()).cloned();
+        let recovered = recovered().copied().map(|backend| match unchecked {
+            Some(service) => Trigger::Service(service),
+            None => Trigger::Checks(Checked::Recovered(backend)),
+        });
+        let change = failed.map(Trigger::Checks).or(recovered);
         if backends.is_empty() {
             self.facts.quarantine.remove(&name);
         } else {
             self.facts.quarantine.insert(name.clone(), Arc::new(backends));
         }
-        change.map_or(Effect::None, |change| Effect::Services(smallvec![name], Trigger::Checks(change)))
+        change.map_or(Effect::None, |change| Effect::Services(smallvec![name], change))
     }
 
     fn set_drains(&mut self, name: ServiceName, drains: Drains, cause: Option<DrainCause>) -> Effect {

@@ -13,7 +13,7 @@ const MAX_PROBLEMS: usize = 1_000;
 const MAX_OBJECT: usize = 1_024;
 
 /// How much the times of one beginning may differ, in milliseconds.
-const CLOCKS_DIFFER: u64 = 1_000;
+pub(super) const CLOCKS_DIFFER: u64 = 1_000;
 
 /// The beginnings of problems, by reason and object.
 pub type Beginnings = BTreeMap<(Reason, String), Time>;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::earlier::CLOCKS_DIFFER;
 use super::effect::Effects;
 use super::problem::{Observed, Problem};
 use super::reason::{Reason, Severity};
@@ -10,6 +11,7 @@ use crate::explain::reports;
 use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::degraded::Degraded;
+use nodelb_core::history::{Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{BackendState, PortKey, ServiceName};
@@ -47,11 +49,14 @@ fn kept(observed: &Observed, found: &mut Vec<Problem>) {
     let usable: BTreeSet<u32> = usable.filter_map(|(_, entry, _)| service(entry)).collect();
     for (address, entry, kept) in all {
         let (reason, what) = match kept.status {
-            Status::NoBackends => (Reason::NoBackends, "no usable backend"),
-            Status::LastResort => (Reason::LastResort, "last resort: all failed their health checks"),
+            Status::NoBackends => (Reason::NoBackends, "no usable backend, as before the start,"),
+            Status::LastResort => (
+                Reason::LastResort,
+                "last resort, as before the start: all failed their health checks then, and nodelb checks none of them",
+            ),
             _ => continue,
         };
-        let cause = format!("{what}, as before the start, {}", snapshot.why_kept(entry));
+        let cause = format!("{what} {}", snapshot.why_kept(entry));
         let since = Some(observed.clocks.time_of(kept.since));
         // Connections to another address of the service work.
         let is_part = service(entry).is_some_and(|service| usable.contains(&service));
@@ -83,10 +88,24 @@ fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>
                 let why = reports::unused_text(snapshot, name).unwrap_or_else(|| "all fail their health checks".into());
                 Problem::new(Reason::LastResort, name.to_string(), format!("last resort{of}: {why}"))
             }
-            _ => without_backends(snapshot, (key, &of), last),
+            _ => {
+                // This run has only read the service. The one that has seen it lose its backends knows why.
+                let seen = since.filter(|_| !last.had_backends).and_then(|at| emptied_before(observed, key, at));
+                let seen =
+                    seen.map(|cause| Degraded { had_backends: true, cause: cause.clone(), ..Degraded::clone(last) });
+                without_backends(snapshot, (key, &of), seen.as_ref().unwrap_or(last))
+            }
         };
         found.push(problem.severity(effects.severity(name)).since(since));
     }
+}
+
+/// Why the port has lost all backends at this time, if that was in an earlier run.
+fn emptied_before<'o>(observed: &'o Observed, key: &PortKey, at: Time) -> Option<&'o Cause> {
+    let of_port =
+        |record: &&Arc<Record>| record.event.port.as_deref() == Some(key) && record.event.what == What::Emptied;
+    let last = observed.history.of_service(&key.service).rev().find(of_port)?;
+    (last.is_from_before && last.at.abs_diff(at.0) <= CLOCKS_DIFFER).then_some(&last.event.cause)
 }
 
 /// Whether connections get what the port's state says. Its addresses may stay as before the start for now.

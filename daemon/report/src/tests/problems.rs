@@ -13,7 +13,7 @@ use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
-use nodelb_core::history::{Event, History, Stamp, What};
+use nodelb_core::history::{Event, History, Record, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::cause::HOLD_ENDED;
@@ -156,6 +156,30 @@ fn a_service_that_lost_its_last_backend_is_critical_and_names_the_writer() {
     assert_eq!(problem.command, "nodelb diagnose shop/web");
     node.send([slice("shop/web", &["192.0.2.1:80"])]);
     assert_eq!(node.problems(), []);
+}
+
+/// A restart reads the empty list again, but who emptied it is in the history.
+#[test]
+fn who_emptied_a_service_is_known_after_a_restart() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    let emptied = node.now.plus(60_000);
+    node.engine.change(slice("shop/web", &[]));
+    let mut events = node.engine.reconcile(&mut node.maps, emptied).events.into_iter();
+    let event = events.find(|event| event.what == What::Emptied).unwrap();
+    let mut history = History::default();
+    let record = history.add(event, Stamp { at: START + emptied.0, to_kernel: 1 });
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &[])]);
+    let cause = |at: u64| {
+        let mut history = History::default();
+        history.restore(Record { at, ..Record::clone(&record) });
+        let observed = Observed { history: Arc::new(history), ..node.observed() };
+        only(&problems(&observed)).cause.clone()
+    };
+    let since = node.observed().clocks.time.0;
+    assert_eq!(cause(since), "no usable backend: EndpointSlice shop/web emptied by bob (resourceVersion 15)");
+    assert!(cause(since - 60_000).starts_with("no usable backend: none since"));
 }
 
 #[test]
