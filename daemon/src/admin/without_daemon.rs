@@ -192,7 +192,7 @@ impl Reader {
         let history = self.stored_history()?;
         // Without the maps, the records still name the addresses that changed.
         let behind = filter.address.and_then(|addr| Some(self.content().ok()?.services_at(addr)));
-        let records = select(&history, filter, &behind.unwrap_or_default());
+        let records = select(history, filter, &behind.unwrap_or_default());
         let row = |record: Record| HistoryRow::from(&Record { is_from_before: false, ..record });
         Ok(HistoryAnswer { history: records.iter().map(|record| row(Record::clone(record))).collect() })
     }

@@ -237,7 +237,8 @@ impl Engine {
                 }
             }
             let error = result.err();
-            let text = error.as_ref().map(|error| Arc::from(error.to_string()));
+            let is_reported = matches!(op, MapOp::PutNodeAddr(_) | MapOp::PutUplink(..));
+            let text = error.as_ref().filter(|_| is_reported).map(|error| Arc::from(error.to_string()));
             let had_failed = self.failures.note(op, error);
             match (op, text) {
                 (MapOp::PutNodeAddr(addr), Some(text)) if !had_failed => self.round.unanswered.push((*addr, text)),
