@@ -69,6 +69,11 @@ pub(super) fn with_drain(
     (drain, is_forced): (Drain, bool),
 ) -> Result<Drains, Refusal> {
     if snapshot.facts.owner(service).is_none() {
+        if let Some(why) = why_kept(snapshot, service) {
+            let text =
+                format!("{service} is in use as before the start, {why}; until then its backends cannot be drained");
+            return Err(Refusal::Refused(text));
+        }
         let names: Vec<String> = snapshot.facts.names().map(ToString::to_string).collect();
         let wanted = service.to_string();
         let hint = nearest(names.iter().map(String::as_str), &wanted)
@@ -110,6 +115,13 @@ pub(super) fn with_drain(
         return Err(Refusal::Refused(text));
     }
     Ok(drains)
+}
+
+/// Why the addresses of a service that no source describes stay in use; `None` if there are none.
+pub(super) fn why_kept(snapshot: &Snapshot, service: &ServiceName) -> Option<String> {
+    let is_own = |id| snapshot.former_port(id).is_some_and(|port| port.service == *service);
+    let (_, entry, _) = snapshot.kept().find(|(_, entry, _)| is_own(entry.service))?;
+    Some(snapshot.why_kept(entry))
 }
 
 /// What else drains the backend, or some of its ports: nothing, or such as `; 192.0.2.11 is still drained by root until

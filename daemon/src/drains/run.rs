@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::journal;
-use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, with_drain, without_drain};
+use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, why_kept, with_drain, without_drain};
 use super::state_file::{self, All};
 use super::writer::Writer;
 use crate::reconcile::OwnerHandle;
@@ -181,6 +181,12 @@ impl Drainer {
         journal::log(service, &cause, !others.is_empty());
         self.apply(service, drains, cause, |snapshot| has_desired(snapshot, service, *backend)).await?;
         let stored = if is_stored { "" } else { "; this cannot be stored yet, see journalctl -u nodelb" };
+        if let Some(why) = why_kept(&self.owner.snapshot.borrow(), service) {
+            return Ok(format!(
+                "the drain of {backend} of {service} ends later{others}{stored}: the service is in use as before the start, \
+                 {why}"
+            ));
+        }
         if others.is_empty() {
             return Ok(format!("{backend} of {service} is no longer drained{stored}"));
         }

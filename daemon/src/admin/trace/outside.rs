@@ -116,7 +116,7 @@ pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: 
         return None;
     }
     let mut used = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
-    let is_here = |addr: &Addr| snapshot.realised.node_addrs.contains(addr);
+    let is_here = |addr: &Addr| snapshot.facts.node().addresses.contains(addr);
     if !used.any(|candidate| is_here(&candidate.row.address.addr)) {
         explanation.result = ConnectResult::Dropped(DropReason::NotForwarded);
     }

@@ -117,7 +117,13 @@ pub(super) fn frontends(context: &Context<'_>) -> Vec<Finding> {
         let (first, why) = failed[0];
         let what = format!("a connection from here to {} fails: {why}", first.to);
         let backends = does_a_backend.then_some("a backend of it can be connected to directly");
-        let finding = context.finding(kind, what).severity(if does_a_frontend { Severity::Warning } else { severity });
+        let finding = match kind {
+            Kind::FrontendFails if context.daemon.is_none() => {
+                context.finding_in(kind, what, "no-daemon", &[("address", &first.to)])
+            }
+            _ => context.finding(kind, what),
+        };
+        let finding = finding.severity(if does_a_frontend { Severity::Warning } else { severity });
         finding.evidence(failed.iter().skip(1).take(10).filter_map(one_line)).evidence(backends)
     });
     found.collect()
