@@ -97,11 +97,10 @@ static __always_inline void partner_of(const struct packet_key *key,
 				       const struct connection *entry,
 				       struct packet_key *partner)
 {
-	__u32 kind =
-		entry->flags & (CONNECTION_REVERSE | CONNECTION_REDIRECTED |
-				CONNECTION_OF_NODE);
+	__u32 flags = entry->flags;
 	bool leaves =
-		!kind || kind == (CONNECTION_OF_NODE | CONNECTION_REVERSE);
+		!(flags & CONNECTION_REDIRECTED) &&
+		!(flags & CONNECTION_OF_NODE) == !(flags & CONNECTION_REVERSE);
 
 	copy_addr(partner->source, entry->target);
 	copy_addr(partner->target, entry->source);

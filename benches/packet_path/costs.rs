@@ -133,8 +133,8 @@ fn id_of(program: &impl AsRawFd) -> u32 {
     id.trim().parse().unwrap()
 }
 
-/// `packet_in` on packets in memory, by the fastest of many short measurements; `shortest` has those of before, in
-/// nanoseconds.
+/// `packet_in` on packets in memory, by the fastest of many short measurements; `shortest` has the previous
+/// ones, in nanoseconds.
 fn ratios(alone: &Alone, generator: &Generator, shortest: &mut [f64; 4]) -> [(String, Figures); 3] {
     let times: [crate::rounds::Times; 4] =
         in_turn(ROUNDS, |variant| fastest_part(RUNS, |times| alone.run(generator, variant, times)));

@@ -18,6 +18,7 @@
 
 mod answer;
 mod ask;
+mod ask_all;
 mod due;
 mod entry;
 mod frontends;

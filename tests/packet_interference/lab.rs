@@ -243,12 +243,12 @@ impl<'a> Lab<'a> {
             return;
         }
         if is_own(&headers.target) {
-            let user = USERS.iter().find(|user| user.is_of_node && self.is_answer_to(user, &headers));
-            return if user.is_some() {
-                drop(self.clients.receive(&frame, self.world.now_ns))
+            if USERS.iter().any(|user| user.is_of_node && self.is_answer_to(user, &headers)) {
+                drop(self.clients.receive(&frame, self.world.now_ns));
             } else {
-                self.own(&headers)
-            };
+                self.own(&headers);
+            }
+            return;
         }
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };

@@ -112,7 +112,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u3
 }
 
 /// Fails if the previous run may have been unable to replace the JSON file after its last change, because no file can be
-/// created or removed beside it. May block.
+/// created or removed next to it. May block.
 ///
 /// # Errors
 /// Says so, with the error of the file system.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -20,7 +19,8 @@ use nodelb_host::threads::Threads;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
-use super::ask::{AskTimeouts, Failure, ask};
+use super::ask::AskTimeouts;
+use super::ask_all::{Asked, ask_all};
 use super::due::Which;
 use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
@@ -42,8 +42,6 @@ const QUEUE: usize = 64;
 const MAX_OPEN: usize = 64;
 /// The maximum number of these that have failed before. Names that no server answers for do not delay the others.
 const MAX_FAILED_OPEN: usize = MAX_OPEN / 2;
-/// The number of times that each server is asked before the question has failed.
-const ROUNDS: usize = 2;
 /// Interval at which reports are published, and at which addresses are compared with the frontends of nodelb.
 const TICK_EVERY: Duration = Duration::from_millis(TICK);
 /// The same in milliseconds.
@@ -169,19 +167,13 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         wait_until: resolver.clock.now::<Moment>().plus(FIRST_ANSWERS),
         is_complete: false,
         is_outdated: false,
-        told_at: None,
+        stored_at: None,
         compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
     };
     until(shutdown, running.run_until_closed(&mut stored)).await;
     stored.close(running.saved()).await;
-}
-
-/// A reply with how each server that was asked responded.
-struct Asked {
-    reply: Reply,
-    tried: Vec<(SocketAddr, Result<QueryResult, Failure>)>,
 }
 
 struct Running {
@@ -214,7 +206,7 @@ struct Running {
     /// Whether the state file lacks something.
     is_outdated: bool,
     /// When something was stored and reported without waiting for a tick.
-    told_at: Option<Moment>,
+    stored_at: Option<Moment>,
     /// The snapshot with which the addresses were compared.
     compared: Weak<Snapshot>,
     report: DnsReport,
@@ -234,20 +226,20 @@ impl Running {
             let passed = tokio::select! {
                 Some(batch) = self.resolver.incoming.recv() => {
                     let passed = self.pass_on(batch).await;
-                    self.tell_at_once(stored);
+                    self.store_at_once(stored);
                     passed
                 }
                 Some(asked) = self.asking.join_next_with_id() => {
                     self.is_outdated |= self.take(asked);
                     let passed = self.publish().await;
                     if self.is_outdated {
-                        self.tell_at_once(stored);
+                        self.store_at_once(stored);
                     }
                     passed
                 }
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
-                    self.tell(stored);
+                    self.store_and_report(stored);
                     self.publish().await
                 }
                 _ = system.tick() => {
@@ -266,15 +258,15 @@ impl Running {
 
     /// Stores and reports what has changed, unless that has just been done: then the next tick does. A daemon that is killed
     /// would otherwise start with backends that are older than those of the maps.
-    fn tell_at_once(&mut self, stored: &mut SavedState<Saved>) {
+    fn store_at_once(&mut self, stored: &mut SavedState<Saved>) {
         let now: Moment = self.resolver.clock.now();
-        if self.told_at.is_none_or(|told_at| now >= told_at.plus(TICK)) {
-            self.told_at = Some(now);
-            self.tell(stored);
+        if self.stored_at.is_none_or(|stored_at| now >= stored_at.plus(TICK)) {
+            self.stored_at = Some(now);
+            self.store_and_report(stored);
         }
     }
 
-    fn tell(&mut self, stored: &mut SavedState<Saved>) {
+    fn store_and_report(&mut self, stored: &mut SavedState<Saved>) {
         if std::mem::take(&mut self.is_outdated) {
             stored.save(self.saved());
         }
@@ -498,28 +490,6 @@ impl Running {
             is_new
         });
     }
-}
-
-/// Asks the servers in this order until one answers.
-async fn ask_all(question: &Question, servers: &[SocketAddr], register: &Register, limits: AskTimeouts) -> Asked {
-    let mut tried: Vec<(SocketAddr, Result<QueryResult, Failure>)> = Vec::new();
-    for _ in 0..ROUNDS {
-        for server in servers {
-            match ask(question, *server, register, limits).await {
-                Ok(answer) => {
-                    tried.push((*server, Ok(QueryResult::of_answer(&answer))));
-                    return Asked { reply: Reply::Answered(server.to_string().into(), answer), tried };
-                }
-                Err(failure) => tried.push((*server, Err(failure))),
-            }
-        }
-    }
-    let text = |result: &Result<_, Failure>| result.as_ref().err().map(|failure| failure.text.clone());
-    let failed = tried.iter().filter_map(|(server, result)| Some((*server, format!("{server} {}", text(result)?))));
-    // The last failure of each server.
-    let texts: Vec<String> = failed.collect::<BTreeMap<SocketAddr, String>>().into_values().collect();
-    let why = if texts.is_empty() { "no DNS server is known".into() } else { texts.join(", ") };
-    Asked { reply: Reply::Failed(why.into()), tried }
 }
 
 #[cfg(test)]

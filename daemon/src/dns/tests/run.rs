@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use hickory_proto::op::ResponseCode;
