@@ -96,8 +96,8 @@ struct State {
     unusable: Option<CredentialsError>,
     printed: Option<Printed>,
     good: Option<Good>,
-    /// The latest problem that was logged.
-    warned: Option<String>,
+    /// Why the latest [`Credentials::login`] returned the last valid login. Each reason is logged once.
+    trouble: Option<String>,
 }
 
 #[derive(Debug)]
@@ -131,14 +131,19 @@ impl Credentials {
             return Err(outcome.err().unwrap_or_else(|| CredentialsError("the credentials were not read".into())));
         };
         let trouble = outcome.err().map(|error| error.to_string());
-        if let Some(trouble) = trouble.as_ref().filter(|trouble| state.warned.as_ref() != Some(trouble)) {
+        if let Some(trouble) = trouble.as_ref().filter(|trouble| state.trouble.as_ref() != Some(trouble)) {
             warn!(
                 message_id = %messages::LOGIN_FAILED,
                 "{trouble}; keeping the previous credentials, {}", login.identity
             );
         }
-        state.warned = trouble;
+        state.trouble = trouble;
         Ok(login)
+    }
+
+    /// Why the latest [`Self::login`] returned the last valid login instead of one with the current credentials.
+    pub async fn trouble(&self) -> Option<String> {
+        self.state.lock().await.trouble.clone()
     }
 
     /// The cluster's identity, like [`Login::authority`], without running an exec plugin.

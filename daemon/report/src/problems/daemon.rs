@@ -292,7 +292,8 @@ fn process(observed: &Observed, found: &mut Vec<Problem>) {
     if let Some((since, why)) = &observed.reloads.refused {
         // Only a reload reads the file again.
         let remedy = "when `nodelb check-config` accepts it, `systemctl reload nodelb` loads it";
-        let cause = format!("not reloaded, and the next start would fail: {why}; {remedy}");
+        let cause =
+            format!("not reloaded, and a start with the configuration that was read would fail: {why}; {remedy}");
         found.push(Problem::new(Reason::ConfigRefused, "configuration", cause).since(Some(*since)));
     }
     if let Some((since, keys)) = &observed.reloads.restart {

@@ -68,7 +68,7 @@ reasons! {
     NoApiserver, Warning, "nodelb apiservers", ["NodelbNoApiserver"],
         "No API server responds, and the last known state is served; critical if there is none";
     CredentialsRefused, Warning, "nodelb apiservers", [],
-        "New credentials do not work, and the connection keeps the previous ones";
+        "New credentials do not work or cannot be read, and the connection keeps the previous ones";
     NotSynced, Critical, "nodelb sources", ["NodelbNotReady", "NodelbSourceNotSynced"],
         "A source has not reported everything since the start, and nothing is removed";
     NodeMissing, Warning, "nodelb config", [],
@@ -140,7 +140,7 @@ reasons! {
     ExternalChanges, Warning, "nodelb history", ["NodelbDriftRepaired"],
         "Another program changed the kernel maps or hooks in the last 15 minutes, and nodelb repaired them";
     ConfigRefused, Warning, "nodelb check-config", ["NodelbConfigRefused"],
-        "The configuration has an error, so that it was not reloaded, and the next start would fail";
+        "The configuration had an error when it was reloaded, so that the previous one stays in use";
     ListenerClosed, Warning, "journalctl -u nodelb", [],
         "An address of `admin.listen` cannot be opened";
     RestartPending, Warning, "systemctl restart nodelb", [],

@@ -730,8 +730,8 @@ fn a_refused_configuration_is_a_problem_until_one_is_applied() {
         let observed = Observed { reloads: reloads.clone().into(), ..Node::new().observed() };
         problems(&observed).into_iter().map(|it| (it.reason, it.since, it.cause)).collect::<Vec<_>>()
     };
-    let why = "not reloaded, and the next start would fail: line 3: y; when `nodelb check-config` accepts it, `systemctl \
-               reload nodelb` loads it";
+    let why = "not reloaded, and a start with the configuration that was read would fail: line 3: y; when `nodelb \
+               check-config` accepts it, `systemctl reload nodelb` loads it";
     let restart = (Reason::RestartPending, Some(Time(1)), "restart needed for: datapath.max-slots".to_owned());
     assert_eq!(seen(&reloads), [(Reason::ConfigRefused, Some(Time(2)), why.to_owned()), restart.clone()]);
     assert_eq!(seen(&reloads.applied(Time(4), keys)), [restart]);

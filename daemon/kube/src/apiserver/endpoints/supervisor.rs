@@ -212,11 +212,12 @@ impl Supervisor {
         let timeout = PoolTimeouts::duration(self.timeouts.load);
         self.tasks.send(Task::Login, async move {
             let login = credentials.login().await;
+            let trouble = credentials.trouble().await;
             let stored = match directory.filter(|_| login.is_ok()) {
                 Some(directory) => state_file::load(&directory, timeout).await,
                 None => None,
             };
-            Done::Login(login, stored)
+            Done::Login { login, trouble, stored }
         });
     }
 

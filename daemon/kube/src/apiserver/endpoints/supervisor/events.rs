@@ -45,7 +45,11 @@ impl Supervisor {
                 self.probed(now, &address, &result);
                 self.resolved_to(&address, resolved);
             }
-            Done::Login(result, stored) => self.login(now, result, stored),
+            Done::Login { login, trouble, stored } => {
+                if let Some(login) = self.login(now, login, stored) {
+                    self.renew(now, &login, trouble);
+                }
+            }
             Done::Verified(session, login, result) => self.verified(now, session, &login, result),
         }
     }
@@ -175,13 +179,19 @@ impl Supervisor {
         }
     }
 
-    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>, stored: Option<EndpointsState>) {
+    /// Handles the result of reading the credentials. Returns the login, if there is one.
+    fn login(
+        &mut self,
+        now: Moment,
+        result: Result<Arc<Login>, CredentialsError>,
+        stored: Option<EndpointsState>,
+    ) -> Option<Arc<Login>> {
         let login = match result {
             Ok(login) => login,
             Err(error) => {
                 self.problem = Some(error.to_string());
                 self.journal.credentials(self.problem.clone());
-                return;
+                return None;
             }
         };
         self.problem = None;
@@ -207,7 +217,7 @@ impl Supervisor {
                 apiserver = %address, "the kubeconfig has another server: added {address}"
             );
         }
-        self.renew(now, &login);
+        Some(login)
     }
 
     /// Adds the server in the kubeconfig and, if they belong to this cluster, the remembered addresses to the pool.
@@ -221,12 +231,22 @@ impl Supervisor {
     }
 
     /// Switches the session in use to a new login. A new token is used on the existing link. A new certificate needs a
-    /// new connection to the same address, which replaces the old one when it is open.
-    fn renew(&mut self, now: Moment, login: &Arc<Login>) {
+    /// new connection to the same address, which replaces the old one when it is open. Without a new login, `trouble`
+    /// is the reason why the current credentials give none.
+    fn renew(&mut self, now: Moment, login: &Arc<Login>, trouble: Option<String>) {
         let Some(current) = &mut self.current else { return };
         if Arc::ptr_eq(&current.login, login) {
             let unauthorized = current.unauthorized.take();
-            self.renewed();
+            match trouble {
+                Some(why) => self.keeps_previous(
+                    now,
+                    format!(
+                        "the current credentials cannot be used, and a start would have none; the connection in use \
+                         keeps the previous ones: {why}"
+                    ),
+                ),
+                None => self.renewed(),
+            }
             if let Some(error) = unauthorized {
                 // This counts as one failed request, which its reader repeats. Probes determine whether the login is
                 // rejected permanently.
@@ -283,8 +303,12 @@ impl Supervisor {
         let reported =
             format!("the new credentials do not work, and the connection in use keeps the previous ones: {error}");
         self.journal.not_renewed(address, &reported);
+        self.keeps_previous(now, reported);
+    }
+
+    fn keeps_previous(&mut self, now: Moment, why: String) {
         let since = self.not_renewed.as_ref().map_or(now, |(since, _)| *since);
-        self.not_renewed = Some((since, reported));
+        self.not_renewed = Some((since, why));
     }
 
     /// Records that the session in use has the current credentials, or that there is none.

@@ -31,8 +31,13 @@ pub(super) enum Done {
     /// The connection and the reason why this server was chosen.
     Opened(Address, Box<Result<(Opened, String), LinkError>>, Vec<SocketAddr>),
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
-    /// The login. The first one comes with the contents of the state file.
-    Login(Result<Arc<Login>, CredentialsError>, Option<EndpointsState>),
+    Login {
+        login: Result<Arc<Login>, CredentialsError>,
+        /// Why it is the last valid login, if the current credentials cannot be used.
+        trouble: Option<String>,
+        /// The contents of the state file, with the first login.
+        stored: Option<EndpointsState>,
+    },
     /// The number of the session with the queried server, the login and the result.
     Verified(u64, Arc<Login>, Result<(), LinkError>),
 }
@@ -89,6 +94,6 @@ fn broken(task: Task, error: &str) -> Done {
     match task {
         Task::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
         Task::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
-        Task::Verify | Task::Login => Done::Login(Err(CredentialsError(error)), None),
+        Task::Verify | Task::Login => Done::Login { login: Err(CredentialsError(error)), trouble: None, stored: None },
     }
 }

@@ -672,8 +672,29 @@ async fn new_credentials_that_are_refused_are_reported_as_long_as_the_session_ke
     let other = World::with(&[]).await;
     let mut running = world.start(&[1]);
     running.session_at(1).await;
-    let (authority, mut began) = (other.authority().pem(), Moment(0));
-    for (file, wrong, why) in [("token", "bad", "does not accept the token"), ("ca.pem", &*authority, "certificate")] {
+    let authority = other.authority().pem();
+    keeps_previous(
+        &world,
+        &mut running,
+        [("token", "bad", "does not accept the token"), ("ca.pem", &*authority, "certificate")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_read_again_are_reported_as_long_as_the_session_keeps_the_previous_ones() {
+    let world = World::with(&[1]).await;
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    let wrong = [("token", "", "token"), ("ca.pem", "nonsense", "ca.pem")];
+    keeps_previous(&world, &mut running, wrong).await;
+}
+
+/// Writes wrong credentials into each file in turn, and expects that they are reported with a reason, and no longer when
+/// the file is as before.
+async fn keeps_previous(world: &World, running: &mut Running, wrong: [(&str, &str, &str); 2]) {
+    let mut began = Moment(0);
+    for (file, wrong, why) in wrong {
         let right = std::fs::read_to_string(world.path().join(file)).unwrap();
         world.write(file, wrong);
         running.until("reported", |report, _| report.not_renewed.is_some()).await;
