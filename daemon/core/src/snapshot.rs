@@ -184,15 +184,22 @@ impl Snapshot {
         is_kept && self.realised.serves(address, hash_of(&claim.key.service))
     }
 
-    /// The addresses that the maps contain from before the start and that no service claims now, because a source is no
-    /// longer configured or has not reported everything yet: [`Status::Kept`], or what they were without healthy backends;
-    /// and since when this is so.
+    /// Whether the maps have the address for a service that does not claim it now, so that its claims wait.
+    pub fn stays_with_another(&self, row: &Row, address: L4Addr) -> bool {
+        let actual = self.realised.service_at(address).and_then(|service| service.tag);
+        actual.is_some_and(|tag| row.claims().iter().all(|claim| hash_of(&claim.key.service) != tag.service))
+    }
+
+    /// The addresses that the maps contain from before the start for services that do not claim them now, because a source
+    /// is no longer configured or has not reported everything yet: [`Status::Kept`], or what they were without healthy
+    /// backends; and since when this is so.
     pub fn kept(&self) -> impl Iterator<Item = (L4Addr, &FrontendEntry, Lasting)> {
         let is_claimed = |address: &L4Addr| {
             let row = self.rows.get(address).filter(|row| !row.claims().is_empty());
             row.is_some_and(|row| {
                 let mut places = 0..row.claims().len();
-                row.claims()[0].target.is_ok() || places.any(|place| self.still_serves(row, place, *address))
+                (row.claims()[0].target.is_ok() && !self.stays_with_another(row, *address))
+                    || places.any(|place| self.still_serves(row, place, *address))
             })
         };
         // Without any, nothing is searched.

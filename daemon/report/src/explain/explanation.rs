@@ -17,7 +17,6 @@ use nodelb_core::packets::admission::{Admission, Refusal, admission};
 use nodelb_core::packets::choice;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of};
-use nodelb_core::state::owner::hash_of;
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, admits, destination, lookup_frontend, lookup_outside, trace, trace_outside};
 
@@ -238,7 +237,7 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
             lookup_frontend(&snapshot.realised, range, to)
         }
         None => {
-            answering.filter(|(at, _)| !claims.first().is_some_and(|owner| stays_with_another(snapshot, *at, owner)))
+            answering.filter(|(at, _)| !snapshot.rows.get(at).is_some_and(|row| snapshot.stays_with_another(row, *at)))
         }
     };
     let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
@@ -259,13 +258,6 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     };
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
-}
-
-/// Whether the maps have the address for another service than its owner, as before the start.
-fn stays_with_another(snapshot: &Snapshot, at: L4Addr, owner: &FrontendReport) -> bool {
-    let actual =
-        snapshot.realised.frontends.get(&at).and_then(|actual| snapshot.realised.services.get(&actual.service));
-    actual.and_then(|entry| entry.tag).is_some_and(|tag| tag.service != hash_of(&owner.service))
 }
 
 fn outside_account(

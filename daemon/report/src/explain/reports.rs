@@ -52,7 +52,8 @@ pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Ite
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
     let status = snapshot.status_of(row, place, address);
-    let (is_kept, is_owner) = (snapshot.is_as_before(row, place, address), place == 0);
+    let is_kept = snapshot.is_as_before(row, place, address);
+    let is_owner = place == 0 && !snapshot.stays_with_another(row, address);
     let state = if is_kept || status.status == Status::NoBackends { &snapshot.realised } else { &snapshot.desired };
     let kept = || snapshot.realised.frontends.get(&address).filter(|_| is_kept).map(|actual| actual.service);
     let id = kept().or_else(|| claim.target.as_ref().ok().copied());

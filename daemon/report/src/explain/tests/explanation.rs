@@ -1,4 +1,6 @@
 use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
+use crate::explain::reports::frontends;
+use crate::filter::Filter;
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::config::EngineConfig;
@@ -228,8 +230,13 @@ fn an_address_that_stays_with_a_service_that_is_not_described_is_not_that_of_its
     let changes = [Change::UpsertService(now), list, node(), synced(Some("web.toml cannot be used"))];
     changes.into_iter().for_each(|change| engine.change(change));
     engine.reconcile(&mut maps, Moment(1));
+    let snapshot = engine.snapshot(Moment(1));
+    assert_eq!(snapshot.kept().map(|(address, ..)| address).collect::<Vec<_>>(), [at.parse().unwrap()]);
+    let rows: Vec<_> =
+        frontends(&snapshot, &Filter::default()).into_iter().map(|row| (row.status, row.backends)).collect();
+    assert_eq!(rows, [(Status::Pending, Vec::new())], "its backends get no connections");
     for client in [Client::Host, Client::Pod] {
-        let explained = explanation(&engine.snapshot(Moment(1)), at, client);
+        let explained = explanation(&snapshot, at, client);
         assert_eq!(explained.result, ConnectResult::Forwarded(1));
         assert_eq!((explained.found, explained.backends.len()), (None, 0));
         let [NearMatch::Kept(backends, _)] = &explained.near[..] else { panic!("{:?}", explained.near) };
