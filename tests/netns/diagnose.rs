@@ -185,7 +185,7 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
         // Without a daemon traffic continues, and Kubernetes can still be queried.
         fixture.server = Some(serve(&fixture.cluster, SERVER));
         fixture.daemon.terminate();
-        fixture.blames("default/web", 1, "daemon-silent", &["systemctl start nodelb"]);
+        fixture.blames("default/web", 1, "daemon-silent", &["systemctl restart nodelb"]);
         let report = fixture.diagnose("default/web", 1);
         assert!(report.to_string().contains("1 frontend and 1 backend answer from here"), "{report:#}");
     });

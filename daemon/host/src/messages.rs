@@ -177,7 +177,7 @@ messages! {
         "Nothing.";
     FRONTEND_CONFLICT = 0xb31ae02960a8459b907b810a3bfda291,
         "Two services claim one address",
-        "The older service owns the address. The other one is not served at this address until the owner gives it up.",
+        "The owner is a service of a file, or else the older Service. The other waits until the owner gives the address up.",
         "Remove the address from one of the two services.";
     FRONTEND_TAKEN_OVER = 0xb78dae9e5397429681fd43c9a026a4cc,
         "A frontend has a new owner",

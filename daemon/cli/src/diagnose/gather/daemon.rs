@@ -7,6 +7,7 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::address::{Address, Host};
 use nodelb_kube::apiserver::one_shot::AddressHints;
+use nodelb_report::problems::Reason;
 use nodelb_report::time::Time;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -146,7 +147,8 @@ impl Asked<'_> {
         daemon.cgroup = setting(&settings, "datapath.cgroup");
         daemon.health_checks = setting(&settings, "kubernetes.health-checks");
         daemon.selection = selection(&settings);
-        if daemon.frontends.iter().any(is_for_outside) {
+        let is_untranslated = daemon.problems.iter().any(|problem| problem.reason == Reason::OutsideUntranslated);
+        if daemon.frontends.iter().any(|row| is_for_outside(row, is_untranslated)) {
             let (devices, drops, connections) = tokio::join!(
                 self.answer("/devices?output=json"),
                 self.rows(of("/drops"), "drops"),
@@ -211,8 +213,14 @@ impl Asked<'_> {
 }
 
 /// Whether clients outside the node may connect to the address.
-fn is_for_outside(row: &FrontendRow) -> bool {
-    matches!(row.kind.as_str(), "NodePort" | "LoadBalancer" | "ExternalIP") || row.outside == "Served"
+fn is_for_outside(row: &FrontendRow, is_untranslated: bool) -> bool {
+    let is_kind = matches!(row.kind.as_str(), "NodePort" | "LoadBalancer" | "ExternalIP");
+    is_kind
+        || match &*row.outside {
+            "" | "NodeOnly" => false,
+            "Off" => is_untranslated,
+            _ => true,
+        }
 }
 
 /// The rows without ages.

@@ -24,7 +24,8 @@ pub(super) fn find(services: &[ServiceRow], sources: &[SourceRow], name: &Servic
             file: row.path.clone(),
         });
     }
-    if !services.is_empty() {
+    // What is kept from before the start has no origin.
+    if services.iter().any(|row| !row.origin.is_empty()) {
         return None;
     }
     let refused = sources.iter().filter(is_file).filter(|row| row.state != "Ok").take(FILES);

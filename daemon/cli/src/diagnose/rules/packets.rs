@@ -25,9 +25,12 @@ const OTHERS: [&str; 3] = ["cilium_host", "bpfin.cali", "bpfout.cali"];
 const EVICTING: &str = "half_open";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
-    let Some(packets) = context.daemon.and_then(|daemon| daemon.packets.as_ref()) else { return Vec::new() };
+    let Some((daemon, packets)) = context.daemon.and_then(|daemon| Some((daemon, daemon.packets.as_ref()?))) else {
+        return Vec::new();
+    };
     let disabled = match &*packets.translation {
         "on" => None,
+        _ if daemon.is_of_file() => Some("of-file"),
         "draining" => Some("leaves-to-others"),
         _ => Some("off"),
     };

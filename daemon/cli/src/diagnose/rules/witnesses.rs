@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use nodelb_core::state::status::Status;
 use nodelb_report::explain::differences::NOT_CONFIGURED;
 use nodelb_report::problems::{Problem, Reason};
 
@@ -146,7 +147,8 @@ pub(super) fn place(definition: &Definition) -> String {
     definition.line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"))
 }
 
-/// The other places of sources that have problems: watches, and places that may describe a service that is not known.
+/// The other places of sources that have problems: watches, and places that may describe a service that is not known, or
+/// that is served as before the start.
 pub(super) fn sources(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let is_own = |row: &SourceRow| daemon.definition.as_ref().is_some_and(|it| it.file == row.path);
     let is_kubernetes = |row: &SourceRow| row.source.eq_ignore_ascii_case("kubernetes");
@@ -154,7 +156,11 @@ pub(super) fn sources(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let is_elsewhere = |row: &SourceRow| {
         is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY || is_of_another_namespace(context, row))
     };
-    let concerns = |row: &SourceRow| is_kubernetes(row) && !daemon.is_of_file() || daemon.services.is_empty();
+    let is_kept = daemon.frontends.iter().any(|row| row.status == Some(Status::Kept));
+    let concerns = |row: &SourceRow| {
+        let is_its_source = if is_kubernetes(row) { !daemon.is_of_file() } else { daemon.is_of_file() && is_kept };
+        is_its_source || daemon.services.is_empty()
+    };
     let rows = daemon.sources.iter().filter(|row| !matches!(&*row.state, "Ok" | "") && !is_own(row));
     let found = rows.filter(|row| !is_elsewhere(row) && concerns(row)).filter_map(|row| {
         let mut problems = row.problems.iter().filter(|problem| !is_forbidden(problem)).peekable();
@@ -162,6 +168,7 @@ pub(super) fn sources(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
         let kind = if is_file(&row.path) { Kind::SourceProblem } else { Kind::SourceFailing };
         let served = match row.state.as_str() {
             "LastGood" => "the last valid version is still served",
+            _ if is_kept => "its services are served as before the start",
             _ => "none of its services are served",
         };
         let what = format!("{} ({}) has problems: {served}", row.path, row.source);

@@ -18,6 +18,10 @@ fn found(change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding>
 
 /// The same for a service that clients outside the node reach at these addresses.
 fn found_at(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding> {
+    findings(&Context::new(&facts(addresses, change)))
+}
+
+fn facts(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Facts {
     let served = addresses.iter().map(|address| json!({"address": address, "outside": "Served"}));
     let frontends = typed(Value::Array(served.collect()));
     let devices = json!([
@@ -40,7 +44,7 @@ fn found_at(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSet
         ..KernelSettings::default()
     };
     change(&mut packets, &mut kernel);
-    let facts = Facts {
+    Facts {
         service: ServiceName::new("shop", "web"),
         now: 0,
         node: "a".into(),
@@ -51,8 +55,7 @@ fn found_at(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSet
         dns: None,
         kernel,
         outside_cgroup: None,
-    };
-    findings(&Context::new(&facts))
+    }
 }
 
 /// The only finding, with the problem of this name and this evidence.
@@ -121,6 +124,21 @@ fn what_is_not_translated_is_said_first() {
     check("leaves-to-others", "kube-proxy", |packets, _| {
         (packets.translation, packets.reason) = ("draining".into(), "the nftables table kube-proxy".into());
     });
+}
+
+#[test]
+fn a_service_of_a_file_that_no_proxy_translates_is_a_warning() {
+    for translation in ["off", "draining"] {
+        let mut facts = facts(&["198.51.100.1:80/TCP"], |packets, _| {
+            (packets.translation, packets.reason) = (translation.into(), "the nftables table kube-proxy".into());
+        });
+        let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+        daemon.services = typed(json!([{"service": "shop/web", "source": "files"}]));
+        let found = findings(&Context::new(&facts));
+        let [finding] = &found[..] else { panic!("{translation}: {found:?}") };
+        assert_eq!((finding.severity, finding.kind), (Severity::Warning, Kind::PacketPath), "{translation}");
+        assert!(finding.what.contains("do not know services of files"), "{finding:?}");
+    }
 }
 
 #[test]

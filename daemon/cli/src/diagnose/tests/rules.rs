@@ -484,6 +484,21 @@ static CASES: &[Case] = &[
         &["the initial sync of kubernetes is not complete", "see `nodelb apiservers`", "nodelb sources"],
     ),
     (
+        "a directory of files that cannot be read since a start",
+        |facts| {
+            facts.cluster = Probe::Skipped;
+            daemon(facts).services[0].source = "files".into();
+            daemon(facts).frontends[0].status = from(json!("Kept"));
+            daemon(facts).sources = vec![from(json!({
+                "source": "files", "path": "/etc/nodelb/services.d", "state": "Error",
+                "problems": ["cannot be read: No such file or directory"],
+            }))];
+        },
+        Kind::SourceFailing,
+        Severity::Warning,
+        &["/etc/nodelb/services.d (files) has problems: its services are served as before the start", "No such file"],
+    ),
+    (
         "permission missing",
         |facts| {
             daemon(facts).sources = vec![from(json!({
@@ -579,7 +594,7 @@ static CASES: &[Case] = &[
         |facts| facts.daemon = Probe::Failed("127.0.0.1:9890: connection refused".into()),
         Kind::DaemonSilent,
         Severity::Warning,
-        &["systemctl start nodelb"],
+        &["systemctl restart nodelb"],
     ),
     (
         "a backend does not answer",
