@@ -3,30 +3,9 @@ use crate::model::addr::{Family, L4Addr, Protocol};
 use crate::model::cause::Cause;
 use crate::model::service::{Origin, PortKey, Source};
 
-fn key(service: &str) -> Arc<PortKey> {
-    let service = service.parse().expect("valid in a test");
-    Arc::new(PortKey { service, port: "http".into(), protocol: Protocol::Tcp, family: Family::Ipv4 })
-}
-
-fn l4(text: &str) -> L4Addr {
-    text.parse().expect("valid in a test")
-}
-
-fn event(service: &str, what: What, kernel: Kernel) -> Event {
-    Event { kernel, ..Event::for_port(&key(service), Some(Source::Files), what, Cause::default()) }
-}
-
-fn changed(service: &str) -> Event {
-    event(service, What::Changed, Kernel::Done)
-}
-
-fn at(at: u64) -> Stamp {
-    Stamp { at, to_kernel: 7 }
-}
-
-fn sequences<'a>(records: impl IntoIterator<Item = &'a Arc<Record>>) -> Vec<u64> {
-    records.into_iter().map(|record| record.sequence).collect()
-}
+#[path = "history/rig.rs"]
+mod rig;
+use rig::*;
 
 fn of_service(history: &History, name: &str) -> Vec<u64> {
     sequences(history.of_service(&name.parse().expect("valid in a test")))

@@ -5,30 +5,9 @@ use nodelb_core::model::service::{PortKey, Source};
 
 use super::*;
 
-fn key(service: &str) -> Arc<PortKey> {
-    let service = service.parse().expect("valid in a test");
-    Arc::new(PortKey { service, port: "http".into(), protocol: Protocol::Tcp, family: Family::Ipv4 })
-}
-
-fn l4(text: &str) -> L4Addr {
-    text.parse().expect("valid in a test")
-}
-
-fn event(service: &str, what: What, kernel: Kernel) -> Event {
-    Event { kernel, ..Event::for_port(&key(service), Some(Source::Files), what, Cause::default()) }
-}
-
-fn changed(service: &str) -> Event {
-    event(service, What::Changed, Kernel::Done)
-}
-
-fn at(at: u64) -> Stamp {
-    Stamp { at, to_kernel: 7 }
-}
-
-fn sequences<'a>(records: impl IntoIterator<Item = &'a Arc<Record>>) -> Vec<u64> {
-    records.into_iter().map(|record| record.sequence).collect()
-}
+#[path = "../../../../core/src/tests/history/rig.rs"]
+mod rig;
+use rig::*;
 
 #[test]
 fn an_address_selects_the_events_that_name_it_and_those_of_its_services() {
