@@ -5,6 +5,7 @@
 mod conflicts;
 mod content;
 mod entries;
+mod last_valid;
 mod manifests;
 pub mod merge;
 pub mod named;

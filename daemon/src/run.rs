@@ -195,7 +195,7 @@ async fn serve<D: Datapath + Send + 'static>(
     // The sources. No connection goes to a backend that was drained before the start.
     let drains = drains::start(&directory, &handle, stop()).await;
     kubernetes::recall(&config, &previous_sources, &name, &handle.changes).await;
-    let files = files::start(config.files.directory.clone(), stop());
+    let files = files::start(config.files.directory.clone(), directory.clone(), stop());
     let place = (directory.clone(), Arc::clone(&register));
     let dns = dns::start(files.changes, &config.dns, &handle, place, stop());
     let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);
@@ -240,7 +240,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let reload = Reload { config, reloads, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
-    end(from_kubernetes.into_iter().flatten().chain([dns.task, checker]), owner, [recorder.task, since]).await
+    end(from_kubernetes.into_iter().flatten().chain([files.task, dns.task, checker]), owner, [recorder.task, since])
+        .await
 }
 
 /// Returns memory to the kernel when the start is complete, and regularly after that: bursts of events, large answers and

@@ -62,7 +62,7 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
 }
 
 fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> SourceReport {
-    let content = file.content.as_deref();
+    let content = file.content();
     let mut notices = content.map_or_else(Vec::new, |content| content.notices.clone());
     if file.is_unsettled {
         notices.push("being written to; it is read when its writer has closed it".into());

@@ -14,13 +14,15 @@ use nodelb_core::model::service::Source;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::until;
 use nodelb_host::messages;
+use nodelb_host::state_file::SavedState;
 use nodelb_host::threads::Threads;
 use tokio::sync::{mpsc, watch};
-use tokio::task;
+use tokio::task::{self, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use super::content::FileProblem;
+use super::last_valid::{self, LastValid};
 use super::merge::{self, Merged, Names};
 use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile, Listing};
@@ -61,6 +63,8 @@ pub struct StartedFileSource {
     pub changes: mpsc::Receiver<Batch>,
     /// The rows of `/sources`: first the directory, then its files.
     pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
+    /// Ends after `shutdown`, when the state is stored.
+    pub task: JoinHandle<()>,
 }
 
 /// The inputs and outputs of the file source, as in [`StartedFileSource`].
@@ -72,15 +76,20 @@ struct FileSource {
 }
 
 /// Starts the file source on this directory; it runs until `shutdown` is ready or its changes are no longer received.
-/// Sends [`Change::Synced`] after the first successful read of the directory, and again when the incomplete part
-/// changes. Removes nothing while the directory cannot be read.
-pub fn start(directory: PathBuf, shutdown: impl Future<Output = ()> + Send + 'static) -> StartedFileSource {
+/// Sends [`Change::Synced`] after the first successful read of the directory, or when the state directory contains what
+/// the previous run knew of it, and again when the incomplete part changes. Removes nothing while the directory cannot
+/// be read.
+pub fn start(
+    directory: PathBuf,
+    state_directory: PathBuf,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> StartedFileSource {
     let (directory, directories) = watch::channel(directory);
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (reports_in, reports) = watch::channel(Arc::default());
     let source = FileSource { directory: directories, changes: changes_in, reports: reports_in };
-    tokio::spawn(until(shutdown, RunningFileSource::new(source).poll_forever()));
-    StartedFileSource { directory, changes, reports }
+    let task = tokio::spawn(RunningFileSource::new(source, state_directory).run(shutdown));
+    StartedFileSource { directory, changes, reports, task }
 }
 
 struct RunningFileSource {
@@ -96,10 +105,15 @@ struct RunningFileSource {
     trouble: Option<String>,
     since: SystemTime,
     threads: Threads,
+    stored: SavedState<LastValid>,
+    /// Until what the previous run has stored is read, or is not needed.
+    state_directory: Option<PathBuf>,
+    /// Whether the directory was read in this run, or is as the previous run has stored it.
+    is_known: bool,
 }
 
 impl RunningFileSource {
-    fn new(source: FileSource) -> Self {
+    fn new(source: FileSource, state_directory: PathBuf) -> Self {
         let watch = Watch::new().map_err(|error| {
             let every = LOOK_AGAIN.as_secs();
             warn!(
@@ -120,10 +134,19 @@ impl RunningFileSource {
             trouble: None,
             since: SystemTime::now(),
             threads: Threads::new("services", LOOKS),
+            stored: last_valid::store(&state_directory),
+            state_directory: Some(state_directory),
+            is_known: false,
         }
     }
 
-    async fn poll_forever(mut self) {
+    async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        until(shutdown, self.poll_forever()).await;
+        let last = self.stored.saved().clone();
+        self.stored.close(last).await;
+    }
+
+    async fn poll_forever(&mut self) {
         let mut asked = Hints { everything: true, ..Hints::default() };
         while self.scan(asked).await.is_continue() {
             let pause = self.pause();
@@ -146,10 +169,12 @@ impl RunningFileSource {
     async fn scan(&mut self, asked: Hints) -> ControlFlow<()> {
         let directory = self.source.directory.borrow_and_update().clone();
         let hints = self.hints(&asked);
-        let found = self.changes(directory.clone(), hints).await;
-        self.set_trouble(&directory, found.as_ref().err().map(scan::explained));
-        let mut changes = found.unwrap_or_default();
-        if self.trouble.is_none() {
+        let (is_new, found) = self.look(&directory, hints).await;
+        let merged = if is_new { self.merge().await } else { Ok(Vec::new()) };
+        let trouble = found.as_ref().and(merged.as_ref().map(drop)).err().map(scan::explained);
+        self.set_trouble(&directory, trouble);
+        let mut changes = merged.unwrap_or_default();
+        if self.is_known {
             changes.extend(self.synced_change());
         }
         self.report(&directory);
@@ -174,9 +199,41 @@ impl RunningFileSource {
         }
     }
 
-    /// Reads what is new and returns the resulting changes. After an error, there are none.
-    async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
-        let listing = self.listing(directory, hints).await?;
+    /// Reads what is new. Returns whether the served content may have changed, and the problem of the directory, if any.
+    async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<()>) {
+        let mut listing = self.listing(directory.to_path_buf(), hints.clone()).await;
+        let mut is_new = false;
+        if !self.is_known && !listing.as_ref().is_ok_and(Listing::is_whole) {
+            is_new = self.recall(directory).await;
+        }
+        if is_new {
+            listing = self.listing(directory.to_path_buf(), hints).await;
+        }
+        match listing {
+            Ok(listing) => {
+                self.is_known = true;
+                is_new |= self.accept(listing).await;
+                if is_new || self.stored.saved().directory != directory {
+                    self.stored.save(self.files.last_valid(directory));
+                }
+                (is_new, Ok(()))
+            }
+            Err(error) => (is_new, Err(error)),
+        }
+    }
+
+    /// Takes the files as the previous run has stored them. Returns whether it has stored any.
+    async fn recall(&mut self, directory: &Path) -> bool {
+        let Some(state_directory) = self.state_directory.take() else { return false };
+        let Some(last) = last_valid::load(&state_directory, directory).await else { return false };
+        let recalled = blocking(move || Files::recalled(&last, SystemTime::now())).await;
+        self.is_known = recalled.is_ok();
+        self.files = recalled.unwrap_or_default();
+        self.is_known
+    }
+
+    /// Stores what was found, and reports problems. Returns whether the served content may have changed.
+    async fn accept(&mut self, listing: Listing) -> bool {
         let mut writing = BTreeSet::new();
         if let Some(watch) = &mut self.watch {
             if let Err(error) = watch.drain().await {
@@ -190,9 +247,11 @@ impl RunningFileSource {
                 log_file(&path, file);
             }
         }
-        if !accepted.has_changed {
-            return Ok(Vec::new());
-        }
+        accepted.has_changed
+    }
+
+    /// Merges the files, and returns the resulting changes.
+    async fn merge(&mut self) -> io::Result<Vec<Change>> {
         let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
         let merging = blocking(move || {
             let merged = merge::merge(&contents);
@@ -329,7 +388,7 @@ fn log_file(path: &Path, file: &KnownFile) {
             message_id = %messages::FILE_SERVED,
             file = %path.display(), "the file is valid again and served"
         );
-    } else if file.content.is_some() {
+    } else if file.valid.is_some() {
         log_problems(path, &file.problems, "still serving its last valid version");
     } else {
         log_problems(path, &file.problems, "none of its services are served");

@@ -14,6 +14,7 @@ use nix::fcntl::OFlag;
 use nodelb_core::source_report::SourceState;
 
 use super::content::{FileContent, FileProblem};
+use super::last_valid::LastValid;
 use super::parse::{Format, parse};
 use crate::document::Problem;
 
@@ -71,7 +72,30 @@ enum Finding {
     /// A process is writing it.
     Unsettled,
     /// Read, or failed to read.
-    Read(Stamp, Result<FileContent, Vec<Problem>>),
+    Read(Stamp, Result<Valid, Vec<Problem>>),
+}
+
+/// A valid version of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Valid {
+    pub(super) content: Arc<FileContent>,
+    pub(super) text: Arc<str>,
+}
+
+impl Valid {
+    /// Parses the content of a file; the errors are those of [`parse`].
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+        let content = parse(path, bytes)?;
+        Ok(Self { content: Arc::new(content), text: String::from_utf8_lossy(bytes).into() })
+    }
+}
+
+impl Listing {
+    /// Whether it has the valid content of every file, and any.
+    pub(super) fn is_whole(&self) -> bool {
+        let is_valid = |finding: &Finding| matches!(finding, Finding::Read(_, Ok(_)));
+        !self.files.is_empty() && self.files.values().all(is_valid)
+    }
 }
 
 /// Scans the directory and reads the files that are new or differ from the last scan. Blocks.
@@ -131,7 +155,7 @@ fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> O
     let why = match stamp {
         Stamp::Unreadable(why) => why,
         Stamp::Version(..) => match read_settled(path, format) {
-            Ok(Some((stamp, bytes))) => return Some(Finding::Read(stamp, parse(path, &bytes))),
+            Ok(Some((stamp, bytes))) => return Some(Finding::Read(stamp, Valid::parse(path, &bytes))),
             Ok(None) => return Some(Finding::Unsettled),
             Err(error) => format!("cannot be read: {}", explained(&error)),
         },
@@ -200,8 +224,8 @@ pub(super) struct Accepted {
 pub(super) struct KnownFile {
     /// `None` until the file was read once.
     stamp: Option<Stamp>,
-    /// The last valid content.
-    pub(super) content: Option<Arc<FileContent>>,
+    /// The last valid version.
+    pub(super) valid: Option<Valid>,
     pub(super) problems: Vec<Problem>,
     /// Whether a process was writing it at the last scan.
     pub(super) is_unsettled: bool,
@@ -210,8 +234,12 @@ pub(super) struct KnownFile {
 }
 
 impl KnownFile {
+    pub(super) fn content(&self) -> Option<&Arc<FileContent>> {
+        self.valid.as_ref().map(|valid| &valid.content)
+    }
+
     pub(super) fn state(&self) -> SourceState {
-        match (&self.content, self.problems.is_empty()) {
+        match (&self.valid, self.problems.is_empty()) {
             (Some(_), true) => SourceState::Ok,
             (Some(_), false) => SourceState::LastGood,
             (None, _) => SourceState::Error,
@@ -227,6 +255,25 @@ impl Files {
         Seen { stamps: stamps.collect(), directory: self.directory }
     }
 
+    /// The files as the previous run has stored them; what they are now is not known yet. Parses them, which takes time.
+    pub(super) fn recalled(last: &LastValid, now: SystemTime) -> Self {
+        let known = |(path, text): (&PathBuf, &Option<Arc<str>>)| {
+            let valid = text.as_ref().and_then(|text| Valid::parse(path, text.as_bytes()).ok());
+            let problem = valid.is_none().then(|| Problem::whole("not read since nodelb started"));
+            let stamp = Some(Stamp::Unreadable(String::new()));
+            let problems = problem.into_iter().collect();
+            (path.clone(), KnownFile { stamp, valid, problems, is_unsettled: false, since: now })
+        };
+        Self { files: last.texts.iter().map(known).collect(), directory: last.identity, ignored: Vec::new() }
+    }
+
+    /// What the next run needs if it cannot read a file of this directory.
+    pub(super) fn last_valid(&self, directory: &Path) -> LastValid {
+        let text = |file: &KnownFile| Some(Arc::clone(&file.valid.as_ref()?.text));
+        let texts = self.files.iter().map(|(path, file)| (path.clone(), text(file))).collect();
+        LastValid { directory: directory.to_path_buf(), identity: self.directory, texts }
+    }
+
     /// Stores the result of a scan. The content of a file in `writing` is ignored.
     pub(super) fn accept(&mut self, listing: Listing, writing: &BTreeSet<OsString>, now: SystemTime) -> Accepted {
         self.directory = Some(listing.directory);
@@ -238,7 +285,7 @@ impl Files {
             let is_written = path.file_name().is_some_and(|name: &OsStr| writing.contains(name));
             let known = self.files.entry(path.clone()).or_insert_with(|| KnownFile {
                 stamp: None,
-                content: None,
+                valid: None,
                 problems: Vec::new(),
                 is_unsettled: false,
                 since: now,
@@ -267,7 +314,7 @@ impl Files {
 
     /// The served content: the last valid content of every existing file.
     pub(super) fn contents(&self) -> BTreeMap<PathBuf, Arc<FileContent>> {
-        self.iter().filter_map(|(path, file)| Some((path.to_path_buf(), Arc::clone(file.content.as_ref()?)))).collect()
+        self.iter().filter_map(|(path, file)| Some((path.to_path_buf(), Arc::clone(file.content()?)))).collect()
     }
 
     pub(super) fn problems(&self) -> Vec<FileProblem> {
@@ -281,7 +328,7 @@ impl Files {
     /// The files without known valid content, so that the kernel may contain services of them; `None` if there is no
     /// such file.
     pub(super) fn incomplete(&self) -> Option<Arc<str>> {
-        let unknown = self.iter().filter(|(_, file)| file.content.is_none());
+        let unknown = self.iter().filter(|(_, file)| file.valid.is_none());
         let paths: Vec<_> = unknown.map(|(path, _)| path.display().to_string()).collect();
         match paths.as_slice() {
             [] => None,
@@ -296,14 +343,14 @@ impl Files {
 
 impl KnownFile {
     /// Stores the result of a read; returns whether the problems have changed.
-    fn take(&mut self, stamp: Stamp, parsed: Result<FileContent, Vec<Problem>>, now: SystemTime) -> bool {
+    fn take(&mut self, stamp: Stamp, parsed: Result<Valid, Vec<Problem>>, now: SystemTime) -> bool {
         let state = self.state();
         let is_first = self.stamp.is_none();
         self.stamp = Some(stamp);
         self.is_unsettled = false;
         let problems = match parsed {
-            Ok(content) => {
-                self.content = Some(Arc::new(content));
+            Ok(valid) => {
+                self.valid = Some(valid);
                 Vec::new()
             }
             Err(problems) => problems,

@@ -32,15 +32,19 @@ impl TestDirectory {
     /// Starts a source on a directory that `prepare` fills; it gets the path.
     fn start(prepare: impl FnOnce(&Path)) -> Self {
         let scratch = tempfile::tempdir().unwrap();
+        prepare(&scratch.path().join("services.d"));
+        Self::start_in(scratch)
+    }
+
+    fn start_in(scratch: tempfile::TempDir) -> Self {
         let directory = scratch.path().join("services.d");
-        prepare(&directory);
         let (reload, directory_reported) = watch::channel(directory.clone());
         let (sender, changes) = mpsc::channel(4);
         let (reporter, reports) = watch::channel(Arc::default());
         let (stop, stopped) = oneshot::channel();
         let source = FileSource { directory: directory_reported, changes: sender, reports: reporter };
         let stopped = async { _ = stopped.await };
-        let task = tokio::spawn(until(stopped, RunningFileSource::new(source).poll_forever()));
+        let task = tokio::spawn(RunningFileSource::new(source, scratch.path().join("state")).run(stopped));
         let (services, synced) = (BTreeSet::new(), Vec::new());
         Self { scratch, directory, reload, changes, reports, stop, task, services, synced, batches: 0 }
     }
@@ -98,9 +102,19 @@ impl TestDirectory {
     }
 
     async fn stop(self) {
+        self.stop_and(|_| {}).await;
+    }
+
+    /// Stops the source; `meanwhile` gets the path of the directory.
+    async fn stop_and(self, meanwhile: impl FnOnce(&Path)) -> tempfile::TempDir {
         self.stop.send(()).unwrap();
         timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap();
-        drop(self.scratch);
+        meanwhile(&self.directory);
+        self.scratch
+    }
+
+    async fn restart(self, meanwhile: impl FnOnce(&Path)) -> Self {
+        Self::start_in(self.stop_and(meanwhile).await)
     }
 }
 
@@ -309,11 +323,74 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let (_reload, directory) = watch::channel(scratch.path().to_path_buf());
     let (sender, mut changes) = mpsc::channel(4);
     let source = FileSource { directory, changes: sender, reports: watch::channel(Arc::default()).0 };
-    let task = tokio::spawn(RunningFileSource { watch: None, ..RunningFileSource::new(source) }.poll_forever());
+    let state = scratch.path().join("state");
+    let source = RunningFileSource { watch: None, ..RunningFileSource::new(source, state) };
+    let task = tokio::spawn(source.run(std::future::pending()));
     let synced = changes.recv().await.unwrap().changes;
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
     fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();
     let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap().changes;
     assert!(matches!(&added[..], [Change::UpsertSlice(_), Change::UpsertService(_)]), "{added:?}");
     task.abort();
+}
+
+/// A reviewer made a file invalid before a restart: its services were no longer described, so a failed health check was
+/// never repeated, and another file could claim their addresses.
+#[tokio::test]
+async fn a_file_that_is_invalid_at_a_restart_is_served_as_before() {
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.write("b.toml", &service("two", "192.0.2.1"));
+    test.write("c.toml", "bad");
+    test.expect(&["a/one", "a/two"]).await;
+    test.expect_row("c.toml", SourceState::Error, "line 1").await;
+    let mut test = test
+        .restart(|directory| {
+            fs::write(directory.join("a.toml"), "bad").unwrap();
+            fs::write(directory.join("b.toml"), service("three", "192.0.2.1")).unwrap();
+        })
+        .await;
+    test.expect(&["a/one", "a/three"]).await;
+    test.expect_row("a.toml", SourceState::LastGood, "line 1").await;
+    test.expect_row("c.toml", SourceState::Error, "line 1").await;
+    assert!(test.synced[0].as_ref().unwrap().ends_with("c.toml cannot be used; correct or remove it"));
+    // Also over a second restart, and until the file is corrected or removed.
+    let mut test = test.restart(|directory| fs::remove_file(directory.join("c.toml")).unwrap()).await;
+    test.expect(&["a/one", "a/three"]).await;
+    assert_eq!(test.synced, [None]);
+    fs::remove_file(test.directory.join("a.toml")).unwrap();
+    test.expect(&["a/three"]).await;
+    let mut test = test.restart(|directory| fs::write(directory.join("a.toml"), "bad").unwrap()).await;
+    test.expect(&["a/three"]).await;
+    test.expect_row("a.toml", SourceState::Error, "line 1").await;
+    test.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_at_a_restart_removes_nothing() {
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    let aside = |directory: &Path| directory.with_extension("aside");
+    let mut test = test.restart(|directory| fs::rename(directory, aside(directory)).unwrap()).await;
+    test.expect(&["a/one"]).await;
+    test.expect_row("services.d", SourceState::LastGood, "cannot be read").await;
+    assert_eq!(test.synced, [None]);
+    // The mount point, without its mount.
+    let mut test = test.restart(|directory| fs::create_dir(directory).unwrap()).await;
+    test.expect(&["a/one"]).await;
+    test.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
+    fs::remove_dir(&test.directory).unwrap();
+    fs::rename(aside(&test.directory), &test.directory).unwrap();
+    test.expect_row("services.d", SourceState::Ok, "").await;
+    test.write("b.toml", &service("two", "192.0.2.1"));
+    test.expect(&["a/one", "a/two"]).await;
+    // A directory that is the same and empty was emptied.
+    let mut test = test
+        .restart(|directory| {
+            ["a.toml", "b.toml"].iter().for_each(|name| fs::remove_file(directory.join(name)).unwrap())
+        })
+        .await;
+    test.expect(&[]).await;
+    test.stop().await;
 }

@@ -105,9 +105,9 @@ fn only_files_that_differ_are_read_again() {
     let mut scratch = Scratch::new();
     scratch.write("a.toml", &service("a"));
     scratch.look(&Hints::default());
-    let first = Arc::as_ptr(scratch.files.get(&scratch.path("a.toml")).unwrap().content.as_ref().unwrap());
+    let first = Arc::as_ptr(scratch.files.get(&scratch.path("a.toml")).unwrap().content().unwrap());
     let content =
-        |scratch: &Scratch| Arc::as_ptr(scratch.files.get(&scratch.path("a.toml")).unwrap().content.as_ref().unwrap());
+        |scratch: &Scratch| Arc::as_ptr(scratch.files.get(&scratch.path("a.toml")).unwrap().content().unwrap());
     scratch.look(&Hints::default());
     assert_eq!(content(&scratch), first);
     scratch.look(&Hints { touched: BTreeSet::from(["a.toml".into()]), ..Hints::default() });
