@@ -9,6 +9,22 @@ async fn stored(state_directory: &Path, last: LastValid) {
     store(state_directory).close(last).await;
 }
 
+/// A kill -9 may follow at once.
+#[tokio::test]
+async fn it_is_stored_at_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut stored = store(scratch.path());
+    stored.save(last("new"));
+    let is_stored = || scratch.path().join(NAME).exists();
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if is_stored() {
+            return;
+        }
+    }
+    panic!("it is not stored");
+}
+
 #[tokio::test]
 async fn what_is_stored_is_loaded_for_the_same_directory() {
     let scratch = tempfile::tempdir().unwrap();
