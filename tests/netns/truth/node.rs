@@ -142,6 +142,8 @@ pub(super) struct Node<'a> {
     pub(super) faults: Vec<Fault>,
     /// When each fault began.
     pub(super) done: Vec<(u64, usize, Fault)>,
+    /// Whether the files of the checked services are invalid, since a restart.
+    is_invalid: bool,
     /// The times without a daemon, each up to its readiness and, on a busy machine, a little longer.
     pub(super) dead: Vec<(u64, u64)>,
 }
@@ -161,9 +163,21 @@ impl<'a> Node<'a> {
         );
         host.configure(&config);
         let (backends, faults, done) = (BTreeMap::new(), vec![Fault::None; count], Vec::new());
-        let dead = Vec::new();
-        let mut node =
-            Self { host, lab, cluster, replica, unbound, daemon: None, config, backends, faults, done, dead };
+        let (is_invalid, dead) = (false, Vec::new());
+        let mut node = Self {
+            host,
+            lab,
+            cluster,
+            replica,
+            unbound,
+            daemon: None,
+            config,
+            backends,
+            faults,
+            done,
+            is_invalid,
+            dead,
+        };
         for number in 0..count {
             node.revive(number, true);
             node.revive(number, false);
@@ -189,7 +203,8 @@ impl<'a> Node<'a> {
             format!("[[service]]\nname = {:?}\nfrontends = [{:?}]\noutside = true\n", name(number), address(number));
         match Kind::of(number) {
             Kind::Checked => {
-                let text = format!("{head}backends = [{here:?}, {there:?}]\n[service.health-check]\n{QUICK}");
+                let end = if self.is_invalid { "no-such-key = 1\n" } else { "" };
+                let text = format!("{head}backends = [{here:?}, {there:?}]\n[service.health-check]\n{QUICK}{end}");
                 self.host.serve(&file, &text);
             }
             Kind::File if fault == Fault::FileRemoved => self.host.withdraw(&file),
@@ -297,8 +312,19 @@ impl<'a> Node<'a> {
                 daemon.signal(if which == 0 { Signal::SIGKILL } else { Signal::SIGTERM });
                 daemon.wait();
                 thread::sleep(pause);
+                self.is_invalid = random.below(2) == 0;
+                (0..self.faults.len()).filter(|it| Kind::of(*it) == Kind::Checked).for_each(|it| self.write(it));
+                let [directory, away] = ["services.d", "away"].map(|name| self.host.path(name));
+                let is_away = random.below(4) == 0;
+                if is_away {
+                    fs::rename(&directory, &away).unwrap();
+                }
                 let start = now();
                 self.daemon = Some(self.host.start());
+                if is_away {
+                    thread::sleep(Duration::from_secs(1));
+                    fs::rename(&away, &directory).unwrap();
+                }
                 // On a busy machine, the first health checks take long, too.
                 self.dead.push((begin, now() + 4 * (now() - start)));
             }
