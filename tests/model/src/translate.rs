@@ -240,7 +240,9 @@ fn continued(
         }
     }
     if is_half_open && state.tables.has_proved_address(key, &entry, ports) {
-        state.tables.establish(key, &entry, ports);
+        // The packet is noted as one of the handshake.
+        let last_used = if entry.flags.is_assured { entry.last_used } else { state.node.now() };
+        state.tables.establish(key, &Connection { last_used, ..entry }, ports);
     }
     Some(entry)
 }
