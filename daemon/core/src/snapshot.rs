@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 
 use crate::before::{Before, Lasting, Statuses, as_before};
 use crate::claims::{Claim, Row, RowStatus};
@@ -20,7 +19,6 @@ use crate::model::drain;
 use crate::model::health_check::all_failed;
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
-use crate::model::uplink::Uplink;
 use crate::state::entries::{CANARIES, Desired, EntryKey, FrontendEntry, MapState, Realised, ServiceId};
 use crate::state::owner::{IdOwner, hash_of};
 use crate::state::remembered::Remembered;
@@ -62,24 +60,10 @@ pub struct Snapshot {
     pub absent: BTreeSet<Source>,
 }
 
-/// The services with rows of `/frontends` that may differ between two snapshots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChangedServices {
-    /// Every service, because something changed that all rows may depend on.
-    All,
-    /// Only these services.
-    Services(BTreeSet<ServiceName>),
-}
-
 impl Snapshot {
     /// Whether the maps contain any frontend except the canaries.
     pub fn serves_anything(&self) -> bool {
         self.realised.frontends.len() > CANARIES.len()
-    }
-
-    /// Whether nodelb itself listens on the port of this NodePort.
-    pub fn is_own_port(&self, nodeport: L4Addr) -> bool {
-        self.config.guard.own_port(nodeport).is_some()
     }
 
     /// Whether nodelb serves this address, for clients on this node: as a frontend, or as a NodePort at an address of
@@ -140,11 +124,6 @@ impl Snapshot {
             status.since = recovered.into_iter().flatten().fold(status.since, Moment::max);
         }
         status
-    }
-
-    /// Whether new connections to the address get what the maps contain from before the start.
-    pub fn is_as_before(&self, row: &Row, place: usize, address: L4Addr) -> bool {
-        self.still_serves(row, place, address) || row.status_of(place, address).status == Status::Kept
     }
 
     /// Whether all backends that the maps contain from before the start have failed their health checks.
@@ -248,20 +227,6 @@ impl Snapshot {
         self.before.ports.get(&(tag.service, tag.port)).map(|port| &**port)
     }
 
-    /// Why the maps still contain what a source asked for before the start, such as `until nodelb has read everything from
-    /// kubernetes`.
-    pub fn why_kept(&self, entry: &FrontendEntry) -> String {
-        let tag = self.realised.services.get(&entry.service).and_then(|service| service.tag);
-        let Some(source) = tag.map(|tag| tag.source) else {
-            return "until nodelb has read everything from its source".into();
-        };
-        if self.absent.contains(&source) {
-            return format!("because {source} is no longer configured");
-        }
-        let why = self.facts.incomplete(source).map(|why| format!(": {why}")).unwrap_or_default();
-        format!("until nodelb has read everything from {source}{why}")
-    }
-
     /// Whether the port has backends in the maps that its source no longer has, because the source has not reported
     /// everything yet.
     pub fn is_kept(&self, id: ServiceId) -> bool {
@@ -294,16 +259,6 @@ impl Snapshot {
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
     }
 
-    /// Whether NodePorts of the family are to be answered on any address.
-    pub fn answers_nodeports(&self, family: Family) -> bool {
-        self.desired.node_addrs.iter().any(|addr| addr.family() == family)
-    }
-
-    /// Whether nodelb makes the health checks that services of the source request.
-    pub fn is_checked(&self, source: Source) -> bool {
-        !self.config.unchecked_sources.contains(&source)
-    }
-
     /// Whether nodelb may use the backend of a service of this source.
     pub fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
@@ -315,22 +270,6 @@ impl Snapshot {
             EntryKey::NodeAddress(addr) if self.desired.node_addrs.contains(addr) => Some((*addr, error)),
             _ => None,
         })
-    }
-
-    /// The number of service ports in the maps that no source describes, and that the source described earlier, or may
-    /// have.
-    pub fn unowned(&self, source: Source) -> usize {
-        let entries = self.realised.services.iter().filter(|(id, _)| **id != ServiceId::CANARY);
-        let unowned = entries.filter(|(id, _)| !self.owners.contains_key(*id));
-        unowned.filter(|(_, entry)| entry.tag.is_none_or(|tag| tag.source == source)).count()
-    }
-
-    /// The names of the uplinks that the maps should contain and do not.
-    pub fn unaccepted_uplinks(&self) -> impl Iterator<Item = &str> {
-        let missing = |uplink: &&Uplink| {
-            self.desired.uplinks.contains_key(&uplink.ifindex) && !self.realised.uplinks.contains_key(&uplink.ifindex)
-        };
-        self.facts.uplinks.iter().filter(missing).map(|uplink| &*uplink.name)
     }
 
     /// Whether every source has reported everything. Until then, a missing object does not count as removed.
@@ -361,36 +300,5 @@ impl Snapshot {
             found.extend(ready.map(|backend| backend.addr));
         }
         found.len()
-    }
-
-    /// The services with rows that may differ from those in `before`. May include services with unchanged rows, but
-    /// never omits one with changed rows.
-    pub fn changed_services_since(&self, before: &Self) -> ChangedServices {
-        let is_everybodys = !Arc::ptr_eq(&self.config, &before.config)
-            || self.desired.node_addrs != before.desired.node_addrs
-            || self.facts.differs_for_all(&before.facts);
-        if is_everybodys {
-            return ChangedServices::All;
-        }
-        let mut named = BTreeSet::new();
-        for item in before.rows.diff(&self.rows) {
-            let rows = sides(&item).into_iter().flatten();
-            named.extend(rows.flat_map(|row| row.claims()).map(|claim| claim.key.service.clone()));
-        }
-        for item in before.desired.services.diff(&self.desired.services) {
-            let (DiffItem::Add(id, _) | DiffItem::Remove(id, _) | DiffItem::Update { new: (id, _), .. }) = item;
-            let owners = [before.owners.get(id), self.owners.get(id)].into_iter().flatten();
-            named.extend(owners.map(|owner| owner.key.service.clone()));
-        }
-        named.extend(self.facts.names_that_differ(&before.facts));
-        ChangedServices::Services(named)
-    }
-}
-
-fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
-    match item {
-        DiffItem::Add(_, new) => [None, Some(*new)],
-        DiffItem::Remove(_, old) => [Some(*old), None],
-        DiffItem::Update { old: (_, old), new: (_, new) } => [Some(*old), Some(*new)],
     }
 }

@@ -1,10 +1,12 @@
 //! The views of a snapshot for readers: rows, the result of a connection with its reasons, and the differences between
 //! source, memory and kernel.
 
+pub mod changed;
 pub mod differences;
 pub mod drains;
 pub mod explanation;
 pub mod history;
+pub mod kept;
 pub mod outside;
 pub mod reports;
 pub mod rows;

@@ -15,7 +15,8 @@ use nodelb_core::history::{History, Record};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
-use nodelb_core::snapshot::{ChangedServices, Snapshot};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_report::explain::changed::{ChangedServices, changed_services};
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
 use nodelb_report::filter::Filter;
@@ -334,7 +335,7 @@ impl Frontends {
     fn changes(&mut self, now: Now) -> Vec<Change> {
         let newest = Arc::clone(&self.snapshots.borrow_and_update());
         let before = std::mem::replace(&mut self.reported, newest);
-        let differs = self.reported.changed_services_since(&before);
+        let differs = changed_services(&before, &self.reported);
         let mut old = self.rows(&before, &differs);
         let mut changes = Vec::new();
         for (key, row) in self.rows(&self.reported, &differs) {

@@ -121,7 +121,7 @@ pub(super) fn with_drain(
 pub(super) fn why_kept(snapshot: &Snapshot, service: &ServiceName) -> Option<String> {
     let is_own = |id| snapshot.former_port(id).is_some_and(|port| port.service == *service);
     let (_, entry, _) = snapshot.kept().find(|(_, entry, _)| is_own(entry.service))?;
-    Some(snapshot.why_kept(entry))
+    Some(explain::kept::why_kept(snapshot, entry))
 }
 
 /// What else drains the backend, or some of its ports: nothing, or such as `; 192.0.2.11 is still drained by root until

@@ -116,7 +116,8 @@ fn nodeports(snapshot: &Snapshot) -> MapState {
     });
     let is_kept_free =
         |entry: &FrontendEntry| !state.services.get(&entry.service).is_some_and(|service| service.may_be_bound);
-    let each = each.filter(|(nodeport, entry)| is_kept_free(entry) && !snapshot.is_own_port(*nodeport));
+    let each =
+        each.filter(|(nodeport, entry)| is_kept_free(entry) && snapshot.config.guard.own_port(*nodeport).is_none());
     let mut nodeports =
         MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() };
     let outside = state.outside.iter().filter(|(nodeport, _)| nodeports.frontends.contains_key(*nodeport));

@@ -147,7 +147,7 @@ impl Guard {
     }
 
     /// nodelb's own listener that would lose connections to a NodePort under this address, if there is one.
-    pub(crate) fn own_port(&self, nodeport: L4Addr) -> Option<&(u16, &'static str)> {
+    pub fn own_port(&self, nodeport: L4Addr) -> Option<&(u16, &'static str)> {
         self.listener(nodeport.port, nodeport.protocol).filter(|_| nodeport.addr.is_unspecified())
     }
 

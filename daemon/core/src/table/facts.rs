@@ -175,7 +175,7 @@ impl Facts {
 
     /// The services with other reports of the sources or of nodelb's own health checks, or with other drains, than in
     /// `before`.
-    pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
+    pub fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
         let records = before.records.diff(&self.records).map(|item| key_of(&item));
         let checked = before.quarantine.diff(&self.quarantine).map(|item| key_of(&item));
         let drained = before.drains.diff(&self.drains).map(|item| key_of(&item));
@@ -183,7 +183,7 @@ impl Facts {
     }
 
     /// Whether anything differs from `before` that may affect every service's frontends.
-    pub(crate) fn differs_for_all(&self, before: &Self) -> bool {
+    pub fn differs_for_all(&self, before: &Self) -> bool {
         self.node != before.node
             || self.bound != before.bound
             || self.apiservers != before.apiservers

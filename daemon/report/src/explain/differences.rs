@@ -205,7 +205,7 @@ fn add_backends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>
 
 /// Whether a correctly written NodePort is answered by another process, or on no address.
 fn is_out_of_reach(snapshot: &Snapshot, address: L4Addr, kind: FrontendKind) -> bool {
-    let is_answered = || snapshot.answers_nodeports(address.addr.family());
+    let is_answered = || reports::answers_nodeports(snapshot, address.addr.family());
     snapshot.facts.bound.get(&address).is_some() || (kind == FrontendKind::NodePort && !is_answered())
 }
 

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::explain::kept::why_kept;
 use crate::explain::outside;
 use crate::explain::reports::{backends, distinct, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
@@ -415,7 +416,7 @@ fn kept(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {
     let (_, entry) = lookup_frontend(&snapshot.realised, &snapshot.config.guard.nodeport_range, to)?;
     let service = snapshot.realised.services.get(&entry.service)?;
     let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
-    Some(NearMatch::Kept(distinct(service.view(is_local)), snapshot.why_kept(entry)))
+    Some(NearMatch::Kept(distinct(service.view(is_local)), why_kept(snapshot, entry)))
 }
 
 fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::explain::kept::{is_as_before, unowned};
 use crate::explain::outside;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::filter::Filter;
@@ -10,7 +11,7 @@ use crate::time::Time;
 use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{
@@ -22,6 +23,16 @@ use nodelb_core::state::entries::{Slot, backends_of};
 use nodelb_core::state::status::Status;
 use nodelb_core::table::Described;
 use nodelb_core::text::counted;
+
+/// Whether nodelb makes the health checks that services of the source request.
+pub(crate) fn makes_checks(snapshot: &Snapshot, source: Source) -> bool {
+    !snapshot.config.unchecked_sources.contains(&source)
+}
+
+/// Whether NodePorts of the family are to be answered on any address.
+pub(super) fn answers_nodeports(snapshot: &Snapshot, family: Family) -> bool {
+    snapshot.desired.node_addrs.iter().any(|addr| addr.family() == family)
+}
 
 /// The rows of `/frontends`, by address, then in order of precedence.
 pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
@@ -52,7 +63,7 @@ pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Ite
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
     let status = snapshot.status_of(row, place, address);
-    let is_kept = snapshot.is_as_before(row, place, address);
+    let is_kept = is_as_before(snapshot, (row, place), address);
     let is_owner = place == 0 && !snapshot.stays_with_another(row, address);
     let state = if is_kept || status.status == Status::NoBackends { &snapshot.realised } else { &snapshot.desired };
     let kept = || snapshot.realised.frontends.get(&address).filter(|_| is_kept).map(|actual| actual.service);
@@ -127,7 +138,7 @@ fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<Stri
     if claim.kind != FrontendKind::NodePort || !status.is_in_maps() {
         return None;
     }
-    if !snapshot.answers_nodeports(family) {
+    if !answers_nodeports(snapshot, family) {
         let text = format!("not answered: node.nodeport-addresses selects no {family} address of the node");
         return Some(text);
     }
@@ -170,14 +181,14 @@ fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> 
 
 /// [`checks`] of this description.
 pub(super) fn checks_of<'a>(snapshot: &'a Snapshot, service: &Service) -> Option<Checks<'a>> {
-    let is_checked = service.health_check.is_some() && snapshot.is_checked(service.source);
+    let is_checked = service.health_check.is_some() && makes_checks(snapshot, service.source);
     is_checked.then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
 }
 
 /// Why the health checks that the service requests are not made; `None` if it requests none, or if they are made.
 fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
     let error = service.health_check_error.as_deref().cloned();
-    if snapshot.is_checked(service.source) {
+    if makes_checks(snapshot, service.source) {
         return error;
     }
     (service.health_check.is_some() || error.is_some()).then(|| {
@@ -204,7 +215,7 @@ pub fn absent_sources<'a>(
         // The stored state describes these.
         let ports: Vec<_> = snapshot.owners.values().filter(|owner| owner.source == *source).collect();
         let services: BTreeSet<&ServiceName> = ports.iter().map(|owner| &owner.key.service).collect();
-        let kept = ports.len() + snapshot.unowned(*source);
+        let kept = ports.len() + unowned(snapshot, *source);
         let problem = format!(
             "no longer configured: {} kept as last known; configure [{source}] again, or set {source}.enabled to false \
              to remove them, then restart nodelb",

@@ -9,7 +9,9 @@ use crate::check::Check;
 use crate::time::Time;
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::service::Source;
+use nodelb_core::model::uplink::Uplink;
 use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_core::state::entries::MapState;
 use nodelb_core::text::{counted, listed};
 
 /// A watch counts as stale after this time without news of its kind of objects, in milliseconds.
@@ -147,7 +149,11 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("NodePorts do not work on this address: {error}");
         found.push(Problem::new(Reason::NodeAddressUnanswered, addr.to_string(), cause));
     }
-    for device in snapshot.unaccepted_uplinks() {
+    let is_missing = |uplink: &&Uplink| {
+        let has = |state: &MapState| state.uplinks.contains_key(&uplink.ifindex);
+        has(&snapshot.desired) && !has(&snapshot.realised)
+    };
+    for device in facts.uplinks.iter().filter(is_missing).map(|uplink| &*uplink.name) {
         let cause = "the kernel maps do not contain this device: backends beyond it cannot be reached from outside";
         found.push(Problem::new(Reason::ReconcileFailing, device, cause));
     }

@@ -7,6 +7,7 @@ use super::earlier::CLOCKS_DIFFER;
 use super::effect::Effects;
 use super::problem::{Observed, Problem};
 use super::reason::{Reason, Severity};
+use crate::explain::kept::why_kept;
 use crate::explain::reports;
 use crate::filter::Filter;
 use crate::time::Time;
@@ -56,7 +57,7 @@ fn kept(observed: &Observed, found: &mut Vec<Problem>) {
             ),
             _ => continue,
         };
-        let cause = format!("{what} {}", snapshot.why_kept(entry));
+        let cause = format!("{what} {}", why_kept(snapshot, entry));
         let since = Some(observed.clocks.time_of(kept.since));
         // Connections to another address of the service work.
         let is_part = service(entry).is_some_and(|service| usable.contains(&service));
@@ -340,7 +341,7 @@ fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Prob
         }
         let Some((service, _)) = facts.owner(name) else { continue };
         if let Some(error) = &service.health_check_error
-            && observed.snapshot.is_checked(service.source)
+            && reports::makes_checks(&observed.snapshot, service.source)
         {
             found.push(Problem::new(Reason::HealthCheckInvalid, name.to_string(), error.as_str()));
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::from_maps::slot_rows;
 use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
+use crate::explain::kept::why_kept;
 use crate::explain::outside;
 use crate::explain::reports::distinct;
 use crate::filter::Filter;
@@ -103,7 +104,7 @@ fn service(snapshot: &Snapshot, id: ServiceId, addresses: &[Kept<'_>]) -> Option
 }
 
 fn why(snapshot: &Snapshot, entry: &FrontendEntry) -> String {
-    format!("in use as before the start, {}", snapshot.why_kept(entry))
+    format!("in use as before the start, {}", why_kept(snapshot, entry))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use strum::IntoEnumIterator;
 
+use crate::explain::changed::{ChangedServices, changed_services};
 use crate::explain::reports;
 use crate::explain::rows::FrontendReport;
 use crate::filter::Filter;
@@ -17,7 +18,7 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
 };
-use nodelb_core::snapshot::{ChangedServices, Snapshot};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 
 const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4, outside: 0, source_ranges: 0 };
@@ -107,7 +108,7 @@ fn a_service_that_is_not_named_has_the_same_rows_as_before() {
         }
         engine.reconcile(&mut datapath, Moment(round));
         let after = Arc::new(engine.snapshot(Moment(round)));
-        match after.changed_services_since(&before) {
+        match changed_services(&before, &after) {
             ChangedServices::All => named_all += 1,
             ChangedServices::Services(named) => {
                 named_some += 1;
@@ -128,5 +129,5 @@ fn a_service_that_is_not_named_has_the_same_rows_as_before() {
 fn nothing_differs_from_itself() {
     let engine = Engine::new(EngineConfig::default(), MapState::default());
     let snapshot = engine.snapshot(Moment(0));
-    assert_eq!(snapshot.changed_services_since(&snapshot.clone()), ChangedServices::Services(Default::default()));
+    assert_eq!(changed_services(&snapshot.clone(), &snapshot), ChangedServices::Services(Default::default()));
 }

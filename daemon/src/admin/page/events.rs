@@ -10,9 +10,10 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use futures_util::stream;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::snapshot::{ChangedServices, Snapshot};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_host::clock::until;
+use nodelb_report::explain::changed::{ChangedServices, changed_services};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
 use nodelb_report::rows::{HistoryRow, ServiceRow};
@@ -185,7 +186,7 @@ impl Hub {
     fn update_services(&self, sent: &mut Sent, message: &mut String) {
         let snapshot = self.state.snapshot();
         let before = std::mem::replace(&mut sent.snapshot, Arc::clone(&snapshot));
-        match snapshot.changed_services_since(&before) {
+        match changed_services(&before, &snapshot) {
             ChangedServices::All => push(message, "services", &all_services(&snapshot)),
             ChangedServices::Services(names) if names.is_empty() => {}
             ChangedServices::Services(names) => {
