@@ -28,10 +28,9 @@ use crate::state::status::Status;
 use crate::table::Owner;
 
 /// Whether the entries are equal in everything that affects connections.
-fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
-    let ServiceEntry { may_be_bound, has_rings, has_ranges, .. } = *after;
-    (before.may_be_bound, before.has_rings, before.has_ranges) != (may_be_bound, has_rings, has_ranges)
-        && ServiceEntry { may_be_bound, has_rings, has_ranges, ..before.clone() } == *after
+pub(super) fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
+    let ServiceEntry { may_be_bound, has_rings, has_ranges, tag, .. } = *after;
+    ServiceEntry { may_be_bound, has_rings, has_ranges, tag, ..before.clone() } == *after
 }
 
 /// The status of a port that has usable backends, or not, and whether these are a last resort.
@@ -262,9 +261,12 @@ impl Engine {
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;
+        let is_unnoticed = turned.is_none() && here.is_none();
         if self.event_recorder.is_recorded(source)
-            && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
+            && !before.as_ref().is_some_and(|before| is_unnoticed && is_same_to_clients(before, &entry))
         {
+            // An address that stayed in use until its source was read is not new.
+            let before = before.or_else(|| self.realised.services.get(&id).cloned());
             let empties = before.is_some() && !entry.has_backends;
             let (change, trigger) = ((before, Some(Arc::clone(&entry))), subject.reason.trigger_of(key).clone());
             let may_have_refused = plan.has_refused;
@@ -353,7 +355,9 @@ impl Engine {
         };
         let is_kept = |address: &L4Addr| new.ports.iter().any(|port| port.frontends.contains(address));
         let withdrawn = had.iter().filter(|address| !is_kept(address) && is_owned(address));
-        let added = has.iter().filter(|address| !had.contains(address));
+        let id = now.and_then(|port| port.id);
+        let is_led = |address: &L4Addr| self.realised.frontends.get(address).map(|entry| entry.service) == id;
+        let added = has.iter().filter(|address| !had.contains(address) && !(id.is_some() && is_led(address)));
         let change = AddressChange { added: added.copied().collect(), withdrawn: withdrawn.copied().collect() };
         (!change.added.is_empty() || !change.withdrawn.is_empty()).then(|| Box::new(change))
     }

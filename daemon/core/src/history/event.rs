@@ -44,7 +44,7 @@ pub enum What {
     Undrained,
     /// Its source emptied it; its last known backends stay in use.
     Held,
-    /// It is no longer held.
+    /// It is no longer held, or in use only because it was in the maps at the start.
     Released,
     /// It was removed.
     Removed,

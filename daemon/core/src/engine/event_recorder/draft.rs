@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::engine::compile_step::is_same_to_clients;
 use crate::history::{Addresses, Event, What};
 use crate::model::cause::Trigger;
 use crate::model::drain::DrainCause;
 use crate::model::service::{PortKey, Source};
 use crate::state::entries::{ServiceEntry, ServiceId, Slot, backends_of};
+
+/// What the end of [`Status::Kept`](crate::state::status::Status::Kept) changes.
+const CONFIRMED: &str = "no longer Kept: its source describes it again, and connections get what they got before";
 
 /// A list that the round changes.
 #[derive(Debug)]
@@ -55,11 +59,19 @@ impl Draft {
             (_, None) => What::Removed,
             (None, Some(_)) => What::Added,
             (Some(before), Some(after)) if has_backends(before) && !has_backends(after) => What::Emptied,
+            (Some(_), Some(_)) if self.is_confirmation() => What::Released,
             (Some(_), Some(_)) => self.turned.unwrap_or_else(|| match &self.trigger {
                 Trigger::Drain(cause) => what_of(cause),
                 _ => What::Changed,
             }),
         }
+    }
+
+    /// Whether only its source is known again, because the list was found in the maps at the start.
+    fn is_confirmation(&self) -> bool {
+        let entries = self.before.as_ref().zip(self.after.as_ref());
+        let is_noticed = self.turned.is_some() || self.here.is_some() || self.addresses.is_some();
+        !is_noticed && entries.is_some_and(|(before, after)| is_same_to_clients(before, after))
     }
 
     pub(super) fn event(&self) -> Event {
@@ -72,6 +84,7 @@ impl Draft {
             let has_same_backends = added.is_empty() && removed.is_empty();
             event.detail = match self.here {
                 Some(here) => Some(here.into()),
+                None if self.is_confirmation() => Some(CONFIRMED.into()),
                 None if only_addresses || self.turned.is_some() => None,
                 None => detail(before, after, has_same_backends),
             };

@@ -7,6 +7,9 @@ use crate::history::Event;
 use crate::model::health_check::HealthCheck;
 use crate::model::service::{PortKey, TrafficPolicy};
 
+#[path = "gained.rs"]
+mod gained;
+
 const WEB: &str = "198.51.100.1:80";
 const OTHER: &str = "198.51.100.2:80";
 
