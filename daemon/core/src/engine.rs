@@ -138,6 +138,8 @@ pub struct Engine {
     realised: Realised,
     at_start: AtStart,
     former: Former,
+    /// The addresses that this round has led elsewhere.
+    moved: Vec<L4Addr>,
     before: Before,
     /// The unsynced sources, and whether the maps were pruned, when all statuses of `before` were compared.
     compared_with: Option<(Vec<Source>, bool)>,
@@ -178,6 +180,7 @@ impl Engine {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
             former: Former::new(&realised),
+            moved: Vec::new(),
             before: Before::default(),
             compared_with: None,
             event_recorder: EventRecorder::new(&realised),

@@ -297,6 +297,10 @@ impl Engine {
         if let MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) = op {
             self.at_start.note_lead(*address, before, now_at);
             self.removed.extend(now_at.is_none().then_some(*address));
+            match before {
+                Some(_) => self.moved.push(*address),
+                None => self.event_recorder.note_gained(*address),
+            }
         }
         if let Some(id) = before {
             self.deferred.note_change(id);
@@ -332,7 +336,7 @@ impl Engine {
         let (conflicts, takeovers) = self.conflicts.finish(&self.rows);
         self.round.conflicts = conflicts;
         self.round.takeovers.extend(takeovers);
-        self.settle_former();
+        self.report_moved();
         let stood = self.stood_before();
         self.continue_statuses(&changed, now);
         for id in touched.services {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use smallvec::SmallVec;
 
-use super::AddressConflict;
+use super::former::NOT_SEEN;
 use crate::before::as_before;
 use crate::claims::Row;
 use crate::compile::guard::Refusal;
@@ -21,8 +21,8 @@ use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::drain::DrainCause;
 use crate::model::service::{PortKey, ServiceName, Source};
-use crate::state::entries::{Realised, ServiceEntry, ServiceId};
-use crate::state::kernel_check::EntryKey;
+use crate::state::entries::{EntryKey, Realised, ServiceEntry, ServiceId, backends_of};
+use crate::state::owner::OwnerTag;
 use crate::text::counted;
 
 pub(super) use context::Context;
@@ -47,6 +47,10 @@ pub(super) struct EventRecorder {
     recorded: BTreeSet<Source>,
     /// The lists found in the maps at the start, until their source has replaced them, or has reported everything.
     found: OrdMap<ServiceId, Arc<ServiceEntry>>,
+    /// The service ports that the maps had at the start, by the hashes in their tags, until nothing is in doubt.
+    known: BTreeSet<(u32, u32)>,
+    /// The addresses that are in the maps only since this round.
+    pub(super) gained: Vec<L4Addr>,
     /// What last changed such a list, if that had to wait.
     waiting_causes: BTreeMap<ServiceId, Trigger>,
     /// What left a list without backends, while the maps still have them.
@@ -70,7 +74,9 @@ pub(super) struct EventRecorder {
 
 impl EventRecorder {
     pub(super) fn new(found: &Realised) -> Self {
-        Self { found: found.services.clone(), ..Self::default() }
+        let tags = found.services.values().filter_map(|entry| entry.tag);
+        let known = tags.map(|tag| (tag.service, tag.port)).collect();
+        Self { found: found.services.clone(), known, ..Self::default() }
     }
 
     pub(super) fn is_recorded(&self, source: Source) -> bool {
@@ -84,6 +90,13 @@ impl EventRecorder {
             self.drafts.push(draft());
         } else {
             self.omitted += 1;
+        }
+    }
+
+    /// Records that the maps have the address only since this round. A first start, or one after a reboot, is one event.
+    pub(super) fn note_gained(&mut self, address: L4Addr) {
+        if !self.known.is_empty() {
+            self.gained.push(address);
         }
     }
 
@@ -205,6 +218,7 @@ impl EventRecorder {
     pub(super) fn finish_round(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
         self.add_lists(context, &mut events);
+        self.add_gained(context, &mut events);
         self.add_drains(context, &mut events);
         Self::add_holds(context, &mut events);
         self.add_claims(context, &mut events);
@@ -244,6 +258,35 @@ impl EventRecorder {
                 self.pending.insert(id, Arc::clone(key));
             } else if !is_pending {
                 self.pending.remove(&id);
+            }
+        }
+    }
+
+    /// Adds events about what is served since a restart, according to the first report of a source.
+    fn add_gained(&mut self, context: &Context<'_>, events: &mut Events) {
+        for address in std::mem::take(&mut self.gained) {
+            let owner = context.rows.get(&address).and_then(|row| row.owner());
+            let Some((claim, id)) = owner.filter(|(claim, _)| !self.is_recorded(claim.source)) else { continue };
+            let key = &claim.key;
+            if context.stood.refused.contains(&address) {
+                let detail = format!("{address} is served; the previous run of nodelb refused it");
+                let event = context.about_address(key, What::Admitted, address, detail);
+                // The cause is not known: it may be the configuration.
+                events.push(Event { cause: Cause::default(), ..event });
+                continue;
+            }
+            let is_new = self.known.insert(OwnerTag::hashes_of(key));
+            let list = context.realised.services.get(&id).filter(|_| is_new);
+            // What its source reports next is a change.
+            self.found.extend(list.map(|entry| (id, Arc::clone(entry))));
+            let new = || Event {
+                added: list.into_iter().flat_map(|entry| backends_of(&entry.cluster)).map(|(at, _)| at).collect(),
+                kernel: Kernel::Done,
+                detail: Some(NOT_SEEN.into()),
+                ..context.about_port(key, if is_new { What::Added } else { What::Changed })
+            };
+            if let Some(event) = events.entry(key, new) {
+                event.about_frontend(address);
             }
         }
     }
@@ -318,7 +361,7 @@ impl EventRecorder {
             }
             is_served
         });
-        let is_news = |it: &&AddressConflict| {
+        let is_news = |it: &&super::AddressConflict| {
             let stood = &context.stood.conflicts;
             stood.is_empty() || !stood.contains(&(it.address, Arc::clone(&it.claimant)))
         };
@@ -336,8 +379,7 @@ impl EventRecorder {
     fn add_kernel_results(&mut self, context: &Context<'_>, events: &mut Events) {
         for (address, error) in &context.round.errors {
             let Some(key) = context.owner_of(*address) else { continue };
-            let new = || Event::for_port(key, context.source_of(key), What::Failed, context.cause_of(key));
-            if let Some(event) = events.entry(key, new) {
+            if let Some(event) = events.entry(key, || context.about_port(key, What::Failed)) {
                 event.about_frontend(*address);
                 event.kernel = Kernel::Failed(Arc::clone(error));
             }
@@ -393,7 +435,7 @@ impl EventRecorder {
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }
         if context.is_pruned && !self.found.is_empty() {
-            self.found = OrdMap::new();
+            (self.found, self.known) = (OrdMap::new(), BTreeSet::new());
             self.waiting_causes.clear();
         }
         for former in &context.round.former {

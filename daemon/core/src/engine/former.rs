@@ -16,18 +16,23 @@ use crate::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry, Servic
 use crate::state::owner::{OwnerTag, hash_of};
 
 /// The owners of the addresses at the start, as long as it is not known whether they still are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Former {
     frontends: OrdMap<L4Addr, FrontendEntry>,
     services: OrdMap<ServiceId, Arc<ServiceEntry>>,
 }
 
-/// The entry of an owner that has lost addresses, with these.
-type Lost = BTreeMap<ServiceId, (OwnerTag, Vec<L4Addr>)>;
+/// The detail of an event about a change that nodelb has not seen.
+pub(super) const NOT_SEEN: &str = "while nodelb was not running or not synced";
 
 impl Former {
     pub(super) fn new(realised: &Realised) -> Self {
         Self { frontends: realised.frontends.clone(), services: realised.services.clone() }
+    }
+
+    fn owner_of(&self, address: &L4Addr) -> Option<(ServiceId, OwnerTag)> {
+        let id = self.frontends.get(address)?.service;
+        Some((id, self.services.get(&id)?.tag?))
     }
 }
 
@@ -43,15 +48,10 @@ impl Engine {
 
     /// Forgets the addresses whose loss by their former service is in an event of this run.
     pub(super) fn settle_former(&mut self) {
-        if self.former.frontends.is_empty() {
-            return;
-        }
         let takeovers =
             self.round.takeovers.iter().filter_map(|it| it.before.as_deref().map(|before| (before, it.address)));
         for (loser, address) in self.event_recorder.withdrawn().chain(takeovers) {
-            let entry =
-                self.former.frontends.get(&address).and_then(|actual| self.former.services.get(&actual.service));
-            if entry.and_then(|entry| entry.tag).is_some_and(|tag| tag.service == hash_of(&loser.service)) {
+            if self.former.owner_of(&address).is_some_and(|(_, tag)| tag.service == hash_of(&loser.service)) {
                 self.former.frontends.remove(&address);
             }
         }
@@ -62,30 +62,51 @@ impl Engine {
     /// addresses whose former service is named.
     pub(super) fn report_former(&mut self) -> BTreeSet<L4Addr> {
         self.settle_former();
-        let (mut named, mut lost, mut waiting) = (BTreeSet::new(), Lost::new(), Former::default());
+        let (mut gone, mut waiting) = (Vec::new(), Former::default());
         let former = std::mem::take(&mut self.former);
-        for (address, actual) in former.frontends.iter().filter(|(_, actual)| actual.service != ServiceId::CANARY) {
-            let entry = former.services.get(&actual.service);
-            let Some(tag) = entry.and_then(|entry| entry.tag) else { continue };
+        for (address, actual) in &former.frontends {
+            let Some((id, tag)) = former.owner_of(address) else { continue };
             if self.table.is_synced(tag.source) && self.is_still_owned(address, tag) {
                 continue;
             }
             if !self.unsynced().is_empty() || self.is_former_doubtful(address) {
                 waiting.frontends.insert(*address, *actual);
-                waiting.services.extend(entry.map(|entry| (actual.service, Arc::clone(entry))));
-            } else if self.has_changed_hands(*address, tag) {
-                lost.entry(actual.service).or_insert_with(|| (tag, Vec::new())).1.push(*address);
+                waiting.services.extend(former.services.get(&id).map(|entry| (id, Arc::clone(entry))));
+            } else {
+                gone.push(*address);
             }
         }
-        for (id, (tag, addresses)) in lost {
+        let named = self.report_gone(&former, gone);
+        self.former = waiting;
+        if self.sync.is_pruned {
+            self.before.ports.clear();
+        }
+        named
+    }
+
+    /// Reports at once which addresses this round has led from a service of the start elsewhere.
+    pub(super) fn report_moved(&mut self) {
+        self.settle_former();
+        let (moved, former) = (std::mem::take(&mut self.moved), self.former.clone());
+        for address in &moved {
+            self.former.frontends.remove(address);
+        }
+        self.report_gone(&former, moved);
+    }
+
+    /// Reports who has taken over the addresses, and who has lost them. Returns those whose former service is named.
+    fn report_gone(&mut self, former: &Former, addresses: Vec<L4Addr>) -> BTreeSet<L4Addr> {
+        let (mut named, mut lost) = (BTreeSet::new(), BTreeMap::<_, Vec<L4Addr>>::new());
+        for address in addresses {
+            if let Some(owner) = former.owner_of(&address).filter(|(_, tag)| self.has_changed_hands(address, *tag)) {
+                lost.entry(owner).or_default().push(address);
+            }
+        }
+        for ((id, tag), addresses) in lost {
             if let Some(event) = self.event_of_former(tag, former.services.get(&id), &addresses) {
                 self.round.former.push(event);
                 named.extend(addresses);
             }
-        }
-        self.former = waiting;
-        if self.sync.is_pruned {
-            self.before.ports.clear();
         }
         named
     }
@@ -129,12 +150,13 @@ impl Engine {
         let key = self.before.ports.get(&(tag.service, tag.port))?;
         let compiled = self.compiled.get(&key.service);
         let is_described = compiled.is_some_and(|it| it.ports.iter().any(|port| port.key == *key));
-        let what = if is_described { What::Changed } else { What::Removed };
-        let gone = entry.filter(|_| !is_described).into_iter().flat_map(|entry| backends_of(&entry.cluster));
+        let is_removed = !is_described && self.table.is_synced(tag.source);
+        let what = if is_removed { What::Removed } else { What::Changed };
+        let gone = entry.filter(|_| is_removed).into_iter().flat_map(|entry| backends_of(&entry.cluster));
         Some(Event {
             removed: gone.map(|(backend, _)| backend).collect(),
             withdrawn: lost.iter().copied().collect(),
-            detail: Some("while nodelb was not running or not synced".into()),
+            detail: Some(NOT_SEEN.into()),
             ..Event::for_port(key, Some(tag.source), what, Cause::default())
         })
     }

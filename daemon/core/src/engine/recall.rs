@@ -12,15 +12,17 @@ use crate::state::entries::ServiceId;
 use crate::state::owner::hash_of;
 use crate::state::status::Status;
 
-/// The conflicts and holds of a round that the previous run had, too, so that they are no news.
+/// The conflicts and holds of a round that the previous run had, too, so that they are no news, and the addresses that are
+/// served and that it refused.
 #[derive(Debug, Default)]
 pub(super) struct Stood {
     pub(super) conflicts: BTreeSet<(L4Addr, Arc<PortKey>)>,
     pub(super) held: BTreeSet<Arc<PortKey>>,
+    pub(super) refused: BTreeSet<L4Addr>,
 }
 
 impl Engine {
-    /// Which conflicts and holds of this round the previous run had.
+    /// What of this round the previous run had.
     pub(super) fn stood_before(&self) -> Stood {
         if self.before.statuses.is_empty() {
             return Stood::default();
@@ -39,7 +41,13 @@ impl Engine {
                 .any(|at| had(*at, key, Status::Held))
         };
         let held = self.round.held.iter().map(|port| &port.key).filter(was_held);
-        Stood { conflicts: conflicts.map(|(at, key)| (at, Arc::clone(key))).collect(), held: held.cloned().collect() }
+        let owner = |at: &L4Addr| self.rows.get(at).and_then(|row| row.owner());
+        let is_refused = |at: &&L4Addr| owner(at).is_some_and(|(claim, _)| had(**at, &claim.key, Status::Refused));
+        Stood {
+            conflicts: conflicts.map(|(at, key)| (at, Arc::clone(key))).collect(),
+            held: held.cloned().collect(),
+            refused: self.event_recorder.gained.iter().filter(is_refused).copied().collect(),
+        }
     }
 
     /// Accepts the statuses of the previous run that the maps do not refute. The file is not trusted: of addresses that

@@ -15,7 +15,7 @@ use crate::engine::failures::Failures;
 use crate::engine::recall::Stood;
 use crate::history::{Addresses, Event, Kernel, What};
 use crate::model::addr::L4Addr;
-use crate::model::cause::{Cause, Trigger};
+use crate::model::cause::Trigger;
 use crate::model::service::{PortKey, Service, ServiceName, Source};
 use crate::state::entries::{Desired, EntryKey, Realised, ServiceId};
 use crate::state::owner::hash_of;
@@ -65,13 +65,19 @@ impl Context<'_> {
     }
 
     pub(super) fn healed(&self, key: &Arc<PortKey>) -> Event {
-        let event = Event::for_port(key, self.source_of(key), What::Healed, self.cause_of(key));
-        Event { kernel: Kernel::Done, ..event }
+        Event { kernel: Kernel::Done, ..self.about_port(key, What::Healed) }
     }
 
     pub(super) fn about_address(&self, key: &Arc<PortKey>, what: What, address: L4Addr, detail: String) -> Event {
-        let event = Event::for_port(key, self.source_of(key), what, self.cause_of(key));
-        Event { frontends: [address].into_iter().collect(), detail: Some(detail.into()), ..event }
+        let (frontends, detail) = ([address].into_iter().collect(), Some(detail.into()));
+        Event { frontends, detail, ..self.about_port(key, what) }
+    }
+
+    /// An event that the description of the service has caused.
+    pub(super) fn about_port(&self, key: &Arc<PortKey>, what: What) -> Event {
+        let described = self.described(key);
+        let cause = described.map(|service| Trigger::Service(Arc::clone(service)).cause()).unwrap_or_default();
+        Event::for_port(key, described.map(|service| service.source), what, cause)
     }
 
     /// Whether connections to the address still reach backends of the port's service, as before the start.
@@ -104,10 +110,5 @@ impl Context<'_> {
 
     pub(super) fn source_of(&self, key: &PortKey) -> Option<Source> {
         self.described(key).map(|service| service.source)
-    }
-
-    /// The object that describes the service and its addresses.
-    pub(super) fn cause_of(&self, key: &PortKey) -> Cause {
-        self.described(key).map(|service| Trigger::Service(Arc::clone(service)).cause()).unwrap_or_default()
     }
 }

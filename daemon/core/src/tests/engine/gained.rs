@@ -40,6 +40,68 @@ fn event(
     (of.into(), what, vec![format!("{at}/TCP")], added, format!("{of}.toml"), detail.into())
 }
 
+#[test]
+fn what_is_served_since_a_restart_is_in_the_history() {
+    let mut run = Run::first();
+    let web = || [of_file(service("shop/web", WEB)), list("shop/web", &[BACKEND])];
+    let own_service = || [of_file(service("shop/own", OTHER)), list("shop/own", &[BACKEND])];
+    run.send([own(&[OTHER])].into_iter().chain(web()).chain(own_service()).chain([synced()]));
+    assert_eq!(run.status(OTHER).0, Status::Refused);
+    let mut run = run.restarted();
+    let new = [of_file(service("shop/new", "198.51.100.4:80")), list("shop/new", &[BACKEND])];
+    let [_, web_list] = web();
+    let changes = [own(&[]), with_third(), web_list].into_iter().chain(own_service()).chain(new).chain([synced()]);
+    let (mut told, admitted) = (told(&run.send(changes.clone())), format!("{OTHER}/TCP is served"));
+    told.sort_by_key(|event| event.0.clone());
+    assert_eq!(told[0], event("shop/new", What::Added, "198.51.100.4:80", &[BACKEND], NOT_SEEN));
+    assert!((told[1].1, &told[1].2[..]) == (What::Admitted, &[format!("{OTHER}/TCP")]), "{told:?}");
+    assert!(told[1].5.starts_with(&admitted) && told[1].4.is_empty(), "why it was refused is not known: {told:?}");
+    assert_eq!(told[2], event("shop/web", What::Changed, THIRD, &[], NOT_SEEN));
+    assert_eq!(told.len(), 3);
+    assert_eq!(reported(&run.restarted().send(changes)), [], "a restart that changes nothing");
+}
+
+/// Services and lists of Kubernetes arrive one after the other, and `synced` follows.
+#[test]
+fn lists_that_a_new_service_gets_before_its_source_is_synced_are_in_the_history() {
+    let mut run = Run::first();
+    run.send(objects().into_iter().chain([synced()]));
+    let mut run = run.restarted();
+    let third = || of_file(service("shop/third", THIRD));
+    run.send(objects());
+    assert_eq!(told(&run.send([third()])), [], "it has no backends yet, so that the address waits");
+    let round = run.send([list("shop/third", &[BACKEND])]);
+    assert_eq!(told(&round), [event("shop/third", What::Added, THIRD, &[BACKEND], NOT_SEEN)]);
+    let kinds = |round: &Round| told(round).into_iter().map(|it| it.1).collect::<Vec<_>>();
+    for more in [&[BACKEND, "192.0.2.2:80"][..], &[BACKEND]] {
+        // The rest of its lists is awaited for a moment.
+        let first = run.send([list("shop/third", more)]);
+        run.now = run.now.plus(10_000);
+        let rounds = [first, run.send([])];
+        assert_eq!(rounds.each_ref().map(kinds).concat(), [What::Changed], "{more:?}");
+    }
+    run.send([list("shop/third", &[])]);
+    assert_eq!(kinds(&run.send([synced()])), [What::Emptied]);
+}
+
+#[test]
+fn an_address_that_a_file_takes_while_no_api_server_responds_is_in_the_history_at_once() {
+    let mut run = without_kubernetes();
+    let file = [of_file(service("shop/file", WEB)), list("shop/file", &[BACKEND])];
+    let round = run.send(file.into_iter().chain([synced()]));
+    let taken = format!("takes over {WEB}/TCP from shop/api:http/TCP/IPv4");
+    assert_eq!(told(&round)[0], event("shop/file", What::TakenOver, WEB, &[], &taken));
+    let at = vec![format!("{WEB}/TCP")];
+    let lost = ("shop/api".to_owned(), What::Changed, at, NOT_SEEN.to_owned());
+    assert_eq!(reported(&round)[1..], [lost], "it may be described by an API server that does not respond");
+    let moved = run.now.0;
+    assert_eq!(run.status(WEB), (Status::Ok, moved));
+    let round = run.send(of_kubernetes().into_iter().chain([synced_kubernetes()]));
+    let kinds: Vec<_> = reported(&round).into_iter().map(|(service, what, ..)| (service, what)).collect();
+    assert_eq!(kinds, [("shop/api".to_owned(), What::Conflict)], "the rest is reported");
+    assert_eq!(run.status(WEB), (Status::Ok, moved));
+}
+
 /// Otherwise the history blames the file, which is the same.
 #[test]
 fn a_restart_with_other_packets_mode_changes_no_list() {
