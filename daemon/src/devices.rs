@@ -22,6 +22,8 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nodelb_core::change::Change;
+use nodelb_core::history::Event;
 use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, DropCount, PacketCounter, PacketCounts};
 use nodelb_datapath::{OpenedPackets, PacketFailure};
@@ -32,6 +34,7 @@ use tracing::warn;
 
 use self::events::PacketWatchers;
 pub(crate) use self::foreign::foreign_connections;
+use self::mode::Before;
 use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
@@ -99,7 +102,10 @@ impl Default for DeviceOutputs {
 
 /// The packet path after the start of the datapath.
 pub enum PacketPath {
-    Off,
+    /// `is_news`: it was on before the start.
+    Off {
+        is_news: bool,
+    },
     Failed(PacketFailure),
     Open(Box<Open>),
 }
@@ -120,7 +126,14 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
     shutdown: impl Fn() -> S,
 ) -> Option<DeviceOutputs> {
     match path {
-        PacketPath::Off => None,
+        PacketPath::Off { is_news } => {
+            let mode = config.borrow().packets.mode;
+            let decision = mode::decide(mode, &Findings::default(), Before::Nothing, false);
+            // The queue is empty at the start.
+            let happened = |event: Event| owner.changes.try_send(vec![Change::Happened(event.into())]).is_ok();
+            is_news.then(|| happened(decision.event()));
+            None
+        }
         PacketPath::Failed(failure) => {
             let devices = failed::start(failure, config.clone(), shutdown());
             Some(DeviceOutputs { devices, ..DeviceOutputs::default() })

@@ -115,7 +115,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let packet_reaper = kernel::packet_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
     let proxies = devices::find_proxies(&config.packets);
-    let kernel::Opened { mut datapath, findings, packet_failure } = kernel::open(config, &proxies)?;
+    let kernel::Opened { mut datapath, findings, packet_failure, has_ended_packets } = kernel::open(config, &proxies)?;
     let register = kernel::register(&datapath);
     // Ports below 1024 need a capability.
     let admin_sockets = AdminSockets::open(&config.admin, &register);
@@ -125,7 +125,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
     let packets = match datapath.take_packets() {
         Some(packets) => PacketPath::Open(Box::new(Open { packets, reaper: packet_reaper, findings: proxies })),
-        None => packet_failure.map_or(PacketPath::Off, PacketPath::Failed),
+        None => packet_failure.map_or(PacketPath::Off { is_news: has_ended_packets }, PacketPath::Failed),
     };
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
@@ -140,7 +140,8 @@ fn run_memory(setup: Setup) -> Result<(), Failure> {
     let admin_sockets = AdminSockets::open(&setup.config.admin, &register);
     let datapath = MemoryDatapath::new(setup.config.limits());
     let probe = Box::new(|_: &mut _| ProbeResult::default());
-    let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None, packets: PacketPath::Off };
+    let packets = PacketPath::Off { is_news: false };
+    let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
 }
 

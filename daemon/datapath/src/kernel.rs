@@ -16,7 +16,7 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::device_hooks::HookMethod;
+use crate::device_hooks::{self, HookMethod};
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
@@ -87,6 +87,8 @@ pub struct StartReport {
     pub flows: Result<(), String>,
     /// The reason why the packet path is not as configured, if so.
     pub packets: Result<(), PacketFailure>,
+    /// Whether the packet path is off only since this start.
+    pub has_ended_packets: bool,
 }
 
 /// A repaired fault of a link or pin.
@@ -130,6 +132,7 @@ impl KernelDatapath {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let packets = options.packets.as_ref().map(|packets| (packets, options.hook_method));
         let prepared = load::prepare(&mut object, options, features)?;
+        let has_ended_packets = packets.is_none() && device_hooks::is_any_attached(&pins);
         let opened = Start::new(&pins, predecessor, &prepared, (cgroup.clone(), packets))?.run(prepared)?;
         versions::remove_others(&options.pin_directory, options.layout, &crash)?;
         let flows = FlowReader::load(&opened.persistent).map_err(|error| error.to_string());
@@ -146,6 +149,7 @@ impl KernelDatapath {
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
             packets: opened.packets.as_ref().map(|_| ()).map_err(Clone::clone),
+            has_ended_packets,
         };
         let Opened { writer, attachment, open_links, persistent, packets, generation, .. } = opened;
         let own = OwnSockets::new(persistent);

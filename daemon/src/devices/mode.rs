@@ -1,6 +1,7 @@
 //! Whether connections from outside the node are translated now, and why: a pure function over the configured mode and
 //! the other service proxies of the node.
 
+use nodelb_core::history::{Event, What};
 use nodelb_core::text::listed;
 
 use super::proxies::Findings;
@@ -34,6 +35,18 @@ pub struct Decision {
     pub reason: String,
     /// Whether an address is served for clients outside the node.
     pub is_needed: bool,
+}
+
+impl Decision {
+    /// What has changed for connections if it differs from the earlier decision.
+    pub(super) fn event(&self) -> Event {
+        let text = match self.activity {
+            Activity::On => "connections from outside the node are translated",
+            Activity::Draining => "existing connections from outside the node are translated, and no new ones",
+            Activity::Off => "connections from outside the node are not translated",
+        };
+        Event::for_daemon(What::Changed, format!("{text}: {}", self.reason))
+    }
 }
 
 /// What nodelb does for connections from outside the node before the decision.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::history::{Event, What};
+use nodelb_core::history::Event;
 use nodelb_core::model::uplink::{Translation, Uplink, UplinkEntry};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
@@ -319,16 +319,12 @@ impl Task {
         self.has_seen_proxy |= !self.inputs.findings.proxies.is_empty();
         (self.inputs.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
         if self.decision.as_ref() != Some(&decision) {
-            let text = match decision.activity {
-                Activity::On => "connections from outside the node are translated",
-                Activity::Draining => "existing connections from outside the node are translated, and no new ones",
-                Activity::Off => "connections from outside the node are not translated",
-            };
-            let text = format!("{text}: {}", decision.reason);
-            info!(message_id = %messages::PACKETS_ACTIVITY, "{text}");
+            let event = decision.event();
+            info!(message_id = %messages::PACKETS_ACTIVITY, "{}", event.detail.as_deref().unwrap_or_default());
             // A start has no earlier decision, and usually continues what was before.
-            if self.decision.is_some() {
-                self.happened.push(Event::for_daemon(What::Changed, text));
+            let is_news_of_start = (decision.activity == Activity::Off) != (before == Before::Nothing);
+            if self.decision.is_some() || is_news_of_start {
+                self.happened.push(event);
             }
             self.decision = Some(decision.clone());
         }

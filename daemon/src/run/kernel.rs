@@ -59,6 +59,7 @@ pub(super) struct Opened {
     pub(super) findings: Findings,
     /// Why the packet path is not as configured, if so.
     pub(super) packet_failure: Option<PacketFailure>,
+    pub(super) has_ended_packets: bool,
 }
 
 /// Opens the kernel datapath, on a node with these other service proxies.
@@ -83,7 +84,8 @@ pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opene
     log_start(config, &report);
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
-    Ok(Opened { datapath, findings, packet_failure: refused_ports.or(report.packets.err()) })
+    let has_ended_packets = report.has_ended_packets;
+    Ok(Opened { datapath, findings, packet_failure: refused_ports.or(report.packets.err()), has_ended_packets })
 }
 
 /// The options of the packet path; `None` if it is off.

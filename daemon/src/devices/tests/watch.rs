@@ -143,6 +143,7 @@ async fn the_owner_knows_whether_new_connections_are_translated() {
     }
     assert_eq!(seen, [Translation::Draining, Translation::Off, Translation::On], "each once");
     let texts = [
+        "connections from outside the node are translated",
         "existing connections from outside the node are translated, and no new ones",
         "connections from outside the node are not translated",
         "connections from outside the node are translated",
