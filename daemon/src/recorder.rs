@@ -211,6 +211,24 @@ struct Found {
     unreadable: usize,
 }
 
+/// How many bytes of the file the latest records occupy at most.
+const MAX_LATEST: u64 = 256 << 10;
+
+/// Reads the records of the last seconds before a daemon was killed, and earlier ones. May block.
+///
+/// # Errors
+/// If the file exists but cannot be read.
+pub fn latest(directory: &Path) -> io::Result<Vec<Record>> {
+    let mut found = Found::default();
+    match state_file::open(&file_path(directory)) {
+        Ok(file) => read_file(file, MAX_LATEST, &mut found)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    found.records.retain(Record::is_plausible);
+    Ok(found.records)
+}
+
 /// Reads the records. May block.
 ///
 /// # Errors
@@ -234,7 +252,7 @@ fn find(directory: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     for path in [old_path(directory), file_path(directory)] {
         match state_file::open(&path) {
-            Ok(file) => read_file(file, &mut found)?,
+            Ok(file) => read_file(file, MAX_READ, &mut found)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -244,10 +262,11 @@ fn find(directory: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-fn read_file(mut file: File, found: &mut Found) -> io::Result<()> {
-    let skipped = file.metadata()?.len().saturating_sub(MAX_READ);
+/// Reads at most this number of bytes at the end of the file.
+fn read_file(mut file: File, most: u64, found: &mut Found) -> io::Result<()> {
+    let skipped = file.metadata()?.len().saturating_sub(most);
     file.seek(SeekFrom::Start(skipped))?;
-    let mut reader = BufReader::new(file.take(MAX_READ));
+    let mut reader = BufReader::new(file.take(most));
     let mut line = Vec::new();
     // If the beginning of the file is skipped, the first line may be partial.
     let mut is_whole = skipped == 0;

@@ -18,7 +18,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::memory;
-use nodelb_host::clock::{Clock, ticking, until};
+use nodelb_host::clock::{Clock, Taken, ticking, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use nodelb_report::problems::Earlier;
@@ -176,11 +176,12 @@ async fn serve<D: Datapath + Send + 'static>(
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let since_file = since::path(&config.state.directory);
     let (previous_sources, past) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
-    let recorder = start_recorder(&config, service_ports(&realised));
+    let mut recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
     let mut engine = Engine::new(engine_config, realised);
-    let problems = past.recall(&mut engine, clock.now());
+    let (problems, untold) = past.recall(&mut engine, clock.now());
+    recorder.reporter.record(untold, Taken::now());
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 

@@ -15,12 +15,13 @@ use std::{fs, io};
 
 use nodelb_core::before::{Lasting, Statuses};
 use nodelb_core::engine::Engine;
+use nodelb_core::history::{Event, Record};
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
-use nodelb_host::clock::boot_id;
+use nodelb_host::clock::{boot_id, unix_millis};
 use nodelb_host::state_file::{self, Limits, StateFile};
 use nodelb_report::problems::{Beginnings, Reason};
 use nodelb_report::time::Time;
@@ -29,6 +30,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::recorder;
+
+mod unstored;
 
 const VERSION: u32 = 1;
 
@@ -65,14 +70,21 @@ pub struct Past {
     pub statuses: Statuses,
     pub ports: Vec<PortKey>,
     pub problems: Beginnings,
+    /// The latest events, which may be later than the rest.
+    pub latest: Vec<Record>,
 }
 
 impl Past {
-    /// Passes the engine its part. Returns the problems.
-    pub fn recall(self, engine: &mut Engine, start: Moment) -> Beginnings {
-        engine.recall(self.statuses, start);
-        engine.recall_ports(self.ports);
-        self.problems
+    /// Passes the engine its part. Returns the problems, and the events that the previous run could not store.
+    pub fn recall(self, engine: &mut Engine, start: Moment) -> (Beginnings, Vec<Event>) {
+        let (Self { mut statuses, ports, problems, latest }, now) = (self, unix_millis());
+        let maps = engine.snapshot(start).realised;
+        let moment = |at| Some(Moment(start.0.checked_sub(now.checked_sub(at)?)?));
+        unstored::follow(&mut statuses, &latest, &maps, moment);
+        let untold = unstored::untold(&statuses, &ports, &maps);
+        engine.recall(statuses, start);
+        engine.recall_ports(ports);
+        (problems, untold)
     }
 }
 
@@ -80,7 +92,7 @@ pub fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("since.json")
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
+/// Reads the file and the latest events: nothing, with a warning, if this fails or takes too long.
 pub async fn load(path: &Path) -> Past {
     let consequence = "`Since` begins at this start";
     state_file::load(path, LIMITS.timeout, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
@@ -93,7 +105,10 @@ pub fn stored(state_directory: &Path) -> io::Result<Statuses> {
 
 fn read(path: &Path, boot: &str) -> io::Result<Past> {
     let Some(past) = parsed(path, boot)? else { return Ok(Past::default()) };
-    state_file::replaceable(path).map(|()| past)
+    state_file::replaceable(path)?;
+    // Without them, a status is as old as this start.
+    let latest = path.parent().map(recorder::latest).transpose().unwrap_or_default();
+    Ok(Past { latest: latest.unwrap_or_default(), ..past })
 }
 
 fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
@@ -105,7 +120,8 @@ fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
     let reason = |name: &str| Reason::ALL.iter().find(|reason| reason.entry().name == name).copied();
     let problem = |(name, object, since): (String, String, u64)| Some(((reason(&name)?, object), Time(since)));
     let problems = form.problems.into_iter().filter_map(problem).collect();
-    Ok(Some(Past { statuses: form.statuses.into_iter().map(lasting).collect(), ports, problems }))
+    let statuses = form.statuses.into_iter().map(lasting).collect();
+    Ok(Some(Past { statuses, ports, problems, latest: Vec::new() }))
 }
 
 fn new_path(path: &Path) -> PathBuf {
