@@ -8,6 +8,7 @@ pub mod explanation;
 pub mod history;
 pub mod kept;
 pub mod outside;
+pub mod ranges;
 pub mod reports;
 pub mod rows;
 pub mod summary;

@@ -9,7 +9,7 @@ use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, TrafficPolicy};
-use nodelb_core::packets::admission::Refusal;
+use nodelb_core::packets::admission::Admission;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
@@ -31,7 +31,7 @@ pub(super) mod from_maps;
 mod outside;
 mod phrases;
 
-use phrases::{ELSEWHERE, affinity, backend_count, backends_of, errno, forwarded_to, passed, refused};
+use phrases::{ELSEWHERE, affinity, backend_count, backends_of, errno, forwarded_to, if_admitted, passed, refused};
 
 impl TraceFrom {
     fn explanation(self, snapshot: &Snapshot, to: L4Addr) -> Result<Explanation, Problem> {
@@ -213,16 +213,23 @@ fn client(explanation: &Explanation) -> String {
 
 /// Whether the service accepts connections from the client's address, if it restricts its clients.
 fn source_ranges(explanation: &Explanation) -> Option<String> {
-    if let Some(text) = outside::admission(explanation) {
-        return Some(text);
-    }
-    let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
-    Some(match (is_in_source_ranges?, explanation.result) {
-        (true, _) => format!("loadBalancerSourceRanges allows {addr}"),
-        (false, ConnectResult::Refused(Refusal::NotAdmitted)) => {
-            format!("loadBalancerSourceRanges does not allow {addr}")
+    let client = match (explanation.client_address, explanation.from) {
+        (Some(ClientAddress { addr, .. }), _) => addr.to_string(),
+        (None, Client::Host) => "an address of the node".into(),
+        (None, Client::Pod | Client::Outside) => "a client of the address's family".into(),
+    };
+    Some(match explanation.admitted.admission {
+        Admission::Range(range) => format!("{range} of loadBalancerSourceRanges admits {client}"),
+        Admission::No => format!("no range of loadBalancerSourceRanges admits {client}"),
+        Admission::Unknown => phrases::ONLY_SOME.into(),
+        // The maps do not restrict the clients.
+        Admission::All => {
+            let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
+            match is_in_source_ranges? {
+                true => format!("loadBalancerSourceRanges allows {addr}"),
+                false => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),
+            }
         }
-        (false, _) => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),
     })
 }
 
@@ -365,6 +372,7 @@ fn near(near: &NearMatch, to: L4Addr) -> String {
 fn verdict(explanation: &Explanation) -> String {
     match (explanation.result, explanation.from) {
         (ConnectResult::Forwarded(_), _) => forwarded(explanation),
+        (ConnectResult::Depends(_), from) => if_admitted(&explanation.admitted, &forwarded(explanation), from),
         (ConnectResult::Dropped(reason), _) => outside::dropped(reason),
         (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation.to),
         (ConnectResult::Refused(errno), _) => refused(errno).into(),

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use crate::explain::kept::why_kept;
 use crate::explain::outside;
+use crate::explain::ranges::Admitted;
 use crate::explain::reports::{backends, distinct, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::filter::Filter;
@@ -14,12 +15,12 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName, TrafficPolicy};
-use nodelb_core::packets::admission::{Admission, Refusal, admission};
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::packets::choice;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of};
 use nodelb_core::state::status::Status;
-use nodelb_core::trace::{Verdict, admits, destination, lookup_frontend, lookup_outside, trace, trace_outside};
+use nodelb_core::trace::{Verdict, destination, lookup_frontend, lookup_outside, trace, trace_outside};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -60,6 +61,8 @@ pub struct Explanation {
     pub near: Vec<NearMatch>,
     /// Every backend of the frontend's service port, by address.
     pub backends: Vec<Candidate>,
+    /// Whether the source ranges of the service admit the client.
+    pub admitted: Admitted,
     /// What applies to a client outside the node; `None` for other clients.
     pub outside: Option<OutsideAccount>,
     /// The end of the connection attempt.
@@ -72,8 +75,6 @@ pub struct OutsideAccount {
     /// Whether such clients are served at the address, or why not. For an address without a claim, whether they are
     /// served at all.
     pub access: OutsideAccess,
-    /// Whether this client is admitted; `None` if none is served.
-    pub admission: Option<Admission>,
     /// The backend that the client gets unless it has a connection, or session affinity, to another one; `None` if that
     /// is left to chance, or depends on a port of the client that is not given.
     pub selected: Option<L4Addr>,
@@ -91,7 +92,8 @@ pub struct ClientAddress {
     /// Whether nodelb knows the location of the address. An unknown one counts as another host, but may be a pod of
     /// this node that is no backend.
     pub is_known: bool,
-    /// Whether the service's source ranges contain the address; `None` if it does not restrict its clients.
+    /// Whether the service's source ranges contain the address, which the maps may not have; `None` if it does not
+    /// restrict its clients.
     pub is_in_source_ranges: Option<bool>,
 }
 
@@ -176,6 +178,9 @@ pub enum ConnectResult {
     PassedThrough,
     /// The packets of the client are dropped.
     Dropped(DropReason),
+    /// The connection goes to one of this number of backends if the source ranges admit the client, whose address is not
+    /// given.
+    Depends(usize),
 }
 
 /// Why packets of a client outside the node are dropped.
@@ -249,16 +254,28 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     };
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
     let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
+    let address = client.map(|(addr, _)| addr);
+    let admitted = Admitted::of_client(snapshot, to, from, address);
     let result = match from {
-        Client::Outside => outside_result(&snapshot.realised, range, to, client.map(|(addr, _)| addr)),
+        Client::Outside => outside_result(&snapshot.realised, range, to, address),
         Client::Pod if to.addr.is_loopback() => ConnectResult::PassedThrough,
-        Client::Host | Client::Pod if !is_admitted(snapshot, to, from, client.map(|(addr, _)| addr)) => {
-            ConnectResult::Refused(Refusal::NotAdmitted)
-        }
         Client::Host | Client::Pod => inside_result(&snapshot.realised, range, to),
     };
+    let result = admitted.end(result, from);
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
-    Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
+    Explanation {
+        to: named,
+        from,
+        client_address: None,
+        hooks,
+        found,
+        claims,
+        near,
+        backends,
+        admitted,
+        outside,
+        result,
+    }
 }
 
 fn outside_account(
@@ -280,12 +297,7 @@ fn outside_account(
         let view = service.view(lead.local);
         view.get(choice::selected(service, view, client, to)?).map(|slot| slot.addr)
     });
-    OutsideAccount {
-        access,
-        admission: lead.map(|lead| admission(state, lead, client.map(|(addr, _)| addr))),
-        selected,
-        has_ring: service.is_some_and(|service| service.has_rings),
-    }
+    OutsideAccount { access, selected, has_ring: service.is_some_and(|service| service.has_rings) }
 }
 
 /// The end of a connection attempt of a client outside the node.
@@ -368,19 +380,6 @@ fn candidates(
         Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
     };
     rows.into_iter().map(candidate).collect()
-}
-
-/// Whether the source ranges of the service admit a process of the node or of a pod. A pod without an address counts as
-/// admitted.
-fn is_admitted(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> bool {
-    match client {
-        Some(addr) if !addr.is_loopback() => admits(&snapshot.realised, to, &[addr]),
-        _ if from == Client::Host => {
-            let addresses: Vec<Addr> = snapshot.facts.node().addresses.iter().copied().collect();
-            admits(&snapshot.realised, to, &addresses)
-        }
-        _ => true,
-    }
 }
 
 /// The end of a connection attempt of a process on the node.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::services::{BackendRow, FrontendRow};
 use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
+use crate::explain::ranges::Admitted;
 use crate::explain::reports::{distinct, port_keys};
 use crate::explain::rows::OutsideAccess;
 use crate::filter::Filter;
@@ -114,6 +115,8 @@ pub struct MapContent {
 #[derive(Debug)]
 pub struct MapTrace<'a> {
     pub result: ConnectResult,
+    /// Whether the source ranges of the service admit the client, the address of which is not known.
+    pub admitted: Admitted,
     /// The frontend that matches; `None` if none does.
     pub found: Option<MapMatch<'a>>,
 }
@@ -236,6 +239,7 @@ impl MapContent {
     /// Where a connection of this client leads.
     pub fn trace(&self, to: L4Addr, from: Client) -> MapTrace<'_> {
         let (state, range) = (&self.state, &self.nodeport_range);
+        let admitted = Admitted::new(state, range, destination(to), None);
         let found = match from {
             Client::Outside => lookup_outside(state, range, to).map(|(at, entry)| (at, entry.lead())),
             // The loopback address of a pod is not the node's.
@@ -243,12 +247,13 @@ impl MapContent {
             Client::Host | Client::Pod => lookup_frontend(state, range, to).map(|(at, entry)| (at, entry.lead())),
         };
         let Some((at, Lead { service: id, local: is_local, .. })) = found else {
-            return MapTrace { result: ConnectResult::PassedThrough, found: None };
+            return MapTrace { result: ConnectResult::PassedThrough, admitted, found: None };
         };
         let result = match from {
             Client::Outside => outside_result(state, range, to, None),
             Client::Host | Client::Pod => inside_result(state, range, to),
         };
+        let result = admitted.end(result, from);
         let entry = state.services.get(&id);
         let [all, view] = [false, is_local].map(|is_local| entry.map_or(&[][..], |entry| entry.view(is_local)));
         let slots = |backend: L4Addr| view.iter().filter(|slot: &&Slot| slot.addr == backend).count();
@@ -264,7 +269,7 @@ impl MapContent {
             drained: self.names.drained(port, entry),
             is_last_resort: self.names.is_last_resort(at, entry),
         };
-        MapTrace { result, found: Some(found) }
+        MapTrace { result, admitted, found: Some(found) }
     }
 
     fn port(&self, id: ServiceId) -> Option<&Arc<PortKey>> {

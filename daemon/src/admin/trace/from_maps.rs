@@ -46,11 +46,13 @@ fn frontend(found: &MapMatch<'_>) -> String {
 
 fn verdict(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> String {
     let shares = traced.found.iter().flat_map(|found| found.backends.iter().copied());
+    let forwarded = || {
+        let is_last_resort = traced.found.as_ref().is_some_and(|found| found.is_last_resort);
+        phrases::forwarded_to(shares) + if is_last_resort { phrases::LAST_RESORT } else { "" }
+    };
     match traced.result {
-        ConnectResult::Forwarded(_) => {
-            let is_last_resort = traced.found.as_ref().is_some_and(|found| found.is_last_resort);
-            phrases::forwarded_to(shares) + if is_last_resort { phrases::LAST_RESORT } else { "" }
-        }
+        ConnectResult::Forwarded(_) => forwarded(),
+        ConnectResult::Depends(_) => phrases::if_admitted(&traced.admitted, &forwarded(), from),
         ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to),
         ConnectResult::Refused(errno) => phrases::refused(errno).into(),
         ConnectResult::Dropped(reason) => outside::dropped(reason),

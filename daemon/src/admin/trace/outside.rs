@@ -2,9 +2,8 @@
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::FrontendKind;
-use nodelb_core::packets::admission::Admission;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_report::explain::explanation::{Client, ClientAddress, ConnectResult, DropReason, Explanation};
+use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
 use nodelb_report::explain::rows::OutsideAccess;
 
 use crate::devices::mode::{Activity, Decision};
@@ -33,20 +32,6 @@ pub(super) fn access(explanation: &Explanation) -> Option<String> {
 /// Whether the configuration turns the packet path off, so that no program is loaded.
 fn is_off(explanation: &Explanation) -> bool {
     explanation.hooks.is_empty() && !is_sctp(explanation)
-}
-
-/// Whether the source ranges of the service admit the client.
-pub(super) fn admission(explanation: &Explanation) -> Option<String> {
-    let client = explanation.client_address.map(|ClientAddress { addr, .. }| addr.to_string());
-    let client = client.unwrap_or_else(|| "the client".into());
-    match explanation.outside?.admission? {
-        Admission::All => None,
-        Admission::Range(range) => Some(format!("{range} of loadBalancerSourceRanges admits {client}")),
-        Admission::No => Some(format!("no range of loadBalancerSourceRanges admits {client}")),
-        Admission::Unknown => {
-            Some("loadBalancerSourceRanges admits only some clients; from=ADDRESS says which range admits one".into())
-        }
-    }
 }
 
 /// How the backend of a new connection is selected.
@@ -111,7 +96,7 @@ pub(super) fn passed(explanation: &Explanation) -> String {
 /// backend has an address of this node. Returns the sentence about it. `setting` is the one that disables forwarding.
 pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: Option<&str>) -> Option<String> {
     let setting = setting?;
-    let is_forwarded = matches!(explanation.result, ConnectResult::Forwarded(_));
+    let is_forwarded = matches!(explanation.result, ConnectResult::Forwarded(_) | ConnectResult::Depends(_));
     if explanation.from != Client::Outside || !is_forwarded {
         return None;
     }

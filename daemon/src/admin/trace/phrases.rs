@@ -2,10 +2,19 @@
 
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::packets::admission::Refusal;
+use nodelb_core::text::listed;
 use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
+use nodelb_report::explain::ranges::Admitted;
 
 /// The reason why a backend is not in the view `local`.
 pub(super) const ELSEWHERE: &str = "on another node: the policy is Local";
+
+/// The finding about the source ranges for a client without an address.
+pub(super) const ONLY_SOME: &str =
+    "loadBalancerSourceRanges admits only some clients; from=ADDRESS says which range admits one";
+
+/// The maximum number of ranges in a verdict.
+const RANGES: usize = 3;
 
 /// The end of a verdict about backends that are used although they failed.
 pub(super) const LAST_RESORT: &str = "; last resort: every backend failed its health checks";
@@ -13,13 +22,16 @@ pub(super) const LAST_RESORT: &str = "; last resort: every backend failed its he
 pub(super) fn errno(result: ConnectResult) -> Option<String> {
     match result {
         ConnectResult::Refused(errno) => Some(errno.to_string()),
-        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
+        ConnectResult::Forwarded(_)
+        | ConnectResult::Depends(_)
+        | ConnectResult::PassedThrough
+        | ConnectResult::Dropped(_) => None,
     }
 }
 
 pub(super) fn backend_count(result: ConnectResult) -> Option<u64> {
     match result {
-        ConnectResult::Forwarded(backends) => Some(backends as u64),
+        ConnectResult::Forwarded(backends) | ConnectResult::Depends(backends) => Some(backends as u64),
         ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
     }
 }
@@ -57,6 +69,16 @@ pub(super) fn refused(why: Refusal) -> &'static str {
              them is usable"
         }
     }
+}
+
+/// The end of a connection that only some clients may make.
+pub(super) fn if_admitted(Admitted { ranges, .. }: &Admitted, forwarded: &str, from: Client) -> String {
+    let otherwise = match from {
+        Client::Outside => "dropped",
+        Client::Host | Client::Pod => "refused with EHOSTUNREACH (no route to host)",
+    };
+    let ranges = listed(ranges, RANGES);
+    format!("depends on the client: in {ranges} (loadBalancerSourceRanges) {forwarded}; otherwise {otherwise}")
 }
 
 pub(super) fn passed(to: L4Addr) -> String {

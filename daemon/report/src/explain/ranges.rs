@@ -1,0 +1,72 @@
+//! Which clients the source ranges of a service admit at an address, as the programs decide: `bpf/clients.h` for sockets of
+//! the node and its pods, `bpf/begin.h` for packets of clients outside.
+
+use std::ops::RangeInclusive;
+
+use super::explanation::{Client, ConnectResult, DropReason};
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::source_range::SourceRange;
+use nodelb_core::packets::admission::{Admission, Refusal, admission};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::MapState;
+use nodelb_core::trace::lookup_outside;
+
+/// Whether a client is admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    pub admission: Admission,
+    /// The ranges that decide if the address of the client is not known; otherwise empty.
+    pub ranges: Vec<SourceRange>,
+}
+
+impl Admitted {
+    /// For a client that gets one of these source addresses; `None` if they are not known.
+    pub(crate) fn new(
+        state: &MapState,
+        nodeport_range: &RangeInclusive<u16>,
+        to: L4Addr,
+        sources: Option<&[Addr]>,
+    ) -> Self {
+        let known = |admission| Self { admission, ranges: Vec::new() };
+        let Some((_, entry)) = lookup_outside(state, nodeport_range, to) else { return known(Admission::All) };
+        let Some(sources) = sources else {
+            let all = state.ranges_of(entry.service).filter(|range| range.family() == to.addr.family());
+            let ranges: Vec<SourceRange> = all.collect();
+            return match admission(state, entry.lead(), None) {
+                Admission::Unknown if ranges.is_empty() => known(Admission::No),
+                admission @ Admission::Unknown => Self { admission, ranges },
+                admission => known(admission),
+            };
+        };
+        let each = sources.iter().map(|source| admission(state, entry.lead(), Some(*source)));
+        known(each.into_iter().find(|it| *it != Admission::No).unwrap_or(match entry.has_ranges {
+            true => Admission::No,
+            false => Admission::All,
+        }))
+    }
+
+    /// For this client. A process of the node that is not bound to an address may get each address of the node. The
+    /// addresses of a pod are known only if one is given, as that of a bound socket.
+    pub(crate) fn of_client(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> Self {
+        let node = || -> Vec<Addr> {
+            snapshot.facts.node().addresses.iter().copied().filter(|addr| !addr.is_loopback()).collect()
+        };
+        let sources = client.map(|addr| vec![addr]).or_else(|| (from == Client::Host).then(node));
+        Self::new(&snapshot.realised, &snapshot.config.guard.nodeport_range, to, sources.as_deref())
+    }
+
+    /// The end of a connection attempt that ends like this for an admitted client.
+    pub(crate) fn end(&self, result: ConnectResult, from: Client) -> ConnectResult {
+        match (result, self.admission) {
+            (ConnectResult::PassedThrough, _) | (_, Admission::All | Admission::Range(_)) => result,
+            (ConnectResult::Forwarded(backends), Admission::Unknown) => ConnectResult::Depends(backends),
+            (_, Admission::Unknown) => result,
+            (_, Admission::No) if from == Client::Outside => ConnectResult::Dropped(DropReason::NotAdmitted),
+            (_, Admission::No) => ConnectResult::Refused(Refusal::NotAdmitted),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/ranges.rs"]
+mod tests;
