@@ -10,7 +10,7 @@ use nodelb_prober::Transport;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
 
-use crate::host::{Host, answer, eventually, is_served_by, socket};
+use crate::host::{Host, answer, eventually, get, is_served_by, socket};
 use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_B};
 use crate::lab_services::{HOST_A, ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
@@ -279,6 +279,22 @@ fn a_backend_without_a_socket_refuses_datagrams() {
             assert_eq!(talk.ask(), Err(ErrorKind::ConnectionRefused), "{to}");
             thread::sleep(Duration::from_millis(120));
         }
+    });
+}
+
+/// `nodelb diagnose` said that such a backend has not answered, and sought the fault in the network.
+#[test]
+fn a_backend_that_refuses_a_connection_has_answered() {
+    in_lab("a_backend_that_refuses_a_connection_has_answered", |host, lab, _| {
+        let services = [Service::new(3, &[ON_A1]), Service::new(4, &[ON_B])];
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        for to in addresses(&services) {
+            let refused = lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).err();
+            assert_eq!(refused, Some(ErrorKind::ConnectionRefused), "{to}");
+        }
+        let listed = get("/connections").unwrap();
+        let states: Vec<_> = listed["connections"].as_array().unwrap().iter().map(|row| &row["state"]).collect();
+        assert!(!states.is_empty() && states.iter().all(|state| *state == "closing"), "{listed}");
     });
 }
 

@@ -312,7 +312,7 @@ pub struct ConnectionRow {
     pub backend: String,
     /// `stack` or `redirect`.
     pub path: String,
-    /// `handshake`, `established` or `closing`.
+    /// `unanswered`, `handshake`, `established` or `closing`.
     pub state: String,
     /// Seconds since the first packet.
     #[serde(rename = "first_packet")]

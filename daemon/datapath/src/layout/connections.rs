@@ -36,6 +36,8 @@ pub(crate) struct ConnectionEntry {
     pub(crate) is_of_node: bool,
     /// Whether it is for packets from the backend.
     pub(crate) is_reverse: bool,
+    /// Whether the backend has answered, in the entry for its packets.
+    pub(crate) is_replied: bool,
     /// Whether a packet that it translated had the FIN or RST flag.
     pub(crate) is_closing: bool,
     pub(crate) bytes: u64,
@@ -81,6 +83,7 @@ pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) ->
         is_redirected: has(bits::CONNECTION_REDIRECTED),
         is_of_node: has(bits::CONNECTION_OF_NODE),
         is_reverse: has(bits::CONNECTION_REVERSE),
+        is_replied: has(bits::CONNECTION_REPLIED),
         is_closing: has(bits::CONNECTION_FIN) || has(bits::CONNECTION_RESET),
         bytes: u64::from_ne_bytes(field_of!(value, types::connection, bytes)),
     })

@@ -19,7 +19,9 @@ const VALUE: usize = size_of::<ConnectionBytes>();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectionState {
-    /// The backend or the client has not answered.
+    /// The backend has not answered.
+    Unanswered,
+    /// The client has not answered the backend.
     Handshake,
     Established,
     /// TCP: one of them has closed or reset the connection.
@@ -28,7 +30,7 @@ pub enum ConnectionState {
 
 impl ConnectionState {
     /// The names, in the order of the states.
-    pub const NAMES: [&'static str; 3] = ["handshake", "established", "closing"];
+    pub const NAMES: [&'static str; 4] = ["unanswered", "handshake", "established", "closing"];
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -118,7 +120,8 @@ impl ConnectionReader {
         let reverse = self.reverse(entry);
         let ((client, frontend), (source, backend)) = (entry.from, entry.to);
         let used = reverse.map_or(entry.last_used, |reverse| reverse.last_used.max(entry.last_used));
-        let is_closing = entry.is_closing || reverse.is_some_and(|reverse| reverse.is_closing);
+        // Also a handshake that the backend refuses.
+        let is_closed_by_backend = reverse.is_some_and(|reverse| reverse.is_closing);
         Connection {
             client,
             frontend,
@@ -127,10 +130,12 @@ impl ConnectionReader {
             service: entry.service,
             ifindex: entry.ifindex,
             is_redirected: entry.is_redirected,
-            state: match (is_half_open, is_closing) {
-                (true, _) => ConnectionState::Handshake,
-                (false, false) => ConnectionState::Established,
-                (false, true) => ConnectionState::Closing,
+            state: match is_half_open {
+                _ if is_closed_by_backend => ConnectionState::Closing,
+                true if reverse.is_some_and(|reverse| reverse.is_replied) => ConnectionState::Handshake,
+                true => ConnectionState::Unanswered,
+                false if entry.is_closing => ConnectionState::Closing,
+                false => ConnectionState::Established,
             },
             idle: now.saturating_sub(used),
             age: now.saturating_sub(entry.created),

@@ -122,12 +122,12 @@ fn overlaps(range: &str, (first, last): (u16, u16)) -> bool {
     ends.is_some_and(|(a, b)| a <= last && first <= b)
 }
 
-/// Returns the backends on this path with handshakes, and without any connection that both sides have answered.
+/// Returns the backends on this path that have not answered some connections, and none at all.
 fn unanswered(packets: &Packets, path: &str) -> Vec<String> {
     let mut by_backend: BTreeMap<&str, (Vec<&str>, bool)> = BTreeMap::new();
     for row in packets.connections.iter().filter(|row| row.path == path) {
         let (waiting, has_answered) = by_backend.entry(&row.backend).or_default();
-        if row.state != "handshake" {
+        if row.state != "unanswered" {
             *has_answered = true;
         } else if row.age >= UNANSWERED {
             waiting.push(&row.client);

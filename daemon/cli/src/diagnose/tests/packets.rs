@@ -93,7 +93,7 @@ fn rows_of_the_daemon_are_read() {
         backend: "10.1.0.1:8080/TCP".into(),
         source_address: None,
         path: "stack".into(),
-        state: "handshake".into(),
+        state: "unanswered".into(),
         last_packet: ago(1),
         first_packet: ago(9),
         bytes: 60,
@@ -182,7 +182,7 @@ fn settings_of_the_kernel_are_compared() {
 
 #[test]
 fn backends_that_never_answered_are_found() {
-    let waiting = |path: &str| vec![typed(connection("10.1.0.1:8080/TCP", path, "handshake", 9.0))];
+    let waiting = |path: &str| vec![typed(connection("10.1.0.1:8080/TCP", path, "unanswered", 9.0))];
     check("unanswered-redirect", "10.1.0.1:8080/TCP has not answered 1 connection", |packets, _| {
         packets.connections = waiting("redirect");
     });
@@ -193,16 +193,25 @@ fn backends_that_never_answered_are_found() {
     };
     assert_eq!(found(answered), [], "it answers others");
     let young = |packets: &mut Packets, _: &mut KernelSettings| {
-        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 2.0))];
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "unanswered", 2.0))];
     };
     assert_eq!(found(young), [], "it may still answer");
+}
+
+/// One question and its answer over UDP: the backend was said not to have answered.
+#[test]
+fn a_flow_of_one_datagram_in_each_direction_is_answered() {
+    let flow = |packets: &mut Packets, _: &mut KernelSettings| {
+        packets.connections = vec![typed(connection("10.1.0.1:53/UDP", "stack", "handshake", 9.0))];
+    };
+    assert_eq!(found(flow), []);
 }
 
 #[test]
 fn a_strict_rp_filter_is_a_suspect_where_packets_may_return_by_another_device() {
     let strict = |packets: &mut Packets, kernel: &mut KernelSettings| {
         kernel.strict_devices = vec!["eth0".into(), "lo".into()];
-        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 9.0))];
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "unanswered", 9.0))];
     };
     let rp_filter = &catalogue::packet_problem("rp-filter").unwrap().problem;
     let has_it = |found: Vec<Finding>| serde_json::to_string(&found).unwrap().contains(rp_filter);
