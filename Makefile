@@ -123,7 +123,7 @@ handover: ## go from kube-proxy to nodelb and back on nodes of its own, under tr
 	tests/cluster/images.sh
 	tests/cluster/handover.sh
 
-day: ## run rolling updates, drains, kills and restarts for MINUTES=10 with nodelb and with kube-proxy; updates docs/development/day.md
+day: ## run rolling updates, drains, kills and restarts for MINUTES=10 with nodelb, then with kube-proxy; updates docs/development/day.md
 	@scripts/deps.sh build run cluster
 	$(CARGO) build --locked -p nodelb-cluster -p nodelb-prober
 	test -n "$${NODELB:-}" || $(MAKE) build
