@@ -1,6 +1,7 @@
 //! The views of a snapshot for readers: rows, the result of a connection with its reasons, and the differences between
 //! source, memory and kernel.
 
+mod actual;
 pub mod changed;
 pub mod differences;
 pub mod drains;

@@ -59,6 +59,9 @@ pub struct KernelSettings {
 pub struct Stored {
     pub pins: Pins,
     pub frontends: Vec<String>,
+    /// Those without a backend.
+    pub empty: Vec<String>,
+    /// The backends that connections to them reach.
     pub backends: Vec<String>,
     /// The node addresses at which NodePorts are served.
     pub node_addresses: Vec<String>,
@@ -145,7 +148,8 @@ pub struct Daemon {
     /// The value of `kubernetes.health-checks`; empty if it is not known.
     pub health_checks: String,
     pub frontends: Vec<FrontendRow>,
-    /// Rows of `/frontends?address=` for the addresses in error: the other services that claim them.
+    /// Rows of `/frontends?address=` for the addresses in error, and for those that wait: the other services that claim
+    /// or have them.
     pub rivals: Vec<FrontendRow>,
     pub backends: Vec<BackendRow>,
     /// The part of `/maps` about the addresses of the service; `None` if the maps could not be read.
@@ -170,6 +174,17 @@ impl Daemon {
     /// Whether a file describes the service, which then needs no API server.
     pub(super) fn is_of_file(&self) -> bool {
         self.services.iter().any(|row| row.source.eq_ignore_ascii_case("files"))
+    }
+
+    /// Returns the service that connections to the address reach while it waits for this one; `None` if there is none.
+    pub(super) fn stays_with(&self, row: &FrontendRow) -> Option<&FrontendRow> {
+        let is_it = |it: &&FrontendRow| it.address == row.address && it.service != row.service && it.is_in_maps();
+        self.rivals.iter().filter(|_| row.status == Some(Status::Pending)).find(is_it)
+    }
+
+    /// Returns the backends that connections to the address reach.
+    pub(super) fn reached<'d>(&'d self, row: &'d FrontendRow) -> &'d [String] {
+        &self.stays_with(row).unwrap_or(row).backends
     }
 }
 
@@ -204,6 +219,7 @@ pub struct FrontendRow {
     #[serde(rename = "type")]
     pub kind: String,
     pub service: String,
+    pub port: String,
     /// The backends that a client on this node reaches.
     pub backends: Vec<String>,
     /// The flags, such as `Local` or `ExternalLocal`.
@@ -236,6 +252,7 @@ impl FrontendRow {
 #[serde(default)]
 pub struct BackendRow {
     pub address: String,
+    pub port: String,
     pub node: String,
     pub choice: Option<Choice>,
     pub reason: Option<String>,

@@ -66,12 +66,14 @@ fn by_rule(context: &Context<'_>) -> Vec<Finding> {
         found.extend(kernel::defined_twice(context, daemon));
         found.extend(kernel::held(context, daemon));
         found.extend(kernel::pending(context, daemon));
+        found.extend(kernel::kept(context, daemon));
         found.extend(kernel::kernel_differs(context, daemon));
         found.extend(kernel::backends_unusable(context, daemon));
         found.extend(kernel::memory_differs(context, daemon));
         found.extend(kernel::no_backends(context, daemon));
         found.extend(connections::hooks_shared(context, daemon));
     }
+    found.extend(kernel::empty_in_maps(context));
     found.extend(packets::findings(context));
     found.extend(connections::outside_cgroup(context));
     found.extend(connections::backend_unreachable(context));

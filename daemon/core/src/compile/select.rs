@@ -199,8 +199,10 @@ fn usable(last_resort: bool) -> &'static [BackendState] {
 pub enum Choice {
     /// In the cluster view.
     Selected,
-    /// In the cluster view although its source removed it, because the service leads to an apiserver.
+    /// In the cluster view although its source does not report it: held, or as before the start.
     Held,
+    /// Meant for the cluster view, which the maps do not have yet.
+    Pending,
     /// Neither ready nor serving.
     NotReady,
     /// Terminating, while an active backend exists.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::explain::kept::{is_as_before, unowned};
-use crate::explain::outside;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::explain::{actual, outside};
 use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::claims::{Claim, Precedence, Row};
@@ -65,14 +65,13 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     let status = snapshot.status_of(row, place, address);
     let is_kept = is_as_before(snapshot, (row, place), address);
     let is_owner = place == 0 && !snapshot.stays_with_another(row, address);
-    let state = if is_kept || status.status == Status::NoBackends { &snapshot.realised } else { &snapshot.desired };
-    let kept = || snapshot.realised.frontends.get(&address).filter(|_| is_kept).map(|actual| actual.service);
-    let id = kept().or_else(|| claim.target.as_ref().ok().copied());
-    let entry = id.and_then(|id| state.services.get(&id));
-    let backends = match entry {
-        Some(entry) if is_owner || is_kept => distinct(entry.view(claim.inside_local)),
-        _ => Vec::new(),
-    };
+    let wanted = claim.target.as_ref().ok().copied();
+    let actual = snapshot.realised.frontends.get(&address).filter(|_| is_owner || is_kept);
+    let actual = actual.filter(|actual| is_kept || Some(actual.service) == wanted);
+    let actual = actual.and_then(|it| Some((it, snapshot.realised.services.get(&it.service)?)));
+    let backends = actual.map(|(it, entry)| distinct(entry.view(it.inside_local))).unwrap_or_default();
+    let described = || wanted.and_then(|id| snapshot.desired.services.get(&id));
+    let entry = actual.map(|(_, entry)| entry).or_else(described);
     let mut flags = Vec::new();
     if let Some(entry) = entry.filter(|entry| entry.affinity_seconds > 0) {
         flags.push(format!("Affinity={}s", entry.affinity_seconds));
@@ -365,7 +364,10 @@ pub(super) fn port_backends(
             reason,
         });
     }
-    add_held(snapshot, key, start, reports);
+    let mut rows = reports.split_off(start);
+    add_held(snapshot, key, &mut rows);
+    actual::correct(snapshot, key, &mut rows);
+    reports.append(&mut rows);
     reports[start..].sort_by_key(|report| report.address);
 }
 
@@ -390,12 +392,11 @@ pub(super) fn candidates<'a>(
     (admitted, checks)
 }
 
-/// Marks the held backends among the port's rows from `start` on, and adds rows for held backends that no slice
-/// contains any more.
-fn add_held(snapshot: &Snapshot, key: &PortKey, start: usize, reports: &mut Vec<BackendReport>) {
+/// Marks the held backends among the port's rows, and adds rows for held backends that no slice contains any more.
+fn add_held(snapshot: &Snapshot, key: &PortKey, reports: &mut Vec<BackendReport>) {
     let Some(port) = snapshot.held().find(|port| *port.key == *key) else { return };
     for address in &port.backends {
-        match reports[start..].iter_mut().find(|report| report.address == *address) {
+        match reports.iter_mut().find(|report| report.address == *address) {
             Some(report) => report.choice = Choice::Held,
             None => reports.push(held_backend(key, *address, &port.cause)),
         }

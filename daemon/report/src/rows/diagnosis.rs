@@ -88,6 +88,8 @@ kinds! {
     ReconcileFailing = "reconcile-failing",
     /// The kernel does not have an address yet.
     Pending = "pending",
+    /// Connections get backends from before the start of nodelb, and the service has others now.
+    Kept = "kept",
     /// The maps do not contain what the daemon wrote.
     KernelDiffers = "kernel-differs",
     /// A process of the node has bound a NodePort of the service.

@@ -236,6 +236,14 @@ fn a_served_client_outside_learns_its_backend() {
     assert!(refused.contains("dropped: the client is not in loadBalancerSourceRanges"), "{refused}");
     let any = text("198.51.100.9:80", "outside");
     assert!(any.contains("from=ADDRESS:PORT names the backend"), "{any}");
+    for (from, otherwise) in [("outside", "dropped"), ("pod", "refused with EHOSTUNREACH (no route to host)")] {
+        let verdict = format!(
+            "depends on the client: in 203.0.113.0/24 (loadBalancerSourceRanges) forwarded to one of 2 backends, with \
+             equal probability; otherwise {otherwise}\n"
+        );
+        let text = text("198.51.100.9:80", from);
+        assert!(text.contains("  Depends  ") && text.contains(&verdict), "{text}");
+    }
     let inside = text("10.96.7.9:80", "203.0.113.9");
     assert!(inside.contains("a ClusterIP is for clients on the node, unless packets.cluster-ips is true"), "{inside}");
     assert!(inside.contains("passes: clients outside the node are not served at this address"), "{inside}");

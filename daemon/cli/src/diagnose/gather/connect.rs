@@ -1,4 +1,4 @@
-//! Connects as any process of this host would: to each backend in use, and to each frontend. A protocol without
+//! Connects as any process of this host would: to each backend that connections reach, and to each frontend. A protocol without
 //! connections is reported as proving nothing. No data is sent.
 
 use std::collections::BTreeSet;
@@ -47,11 +47,11 @@ pub(super) fn targets(facts: &Facts) -> Vec<Target> {
 }
 
 fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    let chosen = daemon.backends.iter().filter(|row| row.is_used());
-    let backends = chosen.map(|row| target(&row.address, true, None)).collect();
+    let reached = daemon.frontends.iter().flat_map(|row| daemon.reached(row));
+    let backends = reached.map(|address| target(address, true, None)).collect();
     let nodes: Vec<IpAddr> =
         daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
-    let served = daemon.frontends.iter().filter(|row| !row.is_denied());
+    let served = daemon.frontends.iter().filter(|row| !row.is_denied() || !row.backends.is_empty());
     // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)

@@ -177,9 +177,9 @@ impl Asked<'_> {
         traces
     }
 
-    /// Returns the other claims to the addresses that are in error.
+    /// Returns the other claims to the addresses that are in error or wait.
     async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
-        let failed = frontends.iter().filter(|row| row.is_denied());
+        let failed = frontends.iter().filter(|row| !row.is_in_maps());
         let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
         let mut rivals = Vec::new();
         for host in hosts.into_iter().take(MOST) {

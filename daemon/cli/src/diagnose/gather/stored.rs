@@ -8,16 +8,20 @@ use crate::diagnose::rows;
 use crate::without_daemon::StoredState;
 
 pub(super) fn read(state: &StoredState, service: &ServiceName) -> Stored {
-    let addresses = |route: &str, table: &str| {
+    let rows = |route: &str, table: &str| {
         let body = (state.answer)(&format!("{route}?service={service}")).unwrap_or_default();
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let rows = rows::of(&answer, table);
-        rows.iter().filter_map(|row| Some(row["address"].as_str()?.to_owned())).collect()
+        rows::of(&answer, table)
     };
+    let address = |row: &Value| Some(row["address"].as_str()?.to_owned());
+    let backends = |row: &Value| row["backends"].as_array().cloned().unwrap_or_default();
+    let frontends = rows("/frontends", "frontends");
+    let reached = frontends.iter().flat_map(backends);
     Stored {
         pins: (state.find_pins)(),
-        frontends: addresses("/frontends", "frontends"),
-        backends: addresses("/backends", "backends"),
-        node_addresses: addresses("/maps", "node_addresses"),
+        backends: reached.filter_map(|backend| Some(backend.as_str()?.to_owned())).collect(),
+        empty: frontends.iter().filter(|row| backends(row).is_empty()).filter_map(address).collect(),
+        frontends: frontends.iter().filter_map(address).collect(),
+        node_addresses: rows("/maps", "node_addresses").iter().filter_map(address).collect(),
     }
 }

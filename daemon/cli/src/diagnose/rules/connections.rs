@@ -71,7 +71,7 @@ pub(super) fn hooks_shared(context: &Context<'_>, daemon: &Daemon) -> Option<Fin
     daemon.problems.iter().find(|problem| problem.reason == Reason::HooksShared)?;
     let elsewhere = context.facts.connect_tests.iter().filter(|connect| !connect.is_backend).filter_map(|connect| {
         let (peer, row) = (connect.peer.as_ref()?, meant(context, connect)?);
-        let is_other = *peer != connect.to && !row.backends.contains(peer);
+        let is_other = *peer != connect.to && !daemon.reached(row).contains(peer);
         is_other.then(|| format!("a connection to {} reached {peer}, which is no backend that nodelb uses", connect.to))
     });
     let elsewhere: Vec<String> = elsewhere.take(10).collect();
@@ -82,13 +82,14 @@ pub(super) fn hooks_shared(context: &Context<'_>, daemon: &Daemon) -> Option<Fin
 /// Returns why a connection to an address of the service fails, and how bad that is.
 fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Severity) {
     let row = meant(context, connect);
-    if row.is_some_and(|row| row.backends.is_empty())
+    let backends = context.daemon.zip(row).map(|(daemon, row)| daemon.reached(row));
+    let stored = context.facts.stored.iter().flat_map(|stored| &stored.empty);
+    if (backends.is_some_and(<[String]>::is_empty) || stored.into_iter().any(|empty| *empty == connect.to))
         && ["ECONNREFUSED", "EHOSTUNREACH"].iter().any(|it| why.contains(it))
     {
         return (Kind::FrontendRefused, Severity::Critical);
     }
-    let backends = row.map(|row| row.backends.as_slice()).unwrap_or_default();
-    let is_backend = |it: &&ConnectTest| it.is_backend && (row.is_none() || backends.contains(&it.to));
+    let is_backend = |it: &&ConnectTest| it.is_backend && backends.is_none_or(|backends| backends.contains(&it.to));
     let tests: Vec<&ConnectTest> = context.facts.connect_tests.iter().filter(is_backend).collect();
     if !tests.iter().any(|connect| connect.failure().is_some_and(|(reason, _)| reason == why)) {
         return (Kind::FrontendFails, Severity::Critical);

@@ -86,15 +86,57 @@ pub(super) fn held(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     Some(if is_emptied { finding } else { with_rows(finding, &rows) })
 }
 
+/// Addresses that the maps do not have for the service, and what their connections get.
 pub(super) fn pending(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
-    let is_slow = |row: &&FrontendRow| row.status == Some(Status::Pending) && row.since >= TIMEOUT;
-    let rows: Vec<_> = daemon.frontends.iter().filter(is_slow).collect();
-    let what = format!("{}: not in the kernel yet", rows.first()?.address);
-    let mut finding = context.finding(Kind::Pending, what);
-    if rows.iter().all(|row| row.error.as_deref().is_some_and(says_as_before)) {
-        finding.severity = Severity::Warning;
-    }
-    Some(with_rows(finding, &rows))
+    let waits = |row: &&FrontendRow| row.error.as_deref().is_some_and(says_as_before);
+    let is_meant = |row: &&FrontendRow| row.status == Some(Status::Pending) && (row.since >= TIMEOUT || waits(row));
+    let rows: Vec<_> = daemon.frontends.iter().filter(is_meant).collect();
+    let first = rows.first()?;
+    let finding = match first.error.as_ref().filter(|_| rows.iter().all(waits)) {
+        Some(why) => {
+            let address = &first.address;
+            let what = if why.starts_with(address) { quoted(why) } else { format!("{address}: {}", quoted(why)) };
+            context.finding_in(Kind::Pending, what, "stays", &[]).severity(Severity::Warning)
+        }
+        None => context.finding(Kind::Pending, format!("{}: not in the kernel yet", first.address)),
+    };
+    let gets = |row: &&FrontendRow| match daemon.stays_with(row) {
+        None => format!("connections to {} are not translated", row.address),
+        Some(other) => {
+            let service = if other.service.is_empty() { "a service without a known name" } else { &other.service };
+            format!("connections to {} get {} of {service}", row.address, each(&other.backends))
+        }
+    };
+    let gets: Vec<String> = rows.iter().take(10).map(gets).collect();
+    Some(with_rows(finding, &rows).evidence(gets))
+}
+
+/// Connections get backends from before the start, and the source describes others.
+pub(super) fn kept(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    let is_kept = |row: &&FrontendRow| row.status == Some(Status::Kept);
+    let differs = |row: &FrontendRow| {
+        let (actual, is_v6) = (row.backends.iter().collect::<BTreeSet<_>>(), row.address.starts_with('['));
+        let is_described = |it: &&BackendRow| matches!(it.choice, Some(Choice::Selected | Choice::Pending));
+        let of_port = |it: &&BackendRow| it.port == row.port && it.address.starts_with('[') == is_v6;
+        let described = daemon.backends.iter().filter(is_described).filter(of_port);
+        let described: BTreeSet<&String> = described.map(|it| &it.address).collect();
+        let is_same = if row.is_local() { actual.is_subset(&described) } else { actual == described };
+        (!is_same).then(|| {
+            let (actual, described) = (each(actual), each(described));
+            format!("connections to {} get {actual} instead of {described}", row.address)
+        })
+    };
+    let rows: Vec<_> = daemon.frontends.iter().filter(is_kept).collect();
+    let evidence: Vec<String> = rows.iter().filter_map(|row| differs(row)).take(10).collect();
+    let why = rows.first().and_then(|row| row.error.as_ref()).filter(|_| !evidence.is_empty())?;
+    let what = "connections get other backends than the service has now: those from before the start of nodelb";
+    Some(context.finding(Kind::Kept, what).evidence(evidence).evidence([quoted(why)]))
+}
+
+/// Returns the backends, or that there are none.
+fn each<'b>(backends: impl IntoIterator<Item = &'b String>) -> String {
+    let mut backends = backends.into_iter().peekable();
+    if backends.peek().is_none() { "no backend".into() } else { some(backends) }
 }
 
 /// The maps do not contain what the daemon wrote. `/diff` says so, which reads them more than once. The rows of
@@ -121,9 +163,10 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
     let view = if row.is_local() { "local" } else { "cluster" };
     let held: BTreeSet<&String> = maps.slots.get(&(leads_to.clone(), view.to_owned())).into_iter().flatten().collect();
     let wanted: BTreeSet<&String> = row.backends.iter().collect();
-    let each = |of: &BTreeSet<&String>| if of.is_empty() { "no backend".into() } else { some(of) };
-    let (is, should_be) = (each(&held), each(&wanted));
-    (held != wanted).then(|| format!("{address} leads to {is} in the kernel, to {should_be} as the daemon has it"))
+    (held != wanted).then(|| {
+        let (is, should_be) = (each(held), each(wanted));
+        format!("{address} leads to {is} in the kernel, to {should_be} as the daemon has it")
+    })
 }
 
 /// There are backends, but none may be used.
@@ -189,7 +232,8 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
     rows.first()?;
     let refused = format!("connections from this node to {} get ECONNREFUSED", addresses(&rows));
-    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", row.address, word(row.choice)));
+    let of_ports = daemon.backends.iter().filter(|backend| rows.iter().any(|row| row.port == backend.port));
+    let why = of_ports.take(5).map(|row| format!("{} is {}", row.address, word(row.choice)));
     let defined = daemon.definition.as_ref().map(|definition| format!("{} defines it", place(definition)));
     let is_bare = daemon.definition.is_some() && daemon.backends.is_empty();
     let is_of_name = |error: &&str| error.starts_with("DNS ") || error.starts_with(HOLD_ENDED);
@@ -209,6 +253,14 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
         Some(definition) => finding.at(&definition.file, definition.line),
         None => finding,
     })
+}
+
+/// Without the daemon: addresses for which the maps have no backend.
+pub(super) fn empty_in_maps(context: &Context<'_>) -> Option<Finding> {
+    let stored = context.facts.stored.as_ref().filter(|stored| !stored.empty.is_empty())?;
+    let finding = context.finding(Kind::NoBackends, "no usable backend in the kernel");
+    let finding = finding.severity(critical_if(stored.empty.len() == stored.frontends.len()));
+    Some(finding.evidence([format!("connections to {} are refused", some(&stored.empty))]))
 }
 
 fn word(value: Option<impl ToString>) -> String {

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::diagnose::catalogue;
-use crate::diagnose::facts::{Cluster, ConnectTest, Daemon, Denial, KernelSettings, Maps, Outcome, Probe, Stored};
+use crate::diagnose::facts::{
+    Cluster, ConnectTest, Daemon, Denial, FrontendRow, KernelSettings, Maps, Outcome, Probe, Stored,
+};
 use crate::without_daemon::Pins;
 
 const NOW: u64 = 1_800_000_000;
@@ -267,7 +269,7 @@ static CASES: &[Case] = &[
         },
         Kind::Pending,
         Severity::Warning,
-        &["not in the kernel yet"],
+        &["10.96.7.7:80/TCP: it stays as it was before nodelb started", "are not translated"],
     ),
     (
         "load balancer pending",
@@ -807,7 +809,7 @@ fn a_silent_daemon_without_maps_is_an_outage() {
     facts.connect_tests.clear();
     let pinned = |pins| {
         let (frontends, backends) = (Vec::new(), Vec::new());
-        Some(Stored { pins, frontends, backends, node_addresses: Vec::new() })
+        Some(Stored { pins, frontends, empty: Vec::new(), backends, node_addresses: Vec::new() })
     };
     facts.stored = pinned(Pins::Absent("/sys/fs/bpf/nodelb".into()));
     let found = findings(&facts);
@@ -1144,4 +1146,87 @@ fn the_remedy_after_the_end_of_a_dns_hold_is_the_name() {
     let found = findings(&facts);
     let finding = found.iter().find(|finding| finding.kind == Kind::NoBackends).unwrap();
     assert!(format!("{finding:?}").contains("nodelb dns"), "{finding:?}");
+}
+
+/// A row of an address that waits, and that of the service that has it.
+fn waits(facts: &mut Facts, error: &str) {
+    let daemon = daemon(facts);
+    let row = &mut daemon.frontends[0];
+    let other = FrontendRow {
+        service: "shop/before".into(),
+        backends: vec!["10.1.0.9:8080/TCP".into()],
+        status: Some(Status::Kept),
+        ..row.clone()
+    };
+    (row.status, row.since, row.error) = (Some(Status::Pending), 1.0, Some(error.into()));
+    row.backends.clear();
+    daemon.rivals = vec![row.clone(), other];
+    facts.connect_tests.retain(|connect| !connect.is_backend);
+}
+
+/// For the first seconds after a start, there was no finding.
+#[test]
+fn an_address_that_stays_with_another_service_is_said_at_once() {
+    let error = "10.96.7.7:80/TCP stays with the service that had it before nodelb started: files described it";
+    let mut facts = sound();
+    waits(&mut facts, error);
+    let found = findings(&facts);
+    assert_eq!((found[0].kind, found[0].severity, found[0].what.as_str()), (Kind::Pending, Severity::Warning, error));
+    assert_eq!(found[0].evidence, ["connections to 10.96.7.7:80/TCP get 10.1.0.9:8080/TCP of shop/before"]);
+    assert_eq!(found[0].remedy.as_deref(), Some("do what the reason says; see `nodelb sources`"));
+    daemon(&mut facts).rivals.clear();
+    assert_eq!(findings(&facts)[0].evidence, ["connections to 10.96.7.7:80/TCP are not translated"]);
+    waits(&mut facts, "not yet");
+    assert!(!findings(&facts).iter().any(|finding| finding.kind == Kind::Pending), "any change takes a moment");
+}
+
+/// The error was said to come from the network, because the service that waits has backends that work.
+#[test]
+fn connections_to_an_address_that_waits_fail_as_those_to_the_backends_of_the_service_that_has_it() {
+    let mut facts = sound();
+    waits(&mut facts, "it stays as it was before nodelb started");
+    refused(&mut facts);
+    let failed = facts.connect_tests[0].outcome.clone();
+    let test = ConnectTest { to: "10.1.0.9:8080/TCP".into(), is_backend: true, outcome: failed, peer: None };
+    facts.connect_tests.push(test);
+    let found = findings(&facts);
+    assert_eq!(found[0].kind, Kind::BackendUnreachable, "{found:#?}");
+    assert!(!found.iter().any(|finding| finding.kind == Kind::FrontendFails), "{found:#?}");
+}
+
+/// What the source describes was tested, and not what connections get.
+#[test]
+fn kept_backends_that_differ_from_the_description_are_named() {
+    let mut facts = sound();
+    let row = &mut daemon(&mut facts).frontends[0];
+    (row.status, row.error) = (Some(Status::Kept), Some("files cannot be read completely".into()));
+    let kept = |facts: &Facts| findings(facts).into_iter().find(|finding| finding.kind == Kind::Kept);
+    assert_eq!(kept(&facts), None, "the same backends");
+    daemon(&mut facts).frontends[0].backends = vec!["10.1.0.9:8080/TCP".into()];
+    let found = kept(&facts).unwrap();
+    let expected = "connections to 10.96.7.7:80/TCP get 10.1.0.9:8080/TCP instead of 10.1.0.1:8080/TCP";
+    assert_eq!(found.evidence, [expected, "files cannot be read completely"]);
+}
+
+/// Only the silent daemon was a finding, and connections were said to continue.
+#[test]
+fn without_the_daemon_a_service_without_backends_is_one() {
+    let mut facts = sound();
+    refused(&mut facts);
+    facts.connect_tests.retain(|connect| !connect.is_backend);
+    let address = vec!["10.96.7.7:80/TCP".to_owned()];
+    facts.stored = Some(Stored {
+        pins: Pins::Present,
+        frontends: address.clone(),
+        empty: address,
+        backends: Vec::new(),
+        node_addresses: Vec::new(),
+    });
+    (facts.daemon, facts.cluster) = (Probe::Failed("refused".into()), Probe::Skipped);
+    let found = findings(&facts);
+    let first = &found[0];
+    assert_eq!((first.kind, first.severity), (Kind::NoBackends, Severity::Critical), "{found:#?}");
+    assert_eq!(first.evidence, ["connections to 10.96.7.7:80/TCP are refused"]);
+    let refused = found.iter().find(|finding| finding.kind == Kind::FrontendRefused).unwrap();
+    assert_eq!(refused.explained_by, Some(Kind::NoBackends));
 }

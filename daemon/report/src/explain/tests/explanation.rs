@@ -1,5 +1,5 @@
 use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
-use crate::explain::reports::frontends;
+use crate::explain::reports::{self, frontends};
 use crate::filter::Filter;
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
@@ -242,4 +242,36 @@ fn an_address_that_stays_with_a_service_that_is_not_described_is_not_that_of_its
         let [NearMatch::Kept(backends, _)] = &explained.near[..] else { panic!("{:?}", explained.near) };
         assert_eq!(backends[..], ["10.1.0.1:8080".parse().unwrap()]);
     }
+}
+
+/// The backend that the stored state described was said to be selected, while connections got the one in the maps.
+#[test]
+fn backends_are_those_that_connections_get() {
+    let at = "10.96.7.7:80";
+    let web = service("shop/web", &[(at, FrontendKind::ClusterIP)]);
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+    let of = |address: &str| {
+        let list = slice("shop/web", vec![backend(address, "here"), backend("10.1.0.3:8080", "here")]);
+        [Change::UpsertService(web.clone()), list, node()]
+    };
+    let mut maps = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config.clone(), MapState::default());
+    of("10.1.0.2:8080").into_iter().for_each(|change| engine.change(change));
+    engine.change(Change::Synced { source: Source::Files, incomplete: None });
+    engine.reconcile(&mut maps, Moment(0));
+    let mut engine = Engine::new(config, maps.dump().unwrap());
+    of("10.1.0.1:8080").into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(1));
+    let snapshot = engine.snapshot(Moment(1));
+    let expected =
+        [("10.1.0.1:8080", Choice::Pending), ("10.1.0.2:8080", Choice::Held), ("10.1.0.3:8080", Choice::Selected)];
+    let expected = expected.map(|(address, choice)| (l4(address), choice));
+    let rows = reports::backends(&snapshot, &Filter::default());
+    assert_eq!(rows.iter().map(|row| (row.address, row.choice)).collect::<Vec<_>>(), expected);
+    assert_eq!(reports::services(&snapshot, &Filter::default())[0].selectable, 2);
+    let explained = explanation(&snapshot, at, Client::Host);
+    assert_eq!((explained.result, explained.claims[0].status), (ConnectResult::Forwarded(2), Status::Kept));
+    let shares: Vec<_> = explained.backends.iter().map(|it| (it.row.address, it.share)).collect();
+    assert_eq!(shares, [(expected[0].0, (0, 2)), (expected[1].0, (1, 2)), (expected[2].0, (1, 2))]);
+    assert_eq!(frontends(&snapshot, &Filter::default())[0].backends, [expected[1].0, expected[2].0]);
 }

@@ -1,9 +1,12 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::state::status::Status;
 
 use super::*;
+use crate::diagnose::facts::{BackendRow, FrontendRow};
 use crate::without_daemon::Pins;
 
 #[test]
@@ -29,6 +32,7 @@ fn without_the_daemon_the_pinned_addresses_are_tried() {
     let stored = Stored {
         pins: Pins::Present,
         frontends: vec!["0.0.0.0:30080/TCP".into()],
+        empty: Vec::new(),
         backends: vec!["10.1.0.1:8080/TCP".into()],
         node_addresses: vec!["192.0.2.1".into()],
     };
@@ -36,6 +40,40 @@ fn without_the_daemon_the_pinned_addresses_are_tried() {
     let text = |targets: BTreeSet<Target>| targets.into_iter().map(|it| (it.to, it.is_backend)).collect::<Vec<_>>();
     assert_eq!(text(backends), [("10.1.0.1:8080/TCP".to_owned(), true)]);
     assert_eq!(text(frontends), [("192.0.2.1:30080/TCP".to_owned(), false)]);
+}
+
+/// The backends of the description were tried, also while connections get others.
+#[test]
+fn the_backends_that_connections_reach_are_tried() {
+    let row = |service: &str, address: &str, status, backends: &[&str]| FrontendRow {
+        service: service.into(),
+        address: address.into(),
+        status: Some(status),
+        backends: backends.iter().map(|it| (*it).to_owned()).collect(),
+        ..FrontendRow::default()
+    };
+    let (first, second) = ("10.96.7.7:80/TCP", "10.96.7.8:80/TCP");
+    let daemon = Daemon {
+        frontends: vec![
+            row("shop/web", first, Status::Kept, &["10.1.0.1:80/TCP"]),
+            row("shop/web", second, Status::Pending, &[]),
+            row("shop/web", "10.96.7.9:80/TCP", Status::Conflict, &[]),
+        ],
+        rivals: vec![
+            row("shop/b", second, Status::Ok, &["10.1.0.2:80/TCP"]),
+            row("shop/b", "10.96.7.9:80/TCP", Status::Ok, &["10.1.0.3:80/TCP"]),
+        ],
+        backends: vec![BackendRow {
+            address: "10.1.0.4:80/TCP".into(),
+            choice: Some(Choice::Selected),
+            ..BackendRow::default()
+        }],
+        ..Daemon::default()
+    };
+    let (backends, frontends) = of_daemon(&daemon);
+    let text = |targets: BTreeSet<Target>| targets.into_iter().map(|it| it.to).collect::<Vec<_>>();
+    assert_eq!(text(backends), ["10.1.0.1:80/TCP", "10.1.0.2:80/TCP"]);
+    assert_eq!(text(frontends), [first, second]);
 }
 
 /// In place of the kernel's list of sockets.
