@@ -4,20 +4,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::reports::distinct;
 use super::rows::BackendReport;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{BackendState, PortKey};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::ServiceEntry;
+use nodelb_core::state::entries::{ServiceEntry, backends_of};
 use nodelb_core::state::owner::hash_of;
 
 /// Changes the choices of the rows of a port to what connections get, and adds rows for backends that its source does not
 /// describe.
 pub(super) fn correct(snapshot: &Snapshot, key: &PortKey, rows: &mut Vec<BackendReport>) {
     let Some(entry) = entry(snapshot, key) else { return };
-    let mut unknown: BTreeSet<L4Addr> = distinct(&entry.cluster).into_iter().collect();
+    let mut unknown: BTreeSet<L4Addr> = backends_of(&entry.cluster).map(|(address, _)| address).collect();
     for row in rows.iter_mut() {
         row.choice = match (unknown.remove(&row.address), row.choice) {
             (true, Choice::Selected) => Choice::Selected,

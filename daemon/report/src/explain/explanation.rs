@@ -15,7 +15,7 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName, TrafficPolicy};
-use nodelb_core::packets::admission::Refusal;
+use nodelb_core::packets::admission::{Admission, Refusal};
 use nodelb_core::packets::choice;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of};
@@ -183,6 +183,19 @@ pub enum ConnectResult {
     Depends(usize),
 }
 
+impl ConnectResult {
+    /// The end of a connection attempt that ends like this for an admitted client.
+    pub(crate) fn restricted(self, admission: Admission, from: Client) -> Self {
+        match (self, admission) {
+            (Self::PassedThrough, _) | (_, Admission::All | Admission::Range(_)) => self,
+            (Self::Forwarded(backends), Admission::Unknown) => Self::Depends(backends),
+            (_, Admission::Unknown) => self,
+            (_, Admission::No) if from == Client::Outside => Self::Dropped(DropReason::NotAdmitted),
+            (_, Admission::No) => Self::Refused(Refusal::NotAdmitted),
+        }
+    }
+}
+
 /// Why packets of a client outside the node are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
@@ -255,13 +268,13 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
     let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
     let address = client.map(|(addr, _)| addr);
-    let admitted = Admitted::of_client(snapshot, to, from, address);
+    let admitted = admitted(snapshot, to, from, address);
     let result = match from {
         Client::Outside => outside_result(&snapshot.realised, range, to, address),
         Client::Pod if to.addr.is_loopback() => ConnectResult::PassedThrough,
         Client::Host | Client::Pod => inside_result(&snapshot.realised, range, to),
     };
-    let result = admitted.end(result, from);
+    let result = result.restricted(admitted.admission, from);
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation {
         to: named,
@@ -276,6 +289,14 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
         outside,
         result,
     }
+}
+
+/// Whether the source ranges admit the client. A process of the node that is not bound to an address may get each address
+/// of the node. The addresses of a pod are known only if one is given, as that of a bound socket.
+fn admitted(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> Admitted {
+    let node = || snapshot.facts.node().addresses.iter().copied().filter(|addr| !addr.is_loopback()).collect();
+    let sources: Option<Vec<Addr>> = client.map(|addr| vec![addr]).or_else(|| (from == Client::Host).then(node));
+    Admitted::new(&snapshot.realised, &snapshot.config.guard.nodeport_range, to, sources.as_deref())
 }
 
 fn outside_account(

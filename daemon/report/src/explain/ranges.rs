@@ -3,11 +3,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::explanation::{Client, ConnectResult, DropReason};
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::packets::admission::{Admission, Refusal, admission};
-use nodelb_core::snapshot::Snapshot;
+use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::trace::lookup_outside;
 
@@ -43,27 +41,6 @@ impl Admitted {
             true => Admission::No,
             false => Admission::All,
         }))
-    }
-
-    /// For this client. A process of the node that is not bound to an address may get each address of the node. The
-    /// addresses of a pod are known only if one is given, as that of a bound socket.
-    pub(crate) fn of_client(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> Self {
-        let node = || -> Vec<Addr> {
-            snapshot.facts.node().addresses.iter().copied().filter(|addr| !addr.is_loopback()).collect()
-        };
-        let sources = client.map(|addr| vec![addr]).or_else(|| (from == Client::Host).then(node));
-        Self::new(&snapshot.realised, &snapshot.config.guard.nodeport_range, to, sources.as_deref())
-    }
-
-    /// The end of a connection attempt that ends like this for an admitted client.
-    pub(crate) fn end(&self, result: ConnectResult, from: Client) -> ConnectResult {
-        match (result, self.admission) {
-            (ConnectResult::PassedThrough, _) | (_, Admission::All | Admission::Range(_)) => result,
-            (ConnectResult::Forwarded(backends), Admission::Unknown) => ConnectResult::Depends(backends),
-            (_, Admission::Unknown) => result,
-            (_, Admission::No) if from == Client::Outside => ConnectResult::Dropped(DropReason::NotAdmitted),
-            (_, Admission::No) => ConnectResult::Refused(Refusal::NotAdmitted),
-        }
     }
 }
 

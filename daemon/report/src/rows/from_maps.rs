@@ -253,7 +253,7 @@ impl MapContent {
             Client::Outside => outside_result(state, range, to, None),
             Client::Host | Client::Pod => inside_result(state, range, to),
         };
-        let result = admitted.end(result, from);
+        let result = result.restricted(admitted.admission, from);
         let entry = state.services.get(&id);
         let [all, view] = [false, is_local].map(|is_local| entry.map_or(&[][..], |entry| entry.view(is_local)));
         let slots = |backend: L4Addr| view.iter().filter(|slot: &&Slot| slot.addr == backend).count();
