@@ -180,8 +180,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
     let mut engine = Engine::new(engine_config, realised);
-    let (problems, untold) = past.recall(&mut engine, clock.now());
-    recorder.reporter.record(untold, Taken::now());
+    let (problems, unrecorded) = past.recall(&mut engine, clock.now());
+    recorder.reporter.record(unrecorded, Taken::now());
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 

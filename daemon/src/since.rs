@@ -81,10 +81,10 @@ impl Past {
         let maps = engine.snapshot(start).realised;
         let moment = |at| Some(Moment(start.0.checked_sub(now.checked_sub(at)?)?));
         unstored::follow(&mut statuses, &latest, &maps, moment);
-        let untold = unstored::untold(&statuses, &ports, &maps);
+        let unrecorded = unstored::unrecorded(&statuses, &ports, &maps);
         engine.recall(statuses, start);
         engine.recall_ports(ports);
-        (problems, untold)
+        (problems, unrecorded)
     }
 }
 

@@ -71,8 +71,8 @@ fn after(known: Option<Lasting>, event: &Event, address: L4Addr, at: Moment) -> 
     }
 }
 
-/// The events that nothing tells of: the maps contradict the statuses.
-pub(super) fn untold(statuses: &Statuses, ports: &[PortKey], maps: &MapState) -> Vec<Event> {
+/// The events that were not recorded: the maps contradict the statuses.
+pub(super) fn unrecorded(statuses: &Statuses, ports: &[PortKey], maps: &MapState) -> Vec<Event> {
     let mut changed: BTreeMap<((u32, u32), bool), (Source, Vec<L4Addr>)> = BTreeMap::new();
     for ((address, service), before) in statuses.iter().filter(|(_, before)| before.status.is_in_maps()) {
         let tag = maps.service_at(*address).and_then(|entry| entry.tag).filter(|tag| tag.service == *service);

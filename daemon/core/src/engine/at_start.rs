@@ -8,7 +8,6 @@ use std::sync::Arc;
 use imbl::OrdSet;
 
 use super::Engine;
-use super::compile_step::is_same_to_clients;
 use super::event_recorder::Draft;
 use crate::change::Change;
 use crate::holds::Emptied;
@@ -140,7 +139,7 @@ impl Engine {
     /// A change to a list that nodelb did not see, or that had to wait. Unless this run knows its cause, that is the latest
     /// object that describes the list.
     fn waited_change(&self, id: ServiceId, entry: &Arc<ServiceEntry>, cause: Option<Trigger>) -> Option<Draft> {
-        let before = self.realised.services.get(&id).filter(|before| !is_same_to_clients(before, entry))?;
+        let before = self.realised.services.get(&id).filter(|before| !before.is_same_to_clients(entry))?;
         let owner = self.owners.get(&id)?;
         let (service, slices) = self.table.owner(&owner.key.service)?;
         let cause = cause.or_else(|| self.cause_of_loss(&owner.key.service, (before, entry)));

@@ -27,12 +27,6 @@ use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
 use crate::table::Owner;
 
-/// Whether the entries are equal in everything that affects connections.
-pub(super) fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
-    let ServiceEntry { may_be_bound, has_rings, has_ranges, tag, .. } = *after;
-    ServiceEntry { may_be_bound, has_rings, has_ranges, tag, ..before.clone() } == *after
-}
-
 /// The status of a port that has usable backends, or not, and whether these are a last resort.
 fn lack(has_backends: bool, is_last_resort: bool) -> Option<Status> {
     match (has_backends, is_last_resort) {
@@ -263,7 +257,7 @@ impl Engine {
         let source = subject.service.source;
         let is_unnoticed = turned.is_none() && here.is_none();
         if self.event_recorder.is_recorded(source)
-            && !before.as_ref().is_some_and(|before| is_unnoticed && is_same_to_clients(before, &entry))
+            && !before.as_ref().is_some_and(|before| is_unnoticed && before.is_same_to_clients(&entry))
         {
             // An address that stayed in use until its source was read is not new.
             let before = before.or_else(|| self.realised.services.get(&id).cloned());
@@ -357,7 +351,7 @@ impl Engine {
         let withdrawn = had.iter().filter(|address| !is_kept(address) && is_owned(address));
         let id = now.and_then(|port| port.id);
         let is_led = |address: &L4Addr| self.realised.frontends.get(address).map(|entry| entry.service) == id;
-        let added = has.iter().filter(|address| !had.contains(address) && !(id.is_some() && is_led(address)));
+        let added = has.iter().filter(|address| !(had.contains(address) || id.is_some() && is_led(address)));
         let change = AddressChange { added: added.copied().collect(), withdrawn: withdrawn.copied().collect() };
         (!change.added.is_empty() || !change.withdrawn.is_empty()).then(|| Box::new(change))
     }

@@ -65,6 +65,12 @@ pub struct ServiceEntry {
 }
 
 impl ServiceEntry {
+    /// Whether the entries are equal in everything that affects connections.
+    pub(crate) fn is_same_to_clients(&self, after: &Self) -> bool {
+        let Self { may_be_bound, has_rings, has_ranges, tag, .. } = *after;
+        Self { may_be_bound, has_rings, has_ranges, tag, ..self.clone() } == *after
+    }
+
     /// The number of slots that one of the service's views takes, with its ring.
     pub fn run_len(&self, view: &[Slot]) -> usize {
         if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }

@@ -99,14 +99,14 @@ fn what_the_maps_refute_is_not_believed() {
 
 #[test]
 fn a_change_that_was_not_stored_at_all_is_an_event_that_claims_no_time_and_no_cause() {
-    let told = |status, has_backends| {
-        let events = untold(&stored(status, 7), &[port()], &maps(has_backends));
+    let found = |status, has_backends| {
+        let events = unrecorded(&stored(status, 7), &[port()], &maps(has_backends));
         events.iter().map(|event| (event.what, event.frontends.shown.clone())).collect::<Vec<_>>()
     };
-    assert_eq!(told(Status::NoBackends, true), [(What::Changed, vec![at(WEB)])]);
-    assert_eq!(told(Status::Ok, false), [(What::Emptied, vec![at(WEB)])]);
-    assert_eq!(told(Status::LastResort, true), []);
-    assert_eq!(told(Status::NoBackends, false), []);
-    assert_eq!(told(Status::Refused, true), [], "the maps had it for a reason that is in the history");
-    assert_eq!(untold(&stored(Status::Ok, 7), &[], &maps(false)), [], "its name is not known");
+    assert_eq!(found(Status::NoBackends, true), [(What::Changed, vec![at(WEB)])]);
+    assert_eq!(found(Status::Ok, false), [(What::Emptied, vec![at(WEB)])]);
+    assert_eq!(found(Status::LastResort, true), []);
+    assert_eq!(found(Status::NoBackends, false), []);
+    assert_eq!(found(Status::Refused, true), [], "the maps had it for a reason that is in the history");
+    assert_eq!(unrecorded(&stored(Status::Ok, 7), &[], &maps(false)), [], "its name is not known");
 }

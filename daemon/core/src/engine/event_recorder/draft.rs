@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::engine::compile_step::is_same_to_clients;
 use crate::history::{Addresses, Event, What};
 use crate::model::cause::Trigger;
 use crate::model::drain::DrainCause;
@@ -71,7 +70,7 @@ impl Draft {
     fn is_confirmation(&self) -> bool {
         let entries = self.before.as_ref().zip(self.after.as_ref());
         let is_noticed = self.turned.is_some() || self.here.is_some() || self.addresses.is_some();
-        !is_noticed && entries.is_some_and(|(before, after)| is_same_to_clients(before, after))
+        !is_noticed && entries.is_some_and(|(before, after)| before.is_same_to_clients(after))
     }
 
     pub(super) fn event(&self) -> Event {

@@ -5,15 +5,15 @@ use crate::model::cause::Cause;
 use crate::model::service::Origin;
 
 /// The events about services: the service, the kind, its addresses and backends, the object, and the details.
-fn told(round: &Round) -> Vec<(String, What, Vec<String>, Vec<String>, String, String)> {
+fn rows(round: &Round) -> Vec<(String, What, Vec<String>, Vec<String>, String, String)> {
     let texts = |list: &[L4Addr]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let tell = |event: &Event| {
+    let row = |event: &Event| {
         let service = event.port.as_ref()?.service.to_string();
         let (at, added) = (texts(&event.frontends.shown), texts(&event.added.shown));
         let detail = event.detail.as_deref().unwrap_or_default().to_owned();
         Some((service, event.what, at, added, event.cause.origin.object.to_string(), detail))
     };
-    round.events.iter().filter_map(tell).collect()
+    round.events.iter().filter_map(row).collect()
 }
 
 fn of_file(service: Service) -> Change {
@@ -51,13 +51,16 @@ fn what_is_served_since_a_restart_is_in_the_history() {
     let new = [of_file(service("shop/new", "198.51.100.4:80")), list("shop/new", &[BACKEND])];
     let [_, web_list] = web();
     let changes = [own(&[]), with_third(), web_list].into_iter().chain(own_service()).chain(new).chain([synced()]);
-    let (mut told, admitted) = (told(&run.send(changes.clone())), format!("{OTHER}/TCP is served"));
-    told.sort_by_key(|event| event.0.clone());
-    assert_eq!(told[0], event("shop/new", What::Added, "198.51.100.4:80", &[BACKEND], NOT_SEEN));
-    assert!((told[1].1, &told[1].2[..]) == (What::Admitted, &[format!("{OTHER}/TCP")]), "{told:?}");
-    assert!(told[1].5.starts_with(&admitted) && told[1].4.is_empty(), "why it was refused is not known: {told:?}");
-    assert_eq!(told[2], event("shop/web", What::Changed, THIRD, &[], NOT_SEEN));
-    assert_eq!(told.len(), 3);
+    let (mut events, admitted) = (rows(&run.send(changes.clone())), format!("{OTHER}/TCP is served"));
+    events.sort_by_key(|event| event.0.clone());
+    assert_eq!(events[0], event("shop/new", What::Added, "198.51.100.4:80", &[BACKEND], NOT_SEEN));
+    assert!((events[1].1, &events[1].2[..]) == (What::Admitted, &[format!("{OTHER}/TCP")]), "{events:?}");
+    assert!(
+        events[1].5.starts_with(&admitted) && events[1].4.is_empty(),
+        "why it was refused is not known: {events:?}"
+    );
+    assert_eq!(events[2], event("shop/web", What::Changed, THIRD, &[], NOT_SEEN));
+    assert_eq!(events.len(), 3);
     assert_eq!(reported(&run.restarted().send(changes)), [], "a restart that changes nothing");
 }
 
@@ -69,10 +72,10 @@ fn lists_that_a_new_service_gets_before_its_source_is_synced_are_in_the_history(
     let mut run = run.restarted();
     let third = || of_file(service("shop/third", THIRD));
     run.send(objects());
-    assert_eq!(told(&run.send([third()])), [], "it has no backends yet, so that the address waits");
+    assert_eq!(rows(&run.send([third()])), [], "it has no backends yet, so that the address waits");
     let round = run.send([list("shop/third", &[BACKEND])]);
-    assert_eq!(told(&round), [event("shop/third", What::Added, THIRD, &[BACKEND], NOT_SEEN)]);
-    let kinds = |round: &Round| told(round).into_iter().map(|it| it.1).collect::<Vec<_>>();
+    assert_eq!(rows(&round), [event("shop/third", What::Added, THIRD, &[BACKEND], NOT_SEEN)]);
+    let kinds = |round: &Round| rows(round).into_iter().map(|it| it.1).collect::<Vec<_>>();
     for more in [&[BACKEND, "192.0.2.2:80"][..], &[BACKEND]] {
         // The rest of its lists is awaited for a moment.
         let first = run.send([list("shop/third", more)]);
@@ -90,7 +93,7 @@ fn an_address_that_a_file_takes_while_no_api_server_responds_is_in_the_history_a
     let file = [of_file(service("shop/file", WEB)), list("shop/file", &[BACKEND])];
     let round = run.send(file.into_iter().chain([synced()]));
     let taken = format!("takes over {WEB}/TCP from shop/api:http/TCP/IPv4");
-    assert_eq!(told(&round)[0], event("shop/file", What::TakenOver, WEB, &[], &taken));
+    assert_eq!(rows(&round)[0], event("shop/file", What::TakenOver, WEB, &[], &taken));
     let at = vec![format!("{WEB}/TCP")];
     let lost = ("shop/api".to_owned(), What::Changed, at, NOT_SEEN.to_owned());
     assert_eq!(reported(&round)[1..], [lost], "it may be described by an API server that does not respond");
@@ -114,7 +117,7 @@ fn a_restart_with_other_packets_mode_changes_no_list() {
         run = Run { engine: rig::engine_on(&run.datapath, packets), ..run };
         let round = run.send(web().into_iter().chain([synced()]));
         assert!(round.done > 0, "the maps change");
-        assert_eq!(told(&round), []);
+        assert_eq!(rows(&round), []);
     }
 }
 
@@ -130,7 +133,7 @@ fn the_end_of_kept_is_no_new_service() {
     let restarted = |run: Run| {
         let mut run = run.restarted();
         let [web, web_list, ..] = objects();
-        assert_eq!(told(&run.send([web, web_list, incomplete()])), []);
+        assert_eq!(rows(&run.send([web, web_list, incomplete()])), []);
         assert_eq!(run.status(OTHER).0, Status::Kept);
         run
     };
