@@ -7,6 +7,8 @@ use crate::history::Event;
 use crate::model::health_check::HealthCheck;
 use crate::model::service::{PortKey, TrafficPolicy};
 
+#[path = "complete.rs"]
+mod complete;
 #[path = "gained.rs"]
 mod gained;
 
