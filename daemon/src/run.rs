@@ -18,7 +18,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::memory;
-use nodelb_host::clock::{Clock, Taken, ticking, until};
+use nodelb_host::clock::{Clock, ticking, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use nodelb_report::problems::Earlier;
@@ -180,8 +180,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
     let mut engine = Engine::new(engine_config, realised);
-    let (problems, unrecorded) = past.recall(&mut engine, clock.now());
-    recorder.reporter.record(unrecorded, Taken::now());
+    let problems = past.recall(&mut engine, &mut recorder.reporter, clock.now());
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 

@@ -15,13 +15,13 @@ use std::{fs, io};
 
 use nodelb_core::before::{Lasting, Statuses};
 use nodelb_core::engine::Engine;
-use nodelb_core::history::{Event, Record};
+use nodelb_core::history::Record;
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
-use nodelb_host::clock::{boot_id, unix_millis};
+use nodelb_host::clock::{Taken, boot_id, unix_millis};
 use nodelb_host::state_file::{self, Limits, StateFile};
 use nodelb_report::problems::{Beginnings, Reason};
 use nodelb_report::time::Time;
@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::recorder;
+use crate::recorder::{self, Reporter};
 
 mod unstored;
 
@@ -75,16 +75,16 @@ pub struct Past {
 }
 
 impl Past {
-    /// Passes the engine its part. Returns the problems, and the events that the previous run could not store.
-    pub fn recall(self, engine: &mut Engine, start: Moment) -> (Beginnings, Vec<Event>) {
+    /// Passes the engine its part, and the history what the previous run could not store. Returns the problems.
+    pub fn recall(self, engine: &mut Engine, history: &mut Reporter, start: Moment) -> Beginnings {
         let (Self { mut statuses, ports, problems, latest }, now) = (self, unix_millis());
         let maps = engine.snapshot(start).realised;
         let moment = |at| Some(Moment(start.0.checked_sub(now.checked_sub(at)?)?));
         unstored::follow(&mut statuses, &latest, &maps, moment);
-        let unrecorded = unstored::unrecorded(&statuses, &ports, &maps);
+        history.record(unstored::unrecorded(&statuses, &ports, &maps), Taken::now());
         engine.recall(statuses, start);
         engine.recall_ports(ports);
-        (problems, unrecorded)
+        problems
     }
 }
 

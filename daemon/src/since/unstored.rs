@@ -17,6 +17,9 @@ use nodelb_core::state::status::Status;
 /// The detail of an event about which nothing else is known.
 const UNKNOWN: &str = "before this start; the previous run ended before it could store when and why";
 
+/// Addresses that reach backends or not, unlike before, by the hashes of their service port.
+type Changed = BTreeMap<((u32, u32), bool), (Source, Vec<L4Addr>)>;
+
 /// Brings the statuses up to date with the events. `moment` converts the time of a record, unless it is before the boot.
 pub(super) fn follow(
     statuses: &mut Statuses,
@@ -73,7 +76,7 @@ fn after(known: Option<Lasting>, event: &Event, address: L4Addr, at: Moment) -> 
 
 /// The events that were not recorded: the maps contradict the statuses.
 pub(super) fn unrecorded(statuses: &Statuses, ports: &[PortKey], maps: &MapState) -> Vec<Event> {
-    let mut changed: BTreeMap<((u32, u32), bool), (Source, Vec<L4Addr>)> = BTreeMap::new();
+    let mut changed = Changed::new();
     for ((address, service), before) in statuses.iter().filter(|(_, before)| before.status.is_in_maps()) {
         let tag = maps.service_at(*address).and_then(|entry| entry.tag).filter(|tag| tag.service == *service);
         let is_usable = maps.reaches_any(*address);
@@ -82,13 +85,14 @@ pub(super) fn unrecorded(statuses: &Statuses, ports: &[PortKey], maps: &MapState
             changed.entry(port).or_insert_with(|| (tag.source, Vec::new())).1.push(*address);
         }
     }
-    let event = |((hashes, is_usable), (source, addresses)): (((u32, u32), bool), (Source, Vec<L4Addr>))| {
+    let event = |hashes, is_usable, source, addresses: Vec<L4Addr>| {
         let port = ports.iter().find(|port| OwnerTag::hashes_of(port) == hashes)?;
         let what = if is_usable { What::Changed } else { What::Emptied };
         let event = Event::for_port(&Arc::new(port.clone()), Some(source), what, Cause::default());
         Some(Event { frontends: addresses.into_iter().collect(), detail: Some(UNKNOWN.into()), ..event })
     };
-    changed.into_iter().filter_map(event).collect()
+    let events = changed.into_iter().map(|((hashes, is_usable), (source, at))| event(hashes, is_usable, source, at));
+    events.flatten().collect()
 }
 
 #[cfg(test)]

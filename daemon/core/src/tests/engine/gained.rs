@@ -4,8 +4,11 @@ use super::*;
 use crate::model::cause::Cause;
 use crate::model::service::Origin;
 
-/// The events about services: the service, the kind, its addresses and backends, the object, and the details.
-fn rows(round: &Round) -> Vec<(String, What, Vec<String>, Vec<String>, String, String)> {
+/// An event about a service: its name, the kind, its addresses and backends, the object, and the details.
+type EventRow = (String, What, Vec<String>, Vec<String>, String, String);
+
+/// The events about services.
+fn rows(round: &Round) -> Vec<EventRow> {
     let texts = |list: &[L4Addr]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     let row = |event: &Event| {
         let service = event.port.as_ref()?.service.to_string();
@@ -29,13 +32,7 @@ fn with_third() -> Change {
     of_file(web)
 }
 
-fn event(
-    of: &str,
-    what: What,
-    at: &str,
-    added: &[&str],
-    detail: &str,
-) -> (String, What, Vec<String>, Vec<String>, String, String) {
+fn event(of: &str, what: What, at: &str, added: &[&str], detail: &str) -> EventRow {
     let added = added.iter().map(|text| format!("{text}/TCP")).collect();
     (of.into(), what, vec![format!("{at}/TCP")], added, format!("{of}.toml"), detail.into())
 }
