@@ -197,8 +197,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let drains = drains::start(&directory, &handle, stop()).await;
     kubernetes::recall(&config, &previous_sources, &name, &handle.changes).await;
     let files = files::start(config.files.directory.clone(), directory.clone(), stop());
-    let place = (directory.clone(), Arc::clone(&register));
-    let dns = dns::start(files.changes, &config.dns, &handle, place, stop());
+    let dns = dns::start(files.changes, &config.dns, &handle, (directory.clone(), Arc::clone(&register)), stop());
     let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);
     let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
     let (checks, checker) = checks::start(sources, handle.clone(), directory, Arc::clone(&register), stop());

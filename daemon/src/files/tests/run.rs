@@ -388,7 +388,7 @@ async fn a_directory_that_is_missing_at_a_restart_removes_nothing() {
     // A directory that is the same and empty was emptied.
     let mut test = test
         .restart(|directory| {
-            ["a.toml", "b.toml"].iter().for_each(|name| fs::remove_file(directory.join(name)).unwrap())
+            ["a.toml", "b.toml"].iter().for_each(|name| fs::remove_file(directory.join(name)).unwrap());
         })
         .await;
     test.expect(&[]).await;
