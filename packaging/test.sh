@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath "${TARGET:-target}")
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$target/package/deb/Cargo.toml")
+# The staging folder may have that of a newer package, which make vm-test makes.
+version=${PACKAGE_VERSION:-$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
 deb=$(ls "$target/package/nodelb_$version-1_"*.deb)
 rpm=$(ls "$target/package/nodelb-$version-1."*.rpm)
 [ "$(id -u)" = 0 ] && sudo=() || sudo=(sudo env "PATH=$PATH" "HOME=$HOME")

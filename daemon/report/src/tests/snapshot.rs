@@ -92,22 +92,24 @@ fn rows(snapshot: &Snapshot, of: &ServiceName) -> Vec<FrontendReport> {
     rows.into_iter().map(|row| FrontendReport { since: Moment(0), ..row }).collect()
 }
 
-/// After any change, and with full maps, a service that is not named has the same rows as before.
+/// After any change, with full maps, and where the maps accept a change later, a service that is not named has the same
+/// rows as before.
 #[test]
 fn a_service_that_is_not_named_has_the_same_rows_as_before() {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 9, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
-    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut faults = Numbers(2);
+    let mut datapath = MemoryDatapath::new(LIMITS).with_fault(Box::new(move |_| faults.below(4) == 0));
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
     let mut numbers = Numbers(1);
     let mut before = Arc::new(engine.snapshot(Moment(0)));
     let (mut named_some, mut named_all) = (0, 0);
     for round in 1..ROUNDS {
-        for _ in 0..=numbers.below(2) {
+        for _ in 0..numbers.below(3) {
             engine.change(change(&mut numbers));
         }
-        engine.reconcile(&mut datapath, Moment(round));
-        let after = Arc::new(engine.snapshot(Moment(round)));
+        engine.reconcile(&mut datapath, Moment(round * 1_000));
+        let after = Arc::new(engine.snapshot(Moment(round * 1_000)));
         match changed_services(&before, &after) {
             ChangedServices::All => named_all += 1,
             ChangedServices::Services(named) => {

@@ -31,8 +31,9 @@ use crate::status::{Check, Health};
 
 /// The server's clock does not advance.
 pub(super) const NOW: Moment = Moment(60_000);
+/// Time stands still here, so that slots are never free again.
 const LIMITS: Limits =
-    Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4, outside: 0, source_ranges: 0 };
+    Limits { frontends: 100_000, services: 100_000, slots: 4_000_000, affinity: 4, outside: 0, source_ranges: 0 };
 
 /// A server on a free port and on a Unix socket.
 pub(super) struct Served {
