@@ -106,10 +106,8 @@ struct RunningFileSource {
     since: SystemTime,
     threads: Threads,
     stored: SavedState<LastValid>,
-    /// Until what the previous run has stored is read, or is not needed.
+    /// `None` once what the previous run has stored was read.
     state_directory: Option<PathBuf>,
-    /// Whether the directory was read in this run, or is as the previous run has stored it.
-    is_known: bool,
 }
 
 impl RunningFileSource {
@@ -136,7 +134,6 @@ impl RunningFileSource {
             threads: Threads::new("services", LOOKS),
             stored: last_valid::store(&state_directory),
             state_directory: Some(state_directory),
-            is_known: false,
         }
     }
 
@@ -171,10 +168,12 @@ impl RunningFileSource {
         let hints = self.hints(&asked);
         let (is_new, found) = self.look(&directory, hints).await;
         let merged = if is_new { self.merge().await } else { Ok(Vec::new()) };
+        // The files are known from the directory, or from the previous run.
+        let is_known = merged.is_ok() && (found.is_ok() || is_new);
         let trouble = found.as_ref().and(merged.as_ref().map(drop)).err().map(scan::explained);
         self.set_trouble(&directory, trouble);
         let mut changes = merged.unwrap_or_default();
-        if self.is_known {
+        if is_known {
             changes.extend(self.synced_change());
         }
         self.report(&directory);
@@ -203,7 +202,7 @@ impl RunningFileSource {
     async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<()>) {
         let mut listing = self.listing(directory.to_path_buf(), hints.clone()).await;
         let mut is_new = false;
-        if !self.is_known && !listing.as_ref().is_ok_and(Listing::is_whole) {
+        if self.synced.is_none() && !listing.as_ref().is_ok_and(Listing::is_whole) {
             is_new = self.recall(directory).await;
         }
         if is_new {
@@ -211,7 +210,6 @@ impl RunningFileSource {
         }
         match listing {
             Ok(listing) => {
-                self.is_known = true;
                 is_new |= self.accept(listing).await;
                 if is_new || self.stored.saved().directory != directory {
                     self.stored.save(self.files.last_valid(directory));
@@ -226,10 +224,9 @@ impl RunningFileSource {
     async fn recall(&mut self, directory: &Path) -> bool {
         let Some(state_directory) = self.state_directory.take() else { return false };
         let Some(last) = last_valid::load(&state_directory, directory).await else { return false };
-        let recalled = blocking(move || Files::recalled(&last, SystemTime::now())).await;
-        self.is_known = recalled.is_ok();
-        self.files = recalled.unwrap_or_default();
-        self.is_known
+        let Ok(files) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
+        self.files = files;
+        true
     }
 
     /// Stores what was found, and reports problems. Returns whether the served content may have changed.

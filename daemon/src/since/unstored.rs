@@ -85,10 +85,14 @@ pub(super) fn unrecorded(statuses: &Statuses, ports: &[PortKey], maps: &MapState
             changed.entry(port).or_insert_with(|| (tag.source, Vec::new())).1.push(*address);
         }
     }
+    if changed.is_empty() {
+        return Vec::new();
+    }
+    let ports: HashMap<_, _> = ports.iter().map(|port| (OwnerTag::hashes_of(port), port)).collect();
     let event = |hashes, is_usable, source, addresses: Vec<L4Addr>| {
-        let port = ports.iter().find(|port| OwnerTag::hashes_of(port) == hashes)?;
+        let port = PortKey::clone(ports.get(&hashes)?);
         let what = if is_usable { What::Changed } else { What::Emptied };
-        let event = Event::for_port(&Arc::new(port.clone()), Some(source), what, Cause::default());
+        let event = Event::for_port(&Arc::new(port), Some(source), what, Cause::default());
         Some(Event { frontends: addresses.into_iter().collect(), detail: Some(UNKNOWN.into()), ..event })
     };
     let events = changed.into_iter().map(|((hashes, is_usable), (source, at))| event(hashes, is_usable, source, at));
