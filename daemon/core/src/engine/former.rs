@@ -94,7 +94,7 @@ impl Engine {
         self.report_gone(&former, moved);
     }
 
-    /// Reports who has taken over the addresses, and who has lost them. Returns those whose former service is named.
+    /// Reports who has taken over the addresses, and who has lost them. Returns those with a named former service.
     fn report_gone(&mut self, former: &Former, addresses: Vec<L4Addr>) -> BTreeSet<L4Addr> {
         let (mut named, mut lost) = (BTreeSet::new(), BTreeMap::<_, Vec<L4Addr>>::new());
         for address in addresses {

@@ -26,18 +26,27 @@ pub(super) fn correct(snapshot: &Snapshot, key: &PortKey, rows: &mut Vec<Backend
         };
     }
     rows.extend(unknown.into_iter().map(|address| BackendReport {
+        state: BackendState::Active,
+        reason: Some("in use as before the start".into()),
+        ..held_backend(key, address)
+    }));
+}
+
+/// The row of a backend in use that no slice contains any more.
+pub(super) fn held_backend(key: &PortKey, address: L4Addr) -> BackendReport {
+    BackendReport {
         address,
         service: key.service.clone(),
         port: Arc::clone(&key.port),
-        state: BackendState::Active,
+        state: BackendState::NotReady,
         weight: 1,
         node: Arc::default(),
         zone: Arc::default(),
         choice: Choice::Held,
         is_drained: false,
         origin: Arc::default(),
-        reason: Some("in use as before the start".into()),
-    }));
+        reason: None,
+    }
 }
 
 /// The entry of the maps that connections to the addresses of the port lead to, if it differs from the desired one.

@@ -178,7 +178,7 @@ pub enum ConnectResult {
     PassedThrough,
     /// The packets of the client are dropped.
     Dropped(DropReason),
-    /// The connection goes to one of this number of backends if the source ranges admit the client, whose address is not
+    /// The connection goes to one of this number of backends if the source ranges admit the client. Its address is not
     /// given.
     Depends(usize),
 }

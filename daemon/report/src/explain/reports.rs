@@ -12,7 +12,6 @@ use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::{Family, L4Addr};
-use nodelb_core::model::cause::Cause;
 use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{
     BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source,
@@ -398,24 +397,11 @@ fn add_held(snapshot: &Snapshot, key: &PortKey, reports: &mut Vec<BackendReport>
     for address in &port.backends {
         match reports.iter_mut().find(|report| report.address == *address) {
             Some(report) => report.choice = Choice::Held,
-            None => reports.push(held_backend(key, *address, &port.cause)),
+            None => {
+                let origin = Arc::clone(&port.cause.origin.object);
+                reports.push(BackendReport { origin, ..actual::held_backend(key, *address) });
+            }
         }
-    }
-}
-
-fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport {
-    BackendReport {
-        address,
-        service: key.service.clone(),
-        port: Arc::clone(&key.port),
-        state: BackendState::NotReady,
-        weight: 1,
-        node: Arc::default(),
-        zone: Arc::default(),
-        is_drained: false,
-        choice: Choice::Held,
-        origin: Arc::clone(&cause.origin.object),
-        reason: None,
     }
 }
 
