@@ -1,5 +1,9 @@
 //! Connections through a service: their distribution, the address that clients see, and errors.
 
+use std::net::UdpSocket;
+use std::thread;
+use std::time::Duration;
+
 use nodelb_prober::Transport;
 
 use crate::host::{Host, backend, connect, errno, eventually, frontend, is_served_by, service};
@@ -37,6 +41,31 @@ fn spreads_over_all_backends() {
         for transport in ALL {
             assert_eq!(errno("198.51.100.10:80", transport), "ENETUNREACH", "after cleanup, {transport:?}");
         }
+    });
+}
+
+#[test]
+fn an_answer_under_way_at_the_cleanup_comes_from_the_service() {
+    sandbox::run("traffic::an_answer_under_way_at_the_cleanup_comes_from_the_service", |sandbox| {
+        let host = Host::new(sandbox);
+        let backend = UdpSocket::bind("192.0.2.11:8080").unwrap();
+        host.serve("a.toml", &service("shop/slow", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
+        host.start().stop();
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        client.send_to(b"question", "198.51.100.10:80").unwrap();
+        let (_, from) = backend.recv_from(&mut [0; 16]).unwrap();
+        let connected = UdpSocket::bind("0.0.0.0:0").unwrap();
+        connected.connect("198.51.100.10:80").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| host.cleanup());
+            // Until nothing is translated any more.
+            while UdpSocket::bind("0.0.0.0:0").unwrap().connect("198.51.100.10:80").is_ok() {}
+            backend.send_to(b"answer", from).unwrap();
+            let (_, seen) = client.recv_from(&mut [0; 16]).unwrap();
+            assert_eq!(seen.to_string(), "198.51.100.10:80");
+            assert_eq!(connected.peer_addr().unwrap().to_string(), "198.51.100.10:80");
+        });
     });
 }
 

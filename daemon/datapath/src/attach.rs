@@ -26,6 +26,13 @@ pub(crate) struct Hook {
     attach_type: bpf_attach_type,
 }
 
+impl Hook {
+    /// Whether its program translates backends' addresses back.
+    pub(crate) fn is_of_answers(&self) -> bool {
+        ["recvmsg", "getpeername"].iter().any(|it| self.name.starts_with(it))
+    }
+}
+
 /// The hooks in the order of attaching: those that translate answers back come before those that translate
 /// destinations, so that a socket which is translated in between sees the service's address.
 pub(crate) const HOOKS: [Hook; 10] = [

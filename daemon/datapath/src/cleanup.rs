@@ -5,10 +5,12 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use libbpf_rs::query::LinkInfo;
 
-use crate::attach;
+use crate::attach::{self, Hook};
 use crate::crash::CrashPoint;
 use crate::device_hooks;
 use crate::error::{OpenError, failed};
@@ -19,6 +21,10 @@ use crate::packets;
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
+
+/// How long answers are translated back after destinations no longer are: for those to datagrams that are under way, and
+/// for programs that ask for the peer's name of a socket that they have just connected.
+const UNDER_WAY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
@@ -73,23 +79,38 @@ struct Work<'a> {
 impl Work<'_> {
     /// Removes the links of a version. First stops translating destinations, then stops translating answers back.
     fn remove_links(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
-        let hooks: Vec<String> = attach::all_hooks()
-            .rev()
-            .flat_map(|hook| [hook.name.into(), format!("{}{UNFINISHED}", hook.name)])
-            .collect();
         let mut names = if is_known { Vec::new() } else { files(&pins.links())? };
-        names.retain(|name| !hooks.contains(name));
-        for path in names.iter().chain(&hooks).map(|name| pins.link(name)) {
-            if let Ok(Some(link)) = sys::open_link(&path) {
-                let id = LinkInfo::from_fd(link.as_fd()).map(|info| info.id);
-                // Fails only if the link is detached already, because its cgroup was removed or through its other pin.
-                let _ = sys::link_detach(link.as_fd());
-                self.crash.pass();
-                self.report.links += usize::from(id.is_ok_and(|id| self.detached.insert(id)));
-            }
-            pins::clear(&path, self.crash).map_err(failed("removing", &path))?;
+        names.retain(|name| !attach::all_hooks().any(|hook| [hook.name, &unfinished(hook)].contains(&name.as_str())));
+        let detached = self.report.links;
+        for name in &names {
+            self.remove_link(pins, name)?;
         }
+        let (answers, destinations): (Vec<_>, Vec<_>) = attach::all_hooks().rev().partition(|hook| hook.is_of_answers());
+        self.remove_hooks(pins, &destinations)?;
+        if self.report.links > detached {
+            thread::sleep(UNDER_WAY);
+        }
+        self.remove_hooks(pins, &answers)?;
         self.remove_if_empty(&pins.links())
+    }
+
+    fn remove_hooks(&mut self, pins: &Pins, hooks: &[&Hook]) -> Result<(), OpenError> {
+        hooks.iter().try_for_each(|hook| {
+            self.remove_link(pins, hook.name)?;
+            self.remove_link(pins, &unfinished(hook))
+        })
+    }
+
+    fn remove_link(&mut self, pins: &Pins, name: &str) -> Result<(), OpenError> {
+        let path = pins.link(name);
+        if let Ok(Some(link)) = sys::open_link(&path) {
+            let id = LinkInfo::from_fd(link.as_fd()).map(|info| info.id);
+            // Fails only if the link is detached already, because its cgroup was removed or through its other pin.
+            let _ = sys::link_detach(link.as_fd());
+            self.crash.pass();
+            self.report.links += usize::from(id.is_ok_and(|id| self.detached.insert(id)));
+        }
+        pins::clear(&path, self.crash).map_err(failed("removing", &path))
     }
 
     fn remove_maps(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
@@ -145,6 +166,11 @@ impl Work<'_> {
         }
         Ok(())
     }
+}
+
+/// The name of a hook's pin while it is replaced.
+fn unfinished(hook: &Hook) -> String {
+    format!("{}{UNFINISHED}", hook.name)
 }
 
 /// The names of the entries that are not directories.
