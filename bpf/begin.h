@@ -9,6 +9,7 @@
 
 #include "conntrack.h"
 #include "former.h"
+#include "forward.h"
 #include "locate.h"
 #include "ports.h"
 #include "ring.h"
@@ -33,7 +34,8 @@ look_up_outside(const struct frontend_key *key, struct frontend *copy)
 }
 
 static __always_inline bool
-find_outside(const struct frontend_key *to, struct frontend *copy)
+find_outside(const struct frontend_key *to, struct frontend *copy,
+	     __u8 *by_nodeport)
 {
 	struct frontend_key nodeport;
 
@@ -43,6 +45,7 @@ find_outside(const struct frontend_key *to, struct frontend *copy)
 	    !bpf_map_lookup_elem(&node_addrs, to->addr))
 		return false;
 	nodeport = nodeport_of(to);
+	*by_nodeport = 1;
 	return look_up_outside(&nodeport, copy);
 }
 
@@ -59,6 +62,7 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 	if (!here)
 		return false;
 	here->at_pod = at_pod;
+	here->by_nodeport = 0;
 	copy_addr(here->to.addr, here->packet.key.target);
 	here->to.port_be = here->packet.key.target_port_be;
 	here->to.protocol = here->packet.key.protocol;
@@ -69,7 +73,8 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 			!!(frontend.flags & FRONTEND_INSIDE_LOCAL);
 		here->has_ranges = 0;
 	} else {
-		found = find_outside(&here->to, &frontend);
+		found = find_outside(&here->to, &frontend,
+				     &here->by_nodeport);
 		here->uses_local_view = !!(frontend.flags & OUTSIDE_LOCAL);
 		here->has_ranges = !!(frontend.flags & OUTSIDE_RANGES);
 	}
@@ -144,9 +149,12 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (!entry || !here)
 		return false;
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
-	if (is_tcp && is_closing())
+	if (is_tcp && is_forwarded(here) &&
+	    (__s32)(seconds() - here->entry.last_used) < TIME_WAIT_SECONDS)
+		return false;
+	if (is_tcp && !is_forwarded(here) && is_closing())
 		return true;
-	if (is_tcp && is_answered(here))
+	if (is_tcp && !is_forwarded(here) && is_answered(here))
 		return false;
 	epoch = epoch_of(here, at_pod);
 	if (!epoch || here->entry.acknowledgment != epoch) {
@@ -238,14 +246,19 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 
 	if (!here || !now || now->is_draining)
 		return OUTCOME_LEAVE;
-	if (is_in_the_middle(&here->packet))
-		outcome = unknown(skb, here, now);
-	if (outcome != OUTCOME_TRANSLATE)
-		return outcome;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
 		return OUTCOME_LEAVE;
+	here->direct_return = 0;
+	if (!here->at_pod && !here->by_nodeport)
+		here->direct_return =
+			service->flags & (SERVICE_DIRECT | SERVICE_TUNNEL);
+	/* Another node of entry may have begun the connection. */
+	if (is_in_the_middle(&here->packet) && !here->direct_return)
+		outcome = unknown(skb, here, now);
+	if (outcome != OUTCOME_TRANSLATE)
+		return outcome;
 	if (here->has_ranges &&
 	    !is_in_range(here->service_id, here->packet.key.source))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
@@ -260,6 +273,36 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 		       : OUTCOME_ANSWER | PACKET_NO_BACKEND;
 }
 
+struct target_search {
+	struct view view;
+	const __u32 *addr;
+	int found;
+};
+
+static long target_step(__u32 offset, struct target_search *search)
+{
+	const struct slot *slot = slot_at(search->view, offset);
+
+	if (!slot || !same_addr(slot->addr, search->addr))
+		return 0;
+	search->found = offset;
+	return 1;
+}
+
+/* The offset of the slot of the backend where the tunnel ends, or NONE. */
+VERIFIED_ONCE int choose_unwrapped(void)
+{
+	struct scratch *here = scratch();
+	struct target_search search = {.found = NONE};
+
+	if (!here)
+		return NONE;
+	search.view = here->view;
+	search.addr = here->tunnel_end;
+	bpf_loop(search.view.count, target_step, &search, 0);
+	return search.found;
+}
+
 /* Selects a backend, and begins the client's entry in the scratch memory. */
 VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 {
@@ -271,7 +314,7 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 	if (!here)
 		return false;
 	entry = &here->entry;
-	offset = choose_outside(here);
+	offset = here->is_unwrapped ? choose_unwrapped() : choose_outside(here);
 	if (offset < 0)
 		return false;
 	slot = slot_at(here->view, offset);
@@ -364,9 +407,36 @@ continue_unknown(const struct scratch *here, int outcome)
 	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
 	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
 		return outcome;
+	if (outcome == OUTCOME_TRANSLATE && is_forwarded(here))
+		return outcome;
 	if (outcome != OUTCOME_TRANSLATE || !is_certain ||
 	    here->entry.flags & CONNECTION_REDIRECTED)
 		return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	return OUTCOME_TRANSLATE;
+}
+
+/*
+ * For a backend on another machine that answers the client itself. A packet
+ * that another node has sent here in a tunnel is never sent on: the two nodes
+ * might disagree.
+ */
+static __always_inline int decide_forwarded(struct scratch *here)
+{
+	if (here->is_unwrapped)
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	here->entry.flags |= CONNECTION_FORWARDED | CONNECTION_ASSURED;
+	if (here->direct_return & SERVICE_TUNNEL)
+		here->entry.flags |= CONNECTION_TUNNELLED;
+	return OUTCOME_TRANSLATE;
+}
+
+/* Without the entry, the next packet chooses the same backend by the ring. */
+static __always_inline int put_forwarded(struct scratch *here)
+{
+	here->entry.bytes = here->packet.end - l2_length(&here->packet);
+	put_half_open(&here->packet.key, &here->entry, BPF_ANY);
+	count_begun(here->service_id);
+	show_direct_return();
 	return OUTCOME_TRANSLATE;
 }
 
@@ -387,10 +457,14 @@ VERIFIED_ONCE int begin(struct __sk_buff *skb)
 		outcome = choose_backend(skb->ifindex)
 				  ? locate(skb)
 				  : OUTCOME_DROP | PACKET_NO_BACKEND;
+	if (outcome == OUTCOME_TRANSLATE && here->direct_return &&
+	    here->entry.flags & CONNECTION_REDIRECTED)
+		outcome = decide_forwarded(here);
 	if (!is_first)
 		outcome = continue_unknown(here, outcome);
 	if (outcome == OUTCOME_TRANSLATE)
-		outcome = put_both(skb, here);
+		outcome = is_forwarded(here) ? put_forwarded(here)
+					     : put_both(skb, here);
 	if (is_first && outcome != OUTCOME_TRANSLATE &&
 	    outcome != OUTCOME_LEAVE)
 		count_not_begun(here->service_id);

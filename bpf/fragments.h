@@ -80,7 +80,10 @@ VERIFIED_ONCE bool store_ports(void)
 		return false;
 	here->service_id = here->entry.service_id;
 	ports.seen = seconds();
-	if (here->entry.flags & CONNECTION_REDIRECTED && !take_id(here, &ports))
+	if ((here->entry.flags &
+	     (CONNECTION_REDIRECTED | CONNECTION_FORWARDED)) ==
+		    CONNECTION_REDIRECTED &&
+	    !take_id(here, &ports))
 		return false;
 	use_id(here, &ports);
 	key = fragment_key_of(&here->packet);

@@ -129,6 +129,19 @@ static __always_inline int frame_summed(struct frame_context *frame)
 }
 
 /*
+ * Makes room for an IP header in front of the packet's own. 0: done. The size
+ * of what a device will split the packet into stays.
+ */
+static __always_inline long
+frame_wrap(struct frame_context *frame, __u32 length, bool is_v6)
+{
+	return bpf_skb_adjust_room(frame, length, BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_FIXED_GSO |
+					   (is_v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
+						  : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4));
+}
+
+/*
  * Adds to the sum of the whole packet, if a device has computed it. Returns
  * whether one has.
  */

@@ -208,7 +208,13 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
+	if (entry && is_forwarded(here) &&
+	    !(may_begin_again(here) && leaves_entry(entry, at_pod))) {
+		touch_forwarded(entry, here);
+		show_direct_return();
+		return OUTCOME_TRANSLATE;
+	}
+	if (entry && !is_forwarded(here) && !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;
 	if (entry)

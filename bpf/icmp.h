@@ -209,6 +209,26 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 	return send_by_route(skb, here);
 }
 
+/*
+ * Sends an error about the backend's answers on to the backend. The key is that
+ * of the packet in the error; the addresses that are written are its own.
+ */
+static __always_inline int
+forward_error(struct __sk_buff *skb, struct scratch *here)
+{
+	long result;
+
+	copy_addr(here->packet.key.source, here->was.source);
+	copy_addr(here->packet.key.target, here->was.target);
+	result = here->packet.ttl > 1 ? route_forwarded(skb, here, false) : -1;
+	if (!is_routed(result) || write_forwarded(skb, here)) {
+		count_dropped(here->entry.service_id, PACKET_NO_ROUTE,
+			      PACKET_DROPPED);
+		return TC_ACT_SHOT;
+	}
+	return send_by_route(skb, here);
+}
+
 /* Translates the error in the scratch memory, and returns the verdict. */
 VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
@@ -219,6 +239,8 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 	if (!find_in(&connections, &here->packet.key, &here->entry) &&
 	    !find_in(&half_open, &here->packet.key, &here->entry))
 		return NEXT;
+	if (is_forwarded(here))
+		return forward_error(skb, here);
 	readdress(here);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return redirect_error(skb, here);

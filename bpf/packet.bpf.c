@@ -31,6 +31,7 @@
 #include "icmp.h"
 #include "reject.h"
 #include "stack_ports.h"
+#include "unwrap.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -54,6 +55,28 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	here->packet.is_redirected =
 		here->packet.part != PART_LATER && !here->packet.has_options;
+	return send_by_route(skb, here);
+}
+
+/* Sends a packet to a backend that answers the client itself. */
+VERIFIED_ONCE int forward_unchanged(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	long result;
+
+	if (!here)
+		return TC_ACT_SHOT;
+	here->service_id = here->entry.service_id;
+	if (here->packet.ttl <= 1)
+		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
+	result = route_forwarded(skb, here, false);
+	if (!is_routed(result))
+		return refuse(skb, unroutable(here, result));
+	if (!(here->entry.flags & CONNECTION_TUNNELLED) &&
+	    (!is_at_neighbour(here) || !has_ethernet(here, here->fib.ifindex)))
+		return refuse(skb, OUTCOME_DROP | PACKET_NO_ROUTE);
+	if (write_forwarded(skb, here))
+		return TC_ACT_SHOT;
 	return send_by_route(skb, here);
 }
 
@@ -108,6 +131,8 @@ translate(struct __sk_buff *skb, struct scratch *here)
 	count_packet(here);
 	if (here->packet.part == PART_FIRST && !store_ports())
 		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
+	if (is_forwarded(here))
+		return forward_unchanged(skb);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
 	return rewrite(skb, here, 0) ? TC_ACT_SHOT : NEXT;
@@ -122,6 +147,9 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 {
 	int parsed = parse(skb, &here->packet, side);
 
+	here->is_unwrapped = 0;
+	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING)
+		parsed = unwrap(skb);
 	if (parsed == PARSED_SHORT)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	if (parsed == PARSED_ERROR)

@@ -63,6 +63,8 @@ enum parsed {
 	PARSED_FLOW = 2,
 	/* An ICMP error, which contains the beginning of another packet. */
 	PARSED_ERROR = 3,
+	/* A whole packet in a tunnel. */
+	PARSED_TUNNELLED = 4,
 };
 
 /*
@@ -161,7 +163,7 @@ static __always_inline __u32 find_l2_length(const struct frame_context *frame)
  */
 static __always_inline __u32 l2_length(const struct packet *packet)
 {
-	return packet->l2_length & 15;
+	return packet->l2_length & 63;
 }
 
 /*
@@ -259,6 +261,12 @@ parse_icmp(struct frame_context *frame, struct packet *packet)
 	return PARSED_ALONE;
 }
 
+/* The protocol of packets in a tunnel that begins and ends in their family. */
+static __always_inline __u8 tunnel_protocol(const struct packet *packet)
+{
+	return packet->is_v6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+}
+
 static __always_inline enum parsed
 parse_transport(struct frame_context *frame, struct packet *packet)
 {
@@ -271,6 +279,9 @@ parse_transport(struct frame_context *frame, struct packet *packet)
 		return parse_tcp(frame, packet);
 	if (packet->key.protocol == IPPROTO_UDP)
 		return parse_udp(frame, packet);
+	if (packet->key.protocol == tunnel_protocol(packet))
+		return packet->part == PART_WHOLE ? PARSED_TUNNELLED
+						  : PARSED_ALONE;
 	return packet->key.protocol == icmp ? parse_icmp(frame, packet)
 					    : PARSED_ALONE;
 }
@@ -433,19 +444,18 @@ parse_v6(struct frame_context *frame, struct packet *packet)
 	return PARSED_FLOW;
 }
 
-/* Reads the packet. Returns a value of enum parsed. */
-static __always_inline int
-parse(struct frame_context *frame, struct packet *packet, __u32 side)
+/*
+ * Reads the packet whose IP header begins after this many bytes. Returns a
+ * value of enum parsed.
+ */
+static __always_inline int parse_at(struct frame_context *frame,
+				    struct packet *packet, __u32 side, __u32 at)
 {
 	enum parsed parsed;
 
-	if (frame_has_tag(frame))
-		return PARSED_ALONE;
-	if (side == PACKET_ARRIVING && !frame_is_for_host(frame))
-		return PARSED_ALONE;
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->key.side = side;
-	packet->l2_length = find_l2_length(frame);
+	packet->l2_length = at;
 	if (frame_protocol(frame) == bpf_htons(ETH_P_IP))
 		parsed = parse_v4(frame, packet);
 	else if (frame_protocol(frame) == bpf_htons(ETH_P_IPV6))
@@ -457,6 +467,17 @@ parse(struct frame_context *frame, struct packet *packet, __u32 side)
 	if (!may_be_served(&packet->key))
 		return PARSED_ALONE;
 	return parse_transport(frame, packet);
+}
+
+/* Reads the packet, as parse_at(). */
+static __always_inline int
+parse(struct frame_context *frame, struct packet *packet, __u32 side)
+{
+	if (frame_has_tag(frame))
+		return PARSED_ALONE;
+	if (side == PACKET_ARRIVING && !frame_is_for_host(frame))
+		return PARSED_ALONE;
+	return parse_at(frame, packet, side, find_l2_length(frame));
 }
 
 #endif

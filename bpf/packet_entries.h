@@ -61,6 +61,14 @@ enum connection_flags {
 	 * client's packets leave, and the backend's arrive.
 	 */
 	CONNECTION_OF_NODE = 256,
+	/*
+	 * Direct return: packets keep their addresses, and the backend answers
+	 * the client itself. Only in half_open, and without the other entry;
+	 * source is the address of this node on the way to the backend.
+	 */
+	CONNECTION_FORWARDED = 512,
+	/* The packets are in a tunnel (RFC 2003, RFC 2473) to the target. */
+	CONNECTION_TUNNELLED = 1024,
 };
 
 /*

@@ -204,7 +204,8 @@ struct {
 
 /*
  * Settings that change while the programs run. The daemon writes them through
- * shared memory; programs read them for each new connection and each answer.
+ * shared memory; programs read them for each new connection and each answer, and
+ * write has_direct_return.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -380,6 +381,13 @@ struct scratch {
 	__u8 at_pod;
 	/* The backend of a new connection is a process of this node. */
 	__u8 is_process;
+	/* The destination is a NodePort. */
+	__u8 by_nodeport;
+	/* SERVICE_DIRECT, SERVICE_TUNNEL or 0, for the destination. */
+	__u16 direct_return;
+	/* The packet came in a tunnel to this address. */
+	__u32 is_unwrapped;
+	__u32 tunnel_end[4];
 	/* An ICMP error: where the packet in it begins, and its ports. */
 	__u32 inner;
 	__u32 inner_l4;

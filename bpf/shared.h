@@ -87,6 +87,13 @@ enum service_flags {
 	SERVICE_HAS_RINGS = 32,
 	/* Some of its addresses admit only clients in its source_ranges. */
 	SERVICE_HAS_RANGES = 64,
+	/*
+	 * Direct return: backends on other machines get packets of clients
+	 * outside as they are, sent to their link-layer address.
+	 */
+	SERVICE_DIRECT = 128,
+	/* As SERVICE_DIRECT, in a tunnel to the backend's address. */
+	SERVICE_TUNNEL = 256,
 };
 
 #ifdef NEXT_LAYOUT
@@ -492,7 +499,9 @@ struct packet_settings {
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */
 	__u32 always_masquerades;
+	/* The programs have forwarded a packet with SERVICE_DIRECT or -TUNNEL. */
+	__u32 has_direct_return;
 };
-_Static_assert(sizeof(struct packet_settings) == 16, "layout");
+_Static_assert(sizeof(struct packet_settings) == 20, "layout");
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
- * Packets of known connections to and from backends on other machines, at the
+ * Packets of known connections to and from backends on other machines, also
+ * those of backends that answer the client themselves, at the
  * devices that connect this node to other machines: before the kernel makes a
  * packet buffer for them (XDP). The program has the same functions and maps as
  * packet.bpf.c, and does the same with a packet.
@@ -20,8 +21,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "counts.h"
-#include "routes.h"
+#include "forward.h"
 #include "sums.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -141,11 +141,28 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 {
 	const struct xdp_device *device;
 
-	if (ask_past_stack(frame, here, 0) != BPF_FIB_LKUP_RET_SUCCESS ||
+	if (route_forwarded(frame, here, true) != BPF_FIB_LKUP_RET_SUCCESS ||
 	    !has_ethernet(here, here->fib.ifindex))
+		return false;
+	if ((here->entry.flags &
+	     (CONNECTION_FORWARDED | CONNECTION_TUNNELLED)) ==
+		    CONNECTION_FORWARDED &&
+	    !is_at_neighbour(here))
 		return false;
 	device = device_at(here->fib.ifindex);
 	return device && device->sends && is_hop_kept(here);
+}
+
+/* The entry of a connection whose backend answers the client itself. */
+static __always_inline struct connection *find_forwarded(struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+	struct connection *entry;
+
+	if (!now || !now->has_direct_return)
+		return NULL;
+	entry = find_at_once_in(&half_open, &here->packet.key, &here->entry);
+	return entry && is_forwarded(here) ? entry : NULL;
 }
 
 /*
@@ -161,6 +178,8 @@ find_known(struct xdp_md *frame, struct scratch *here, int *offset)
 	    !is_plain(&here->packet) || is_foreign(&here->packet))
 		return NULL;
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
+	if (!entry)
+		entry = find_forwarded(here);
 	if (!entry || !(here->entry.flags & CONNECTION_REDIRECTED) ||
 	    !is_for_device(frame) || !is_current(here, offset) ||
 	    !has_whole_sum(frame) || !is_reached(frame, here))
@@ -174,11 +193,14 @@ static __always_inline int send(struct xdp_md *frame, struct scratch *here)
 	const struct bpf_fib_lookup *fib = &here->fib;
 	struct ethhdr *ethernet;
 
-	if (rewrite(frame, here, 1))
+	if (is_forwarded(here) ? write_forwarded(frame, here)
+			       : rewrite(frame, here, 1))
 		return XDP_DROP;
 	ethernet = (struct ethhdr *)frame_start(frame);
 	if ((const void *)(ethernet + 1) > frame_end(frame))
 		return XDP_DROP;
+	ethernet->h_proto =
+		bpf_htons(here->packet.is_v6 ? ETH_P_IPV6 : ETH_P_IP);
 	__builtin_memcpy(ethernet->h_dest, fib->dmac, ETH_ALEN);
 	__builtin_memcpy(ethernet->h_source, fib->smac, ETH_ALEN);
 	/*
@@ -203,7 +225,10 @@ int xdp_in(struct xdp_md *frame)
 		return XDP_PASS;
 	if (entry->offset != (__u32)offset)
 		entry->offset = offset;
-	touch_established(entry, here);
+	if (is_forwarded(here))
+		touch_forwarded(entry, here);
+	else
+		touch_established(entry, here);
 	count_packet(here);
 	return send(frame, here);
 }

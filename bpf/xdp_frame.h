@@ -70,6 +70,14 @@ static __always_inline int frame_summed(struct frame_context *frame)
 	return SUMMED_NONE;
 }
 
+/* What is in front afterwards is not an Ethernet header. */
+static __always_inline long
+frame_wrap(struct frame_context *frame, __u32 length, bool is_v6)
+{
+	(void)is_v6;
+	return bpf_xdp_adjust_head(frame, -(int)length);
+}
+
 static __always_inline bool
 frame_add_to_sum(struct frame_context *frame, __u32 sum)
 {

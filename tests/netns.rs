@@ -127,6 +127,8 @@ mod outside_coexistence;
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
 mod outside_devices;
+#[path = "netns/outside_direct.rs"]
+mod outside_direct;
 #[path = "netns/outside_ecmp.rs"]
 mod outside_ecmp;
 #[path = "netns/outside_flood.rs"]

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, Family};
 use crate::model::drain::Drains;
+use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
 use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
 use crate::state::entries::{MAX_VIEW_SLOTS, View};
@@ -71,6 +72,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);
         restrict(service, plan);
+        plan.forward = service.forward;
     }
     plans
 }
@@ -166,6 +168,7 @@ fn plan_port(
         affinity_seconds,
         may_be_bound,
         source_ranges,
+        forward: Forward::Translate,
         frontends,
         key,
     }

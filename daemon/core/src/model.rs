@@ -4,6 +4,7 @@ pub mod addr;
 pub mod calendar;
 pub mod cause;
 pub mod drain;
+pub mod forward;
 pub mod health_check;
 pub mod moment;
 pub mod node;

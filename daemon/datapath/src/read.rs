@@ -129,14 +129,13 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
     if !policy.in_use {
         return;
     }
-    let Policy { has_backends, affinity_seconds, may_be_bound, has_ranges, .. } = policy;
+    let Policy { has_backends, affinity_seconds, may_be_bound, has_ranges, forward, .. } = policy;
     match [ViewKind::Cluster, ViewKind::Local].map(|which| list(maps, id, which, policy.has_rings)) {
         [Ok((cluster, has_ring)), Ok((local, has_local_ring))] => {
             let has_rings = policy.has_rings && has_ring && has_local_ring;
             let tag = layout::parse_owner(policy.source, maps.owner(id));
-            let facts =
-                ServiceEntry { has_backends, affinity_seconds, may_be_bound, has_ranges, ..ServiceEntry::default() };
-            let entry = ServiceEntry { cluster, local, has_rings, tag, ..facts };
+            let lists = ServiceEntry { cluster, local, has_rings, tag, ..ServiceEntry::default() };
+            let entry = ServiceEntry { has_backends, affinity_seconds, may_be_bound, has_ranges, forward, ..lists };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }
         [Err(wrong), _] | [_, Err(wrong)] => add_broken_service(ServiceId(id), &wrong, content),

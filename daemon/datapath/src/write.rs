@@ -265,6 +265,7 @@ impl Writer {
             may_be_bound: entry.may_be_bound,
             has_rings: entry.has_rings,
             has_ranges: entry.has_ranges,
+            forward: entry.forward,
             source: entry.tag.map(|tag| tag.source),
         };
         let owner = layout::owner_word(entry.tag);

@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
@@ -53,6 +54,7 @@ struct ServiceTable {
     external_traffic_policy: TrafficPolicy,
     /// Whether clients outside the node may connect.
     outside: bool,
+    forward: Option<Spanned<Forward>>,
     frontends: Option<Spanned<Vec<Spanned<Frontend>>>>,
     backends: Option<Spanned<Vec<Spanned<BackendEntry>>>>,
     backends_from: Option<Spanned<BackendsFrom>>,
@@ -130,6 +132,7 @@ fn read_service(
     entry.ports = entry.read_ports(&mut service, at, problems);
     entry.check_ports(problems);
     let affinity_seconds = read_affinity(&service, &entry, problems);
+    let forward = read_forward(&service, &entry, problems);
     let health_check = match service.health_check.take() {
         Some(table) => {
             let at = table.span();
@@ -154,6 +157,7 @@ fn read_service(
         internal_policy: service.internal_traffic_policy,
         external_policy: service.external_traffic_policy,
         is_outside: service.outside,
+        forward,
         affinity_seconds,
         health_check,
         ..Service::new(name, Source::Files)
@@ -173,6 +177,32 @@ fn read_affinity(service: &ServiceTable, entry: &Entry<'_>, problems: &mut Probl
         }
         (Affinity::None, _) => None,
     }
+}
+
+/// Packets that are forwarded as they are keep the port, so backends must have that of the frontend; a tunnel may end at
+/// another nodelb, which translates it.
+fn read_forward(service: &ServiceTable, entry: &Entry<'_>, problems: &mut Problems) -> Forward {
+    let Some(forward) = &service.forward else { return Forward::default() };
+    let (at, forward) = (forward.span(), *forward.get_ref());
+    if forward != Forward::Translate && !service.outside && !entry.has_refused("outside") {
+        let message = format!("forward = \"{forward}\" is for clients outside the node; add outside = true");
+        entry.problem(&at, &message, problems);
+    }
+    if forward == Forward::Direct {
+        for (_, port) in &entry.ports {
+            let mut frontends = port.frontends.iter().map(|frontend| frontend.get_ref().0.port);
+            let Some(first) = frontends.next() else { continue };
+            let others = frontends.chain(port.backends.iter().map(|backend| backend.get_ref().backend.port));
+            if let Some(other) = others.filter(|other| *other != first).last() {
+                let message = format!(
+                    "forward = \"direct\" does not change ports, but there are {first} and {other}; use the same port at \
+                     frontends and backends, or another value of forward"
+                );
+                entry.problem(&at, &message, problems);
+            }
+        }
+    }
+    forward
 }
 
 impl Entry<'_> {

@@ -2,6 +2,7 @@
 
 use crate::compile::guard::Refusal;
 use crate::model::addr::L4Addr;
+use crate::model::forward::Forward;
 use crate::model::service::{FrontendKind, PortKey};
 use crate::model::source_range::SourceRange;
 use crate::state::entries::View;
@@ -26,6 +27,8 @@ pub struct PortPlan {
     pub may_be_bound: bool,
     /// See [`super::outside::source_ranges`]; `None` also if they apply to no frontend of the port.
     pub source_ranges: Option<Vec<SourceRange>>,
+    /// See [`crate::model::service::Service::forward`].
+    pub forward: Forward,
     pub frontends: Vec<FrontendPlan>,
 }
 

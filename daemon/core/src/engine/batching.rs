@@ -91,6 +91,7 @@ fn is_longer(actual: &ServiceEntry, wanted: &ServiceEntry) -> bool {
         && actual.has_backends == wanted.has_backends
         && actual.has_rings == wanted.has_rings
         && actual.has_ranges == wanted.has_ranges
+        && actual.forward == wanted.forward
         && grows(&actual.cluster, &wanted.cluster)
         && grows(&actual.local, &wanted.local)
 }

@@ -238,6 +238,7 @@ impl Engine {
             may_be_bound: plan.may_be_bound,
             has_rings: self.has_rings(id, plan),
             has_ranges: plan.source_ranges.is_some(),
+            forward: plan.forward,
             tag: Some(tag),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use super::Engine;
 use crate::compile::plan::PortPlan;
 use crate::datapath::MapError;
+use crate::model::forward::Forward;
 use crate::state::entries::{MapOp, ServiceId};
 
 impl Engine {
     /// Whether the lists of the service are to be followed by rings.
     pub(super) fn has_rings(&self, id: ServiceId, plan: &PortPlan) -> bool {
-        self.config.packets.is_consistent && plan.has_outside() && !self.ringless.contains(&id)
+        let is_consistent = self.config.packets.is_consistent || plan.forward != Forward::Translate;
+        is_consistent && plan.has_outside() && !self.ringless.contains(&id)
     }
 
     /// Gives up the rings of a service that the datapath has refused because they do not fit. The next round writes the

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
+use crate::model::forward::Forward;
 use crate::model::health_check::HealthCheck;
 
 /// The full name of a service. Always compared as a pair of strings, never joined into one string or used as a prefix.
@@ -210,6 +211,9 @@ pub struct Service {
     /// Whether clients outside the node may connect to the Static addresses. Only the packet path reads it.
     #[serde(default)]
     pub is_outside: bool,
+    /// How packets of clients outside the node reach backends on other machines.
+    #[serde(default)]
+    pub forward: Forward,
 }
 
 impl Service {
@@ -230,6 +234,7 @@ impl Service {
             health_check: None,
             health_check_error: None,
             is_outside: false,
+            forward: Forward::Translate,
         }
     }
 }

@@ -9,6 +9,7 @@ use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, L4Addr, Protocol};
+use crate::model::forward::Forward;
 use crate::model::source_range::SourceRange;
 use crate::model::uplink::UplinkEntry;
 use crate::state::owner::OwnerTag;
@@ -59,6 +60,8 @@ pub struct ServiceEntry {
     pub has_rings: bool,
     /// Whether some addresses admit only clients in the source ranges of the service.
     pub has_ranges: bool,
+    /// How packets of clients outside the node reach backends on other machines.
+    pub forward: Forward,
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
     pub tag: Option<OwnerTag>,

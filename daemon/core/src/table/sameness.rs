@@ -7,10 +7,11 @@ use crate::model::service::{Service, Slice};
 pub fn same_service(a: &Service, b: &Service) -> bool {
     let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
     let Service { source_ranges, is_outside, health_check_port: _, health_check, health_check_error: _, .. } = a;
+    let Service { forward, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
         && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
         && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
-        && (source_ranges, *is_outside) == (&b.source_ranges, b.is_outside)
+        && (source_ranges, *is_outside, *forward) == (&b.source_ranges, b.is_outside, b.forward)
         && origin.object == b.origin.object
 }
 

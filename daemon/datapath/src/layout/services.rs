@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::Source;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, ServiceId, Slot};
@@ -132,6 +133,7 @@ pub(crate) struct Policy {
     pub(crate) may_be_bound: bool,
     pub(crate) has_rings: bool,
     pub(crate) has_ranges: bool,
+    pub(crate) forward: Forward,
     /// The source that describes the owner.
     pub(crate) source: Option<Source>,
 }
@@ -142,6 +144,8 @@ pub(crate) fn policy_word(policy: Policy) -> u64 {
         | flag(policy.may_be_bound, types::service_flags::SERVICE_MAY_BE_BOUND.0)
         | flag(policy.has_rings, types::service_flags::SERVICE_HAS_RINGS.0)
         | flag(policy.has_ranges, types::service_flags::SERVICE_HAS_RANGES.0)
+        | flag(policy.forward == Forward::Direct, types::service_flags::SERVICE_DIRECT.0)
+        | flag(policy.forward == Forward::Tunnel, types::service_flags::SERVICE_TUNNEL.0)
         | flag(policy.source == Some(Source::Files), types::service_flags::SERVICE_FROM_FILES.0)
         | flag(policy.source == Some(Source::Kubernetes), types::service_flags::SERVICE_FROM_KUBERNETES.0);
     let service = bytes_of!(types::service {
@@ -170,6 +174,11 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
         may_be_bound: flags & types::service_flags::SERVICE_MAY_BE_BOUND.0 != 0,
         has_rings: flags & types::service_flags::SERVICE_HAS_RINGS.0 != 0,
         has_ranges: flags & types::service_flags::SERVICE_HAS_RANGES.0 != 0,
+        forward: match (is_from(types::service_flags::SERVICE_DIRECT), is_from(types::service_flags::SERVICE_TUNNEL)) {
+            (true, _) => Forward::Direct,
+            (false, true) => Forward::Tunnel,
+            (false, false) => Forward::Translate,
+        },
     }
 }
 

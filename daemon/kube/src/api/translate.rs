@@ -7,6 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{
@@ -88,6 +89,7 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
         health_check,
         health_check_error,
         is_outside: false,
+        forward: Forward::Translate,
     };
     (Some(service), notices)
 }

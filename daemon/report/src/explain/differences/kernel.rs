@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::filter::Filter;
 use nodelb_core::difference::{Between, Difference};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::model::uplink::UplinkEntry;
@@ -226,6 +227,9 @@ fn service_text(entry: &ServiceEntry) -> String {
     }
     if entry.has_rings {
         text.push_str(", with rings");
+    }
+    if entry.forward != Forward::Translate {
+        text.push_str(&format!(", forward {}", entry.forward));
     }
     text
 }

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Direct return, towards the backend: packets keep the client's address and
+ * that of the service, and go to the backend's link-layer address or into a
+ * tunnel. Answers do not pass this node, so there is one entry, and it is only
+ * needed when the service's backends change: without it, every node chooses
+ * the same backend by the ring.
+ */
+#ifndef NODELB_FORWARD_H
+#define NODELB_FORWARD_H
+
+#include "counts.h"
+#include "routes.h"
+
+#define TUNNEL_TTL 64
+
+/*
+ * Seconds for which a SYN does not begin a new connection in the place of one
+ * whose backend the service has lost: anyone can send it. A client does not use
+ * its port again in this time (TIME_WAIT).
+ */
+#define TIME_WAIT_SECONDS 60
+
+static __always_inline bool is_forwarded(const struct scratch *here)
+{
+	return here->entry.flags & CONNECTION_FORWARDED;
+}
+
+/* Bytes that the tunnel adds to a packet. */
+static __always_inline __u32 tunnel_length(const struct scratch *here)
+{
+	if (!(here->entry.flags & CONNECTION_TUNNELLED))
+		return 0;
+	return here->packet.is_v6 ? sizeof(struct ipv6hdr)
+				  : sizeof(struct iphdr);
+}
+
+/* The route to the backend, for the packet as it will be. */
+static __always_inline long
+route_forwarded(struct frame_context *frame, struct scratch *here, bool at_once)
+{
+	__u32 size = here->packet.size;
+	long result;
+
+	here->packet.size += tunnel_length(here);
+	result = at_once ? ask_past_stack(frame, here, 0)
+			 : route_past_stack(frame, here);
+	here->packet.size = size;
+	/* What the sender is told. */
+	here->fib.mtu_result -= tunnel_length(here);
+	return result;
+}
+
+/*
+ * Whether the route's next hop is the backend itself: any other machine would
+ * send the packet back to this node.
+ */
+static __always_inline bool is_at_neighbour(const struct scratch *here)
+{
+	const struct bpf_fib_lookup *fib = &here->fib;
+
+	if (here->packet.is_v6)
+		return fib->family == AF_INET6 &&
+		       same_addr(fib->ipv6_dst, here->entry.target);
+	return fib->family == AF_INET &&
+	       fib->ipv4_dst == here->entry.target[3];
+}
+
+/*
+ * Writes the tunnel's header in front of the packet. It has the traffic class
+ * of the packet, with the bits of ECN (RFC 6040), and is never split.
+ */
+static __always_inline int
+write_tunnel_v4(struct frame_context *frame, const struct scratch *here)
+{
+	__u32 at = l2_length(&here->packet), index;
+	const struct connection *entry = &here->entry;
+	struct iphdr outer = {
+		.version = 4,
+		.ihl = sizeof(outer) / 4,
+		.tot_len = bpf_htons(here->packet.end - at + sizeof(outer)),
+		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
+		.ttl = TUNNEL_TTL,
+		.protocol = IPPROTO_IPIP,
+		.saddr = entry->source[3],
+		.daddr = entry->target[3],
+	};
+	const word32 *words = (const word32 *)&outer;
+	__u64 sum = 0;
+
+	if (frame_load(frame, at + offsetof(struct iphdr, tos), &outer.tos,
+		       sizeof(outer.tos)))
+		return -1;
+	for (index = 0; index < sizeof(outer) / sizeof(*words); index++)
+		sum += words[index];
+	outer.check = ~fold(fold(sum) + fold(sum >> 32));
+	if (frame_wrap(frame, sizeof(outer), false))
+		return -1;
+	return frame_store(frame, at, &outer, sizeof(outer));
+}
+
+static __always_inline int
+write_tunnel_v6(struct frame_context *frame, const struct scratch *here)
+{
+	__u32 at = l2_length(&here->packet), first;
+	const struct connection *entry = &here->entry;
+	struct ipv6hdr outer = {};
+
+	/* The version, the traffic class, and the label of the flow. */
+	if (frame_load(frame, at, &first, sizeof(first)))
+		return -1;
+	__builtin_memcpy(&outer, &first, sizeof(first));
+	outer.payload_len = bpf_htons(here->packet.end - at);
+	outer.nexthdr = IPPROTO_IPV6;
+	outer.hop_limit = TUNNEL_TTL;
+	copy_addr(outer.saddr.in6_u.u6_addr32, entry->source);
+	copy_addr(outer.daddr.in6_u.u6_addr32, entry->target);
+	if (frame_wrap(frame, sizeof(outer), true))
+		return -1;
+	return frame_store(frame, at, &outer, sizeof(outer));
+}
+
+/*
+ * Writes what this node changes in the packet: it is one hop, and the tunnel
+ * begins here. 0: done; otherwise the packet must be dropped.
+ */
+static __always_inline int
+write_forwarded(struct frame_context *frame, struct scratch *here)
+{
+	const struct addresses *same =
+		(const struct addresses *)here->packet.key.source;
+
+	if (here->packet.is_v6)
+		frame_add_to_sum(frame, ONE_HOP_V6);
+	if (write_addresses(frame, same, same, 1))
+		return -1;
+	if (!(here->entry.flags & CONNECTION_TUNNELLED))
+		return 0;
+	return here->packet.is_v6 ? write_tunnel_v6(frame, here)
+				  : write_tunnel_v4(frame, here);
+}
+
+/* Makes the program of XDP look for such connections. */
+static __always_inline void show_direct_return(void)
+{
+	__u32 first = 0;
+	struct packet_settings *now =
+		bpf_map_lookup_elem(&packet_settings, &first);
+
+	if (now && !now->has_direct_return)
+		now->has_direct_return = 1;
+}
+
+/* Notes that the entry has forwarded the packet. Anyone can send a SYN. */
+static __always_inline void
+touch_forwarded(struct connection *entry, struct scratch *here)
+{
+	__u32 now = seconds_of_tick(here);
+
+	if (entry->last_used != now && !is_plain_syn(&here->packet))
+		entry->last_used = now;
+	__sync_fetch_and_add(&entry->bytes,
+			     here->packet.end - l2_length(&here->packet));
+}
+
+#endif

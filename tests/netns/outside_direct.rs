@@ -1,0 +1,220 @@
+//! Services whose backends answer clients outside directly: packets reach them unchanged, by their link-layer address or in
+//! a tunnel, through either of two nodes of entry.
+//!
+//! ```text
+//!  bridge lan (the sandbox)
+//!    ├── entry-1 203.0.113.11, entry-2 203.0.113.12: nodes with a daemon
+//!    ├── end-1 203.0.113.13, end-2 203.0.113.14: with backends, and a daemon if packets come in tunnels
+//!    └── client 203.0.113.50, which reaches the services through entry-1
+//! ```
+
+use std::collections::BTreeSet;
+
+use crate::fleet_hosts::join;
+use crate::host::{Daemon, Host, eventually, is_served_by, say};
+use crate::lab::Place;
+use crate::network::ip;
+use crate::outside::{TRANSPORTS, wait_for_programs};
+use crate::sandbox::{self, Sandbox};
+use crate::talk::{Server, TIMEOUT, Talk, ask};
+
+const CLIENT: [&str; 2] = ["203.0.113.50", "2001:db8:1::50"];
+/// The service, at port 80.
+const SERVICE: [&str; 2] = ["198.51.100.10", "2001:db8:f::10"];
+const PORT: u16 = 8_080;
+
+/// A machine of the network, with its files.
+struct Node {
+    place: Place,
+    host: Host,
+    addresses: [String; 2],
+    daemon: Option<Daemon>,
+}
+
+impl Node {
+    fn new(sandbox: &Sandbox, name: &'static str, number: u8) -> Self {
+        let addresses = [format!("203.0.113.{number}"), format!("2001:db8:1::{number}")];
+        let place = machine(name, &addresses);
+        place.set("net/ipv4/conf/all/rp_filter", "0");
+        place.set("net/ipv4/conf/eth0/rp_filter", "0");
+        let host = Host::another(sandbox, name);
+        Self { place, host, addresses, daemon: None }
+    }
+
+    fn start(&mut self, xdp: &str) {
+        self.host.configure(&format!("[packets]\nmode = \"on\"\nxdp = {xdp:?}\n"));
+        let Self { place, host, .. } = &*self;
+        self.daemon = Some(place.run(|| {
+            let daemon = host.start();
+            wait_for_programs("eth0");
+            daemon
+        }));
+    }
+
+    /// Starts a server at the address of this machine and at those of the service.
+    fn serve(&self, name: &str, has_service: bool) -> Server {
+        let mut addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
+        if has_service {
+            self.place.ip(&format!("address add {}/32 dev lo", SERVICE[0]));
+            self.place.ip(&format!("address add {}/128 dev lo nodad", SERVICE[1]));
+            addresses.extend(SERVICE);
+        }
+        self.place.run(|| Server::start(name, &addresses, PORT))
+    }
+}
+
+/// A machine on the bridge, with addresses of both families.
+fn machine(name: &'static str, addresses: &[String; 2]) -> Place {
+    let place = join(name, &addresses[0]);
+    place.ip(&format!("address add {}/64 dev eth0 nodad", addresses[1]));
+    place
+}
+
+struct Net {
+    entries: [Node; 2],
+    ends: [Node; 2],
+    client: Place,
+}
+
+impl Net {
+    fn new(sandbox: &Sandbox) -> Self {
+        let _ = Host::without_the_test(sandbox);
+        ip(&["link", "add", "lan", "type", "bridge"]);
+        ip(&["address", "add", "203.0.113.1/24", "dev", "lan"]);
+        ip(&["link", "set", "lan", "up"]);
+        let client = machine("client", &CLIENT.map(str::to_owned));
+        let entries = [Node::new(sandbox, "entry-1", 11), Node::new(sandbox, "entry-2", 12)];
+        let ends = [Node::new(sandbox, "end-1", 13), Node::new(sandbox, "end-2", 14)];
+        let net = Self { entries, ends, client };
+        net.enter_by(0);
+        net
+    }
+
+    /// Lets the client reach the services through this node.
+    fn enter_by(&self, entry: usize) {
+        let [v4, v6] = &self.entries[entry].addresses;
+        self.client.ip(&format!("route replace 198.51.100.0/24 via {v4}"));
+        self.client.ip(&format!("-6 route replace 2001:db8:f::/48 via {v6}"));
+    }
+
+    /// The file of the service with the backends at these machines.
+    fn file(&self, forward: &str, ends: &[usize]) -> String {
+        let port = if forward == "direct" { PORT } else { 80 };
+        let frontends = SERVICE.iter().flat_map(|address| {
+            let address = if address.contains(':') { format!("[{address}]") } else { (*address).to_owned() };
+            ["TCP", "UDP"].map(|protocol| format!("\"{address}:{port}/{protocol}\""))
+        });
+        let backends = ends.iter().flat_map(|end| {
+            let [v4, v6] = &self.ends[*end].addresses;
+            [format!("\"{v4}:{PORT}\""), format!("\"[{v6}]:{PORT}\"")]
+        });
+        format!(
+            "[[service]]\nname = \"lab/web\"\noutside = true\nforward = {forward:?}\nfrontends = [{}]\nbackends = [{}]\n",
+            frontends.collect::<Vec<_>>().join(", "),
+            backends.collect::<Vec<_>>().join(", "),
+        )
+    }
+
+    fn addresses(forward: &str) -> [String; 2] {
+        let port = if forward == "direct" { PORT } else { 80 };
+        [format!("{}:{port}", SERVICE[0]), format!("[{}]:{port}", SERVICE[1])]
+    }
+
+    /// Describes the service to the nodes of entry, and to the others if `with_ends`.
+    fn describe(&self, forward: &str, ends: &[usize], with_ends: bool) {
+        let text = self.file(forward, ends);
+        let others = if with_ends { &self.ends[..] } else { &[] };
+        for node in self.entries.iter().chain(others) {
+            node.host.serve("web.toml", &text);
+        }
+        for node in self.entries.iter().filter(|node| node.daemon.is_some()) {
+            let backends: Vec<String> =
+                ends.iter().map(|end| format!("{}:{PORT}/TCP", self.ends[*end].addresses[0])).collect();
+            let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+            let address = format!("{}/TCP", Self::addresses(forward)[0]);
+            eventually("the service has these backends", || node.place.run(|| is_served_by(&address, &backends)));
+        }
+    }
+}
+
+/// Starts everything, and runs the test with both kinds of direct return.
+fn with_both(test: &str, xdp: &str, body: impl Fn(&mut Net, &str)) {
+    sandbox::run(test, |sandbox| {
+        let mut net = Net::new(sandbox);
+        for forward in ["tunnel", "direct"] {
+            say(&format!("forward = {forward:?}, xdp = {xdp:?}"));
+            let is_tunnel = forward == "tunnel";
+            let _servers = [net.ends[0].serve("1", !is_tunnel), net.ends[1].serve("2", !is_tunnel)];
+            net.describe(forward, &[0, 1], is_tunnel);
+            let count = if is_tunnel { 2 } else { 0 };
+            net.entries.iter_mut().for_each(|node| node.start(xdp));
+            net.ends.iter_mut().take(count).for_each(|node| node.start("off"));
+            body(&mut net, forward);
+            for node in net.entries.iter_mut().chain(&mut net.ends) {
+                if let Some(daemon) = node.daemon.take() {
+                    daemon.stop();
+                    node.place.run(|| node.host.cleanup());
+                }
+            }
+            net.enter_by(0);
+        }
+    });
+}
+
+/// Each of many connections reaches a backend, which sees the client; all backends get some.
+fn assert_direct(net: &mut Net, forward: &str) {
+    for (address, client) in Net::addresses(forward).iter().zip(CLIENT) {
+        for transport in TRANSPORTS {
+            let answers = (0..40).map(|number| {
+                let answer = net.client.run(|| ask(address, transport, TIMEOUT));
+                answer.unwrap_or_else(|error| panic!("{address} {transport:?} {number}: {error}"))
+            });
+            let mut names = BTreeSet::new();
+            for answer in answers {
+                assert_eq!(answer.seen.to_string(), client, "{address} {transport:?}");
+                names.insert(answer.name);
+            }
+            assert_eq!(names.len(), 2, "{address} {transport:?}: {names:?}");
+        }
+    }
+}
+
+#[test]
+fn backends_see_and_answer_the_client() {
+    with_both("outside_direct::backends_see_and_answer_the_client", "off", assert_direct);
+}
+
+#[test]
+fn backends_see_and_answer_the_client_with_xdp() {
+    with_both("outside_direct::backends_see_and_answer_the_client_with_xdp", "generic", assert_direct);
+}
+
+#[test]
+fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
+    with_both("outside_direct::connections_outlive_their_node_of_entry_and_changes_of_the_service", "off", |net, forward| {
+        let mut talks = Vec::new();
+        for address in &Net::addresses(forward) {
+            for transport in TRANSPORTS {
+                for _ in 0..20 {
+                    let mut talk = net.client.run(|| Talk::open(address, transport, TIMEOUT)).unwrap();
+                    let name = talk.ask().unwrap().name;
+                    talks.push((talk, name, transport));
+                }
+            }
+        }
+        let mut check = |what: &str| {
+            for (talk, name, transport) in &mut talks {
+                let answer = talk.ask().unwrap_or_else(|error| panic!("{what}: {transport:?}: {error}"));
+                assert_eq!(&answer.name, name, "{what}: {transport:?}");
+            }
+        };
+        check("at first");
+        net.enter_by(1);
+        check("through the other node");
+        net.entries[0].daemon.take().unwrap().kill();
+        net.enter_by(0);
+        check("through a node without its daemon");
+        net.entries[0].start("off");
+        check("after its restart");
+    });
+}
