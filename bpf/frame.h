@@ -108,11 +108,12 @@ static __always_inline bool frame_is_for_host(const struct frame_context *frame)
 }
 
 /*
- * The field that is read from the kernel's struct. libbpf finds its offset by
- * name when it loads the program.
+ * The fields that are read from the kernel's struct. libbpf finds their offsets
+ * by name when it loads the program.
  */
 struct sk_buff {
 	__u8 ip_summed: 2;
+	unsigned long _nfct;
 } __attribute__((preserve_access_index));
 
 /* Since Linux 6.2. */

@@ -204,16 +204,20 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 
 /*
  * For a packet that leaves and belongs to no connection: if it may begin one,
- * and a connection has its port, it gets another port. Returns an outcome.
+ * and a connection or a service has its port, it gets another port. Returns an
+ * outcome.
  */
 static __always_inline int
 begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 {
+	const struct packet_key *key = &packet->key;
 	bool is_syn = is_plain_syn(packet);
 
-	if (!is_source_port(bpf_ntohs(packet->key.source_port_be)) ||
-	    !(is_syn || packet->key.protocol == IPPROTO_UDP) ||
-	    packet->part == PART_LATER)
+	if (!(is_syn || key->protocol == IPPROTO_UDP) ||
+	    packet->part == PART_LATER ||
+	    !(passes_bloom(bpf_ntohs(key->source_port_be)) ||
+	      is_in_bloom(key->source, key->source_port_be, key->protocol,
+			  PACKET_ARRIVING)))
 		return OUTCOME_LEAVE;
 	if (is_syn)
 		give_port_up();

@@ -5,7 +5,9 @@
  * without knowing which ports nodelb has taken. One of the two needs another
  * port, because the backend's packets show only one. If the connection has not
  * ended, the newcomer gets it: its packets are translated when they leave, and
- * the answers when they arrive. No other packet of the stack is changed.
+ * the answers when they arrive. The same for clients that are masqueraded with
+ * the address and port of a service on this node, which would get the answers.
+ * No other packet of the stack is changed.
  */
 #ifndef NODELB_STACK_PORTS_H
 #define NODELB_STACK_PORTS_H
@@ -78,10 +80,74 @@ is_port_of_other(struct __sk_buff *skb, struct scratch *here)
 			 !bpf_map_lookup_elem(&uplinks, &from));
 }
 
+/* From the kernel's nf_conntrack_common.h: bits of sk_buff._nfct. */
+#define TRACKED_INFO 7
+#define TRACKED_REPLY 3
+
 /*
- * Begins a connection of this node with the packet in the scratch memory, if
- * another connection has its port. Returns an outcome. Without a free port, the
- * packet is dropped: its answer would go to the other connection.
+ * Whether the packet, which has been masqueraded or is an answer to a client
+ * whose destination another proxy has replaced, is the former: connection
+ * tracking sees it in the direction in which its connection has begun. Where
+ * the kernel does not show that, before 6.2, every packet is one unless the
+ * daemon has seen another proxy.
+ */
+static __always_inline bool
+is_tracked_request(struct __sk_buff *skb,
+		   const volatile struct packet_settings *now)
+{
+	const struct sk_buff *packet;
+	unsigned long tracked;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return now->unknown != UNKNOWN_AUTO_WITH_PROXY;
+	packet = bpf_cast_to_kern_ctx(skb);
+	if (!bpf_core_field_exists(packet->_nfct))
+		return false;
+	tracked = BPF_CORE_READ(packet, _nfct);
+	return tracked & ~(unsigned long)TRACKED_INFO &&
+	       (tracked & TRACKED_INFO) < TRACKED_REPLY;
+}
+
+/*
+ * Whether the source of the packet is not what its sender has written: it has
+ * passed this node, or comes from a socket with another port. A packet from a
+ * device with the programs was redirected by them.
+ */
+static __always_inline bool has_other_source(struct __sk_buff *skb,
+					     const struct packet_key *key)
+{
+	__u32 from = skb->ingress_ifindex;
+	struct bpf_sock *socket = skb->sk;
+
+	if (from)
+		return !bpf_map_lookup_elem(&uplinks, &from);
+	if (socket)
+		socket = bpf_sk_fullsock(socket);
+	return socket && socket->src_port != bpf_ntohs(key->source_port_be);
+}
+
+/* Whether the answers to a masqueraded packet would go to a service. */
+static __always_inline bool
+is_port_of_service(struct __sk_buff *skb, struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+	const struct packet_key *key = &here->packet.key;
+	struct frontend frontend = {};
+
+	if (!now || now->is_draining || !has_other_source(skb, key))
+		return false;
+	copy_addr(here->to.addr, key->source);
+	here->to.port_be = key->source_port_be;
+	here->to.protocol = key->protocol;
+	here->to.pad = 0;
+	return find_outside(&here->to, &frontend) &&
+	       is_tracked_request(skb, now);
+}
+
+/*
+ * Begins a connection of this node with the packet in the scratch memory, if a
+ * service or another connection has its port. Returns an outcome. Without a
+ * free port, the packet is dropped: its answer would go to the other one.
  */
 VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 {
@@ -89,7 +155,10 @@ VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 	const struct packet_key *key;
 	struct connection *entry;
 
-	if (!here || !is_port_of_other(skb, here))
+	if (!here)
+		return OUTCOME_LEAVE;
+	here->other_backend.backend_id = 0;
+	if (!is_port_of_other(skb, here) && !is_port_of_service(skb, here))
 		return OUTCOME_LEAVE;
 	key = &here->packet.key;
 	entry = &here->entry;

@@ -58,8 +58,9 @@ mod world;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-use crate::property::{interference, trace};
-use crate::sequence::sequence;
+use crate::honest::{Act, COUNT};
+use crate::property::{interference, trace, unanswered};
+use crate::sequence::{Step, sequence};
 
 /// A setting of the run.
 fn number(name: &str, default: u64) -> u64 {
@@ -90,4 +91,17 @@ fn strangers_change_nothing_that_honest_parties_observe() {
         }
         Err(other) => panic!("{other}"),
     }
+}
+
+/// Services take nothing from each other, nor from clients of no service: not from those that are masqueraded either.
+#[test]
+fn honest_parties_that_are_alone_get_their_answers() {
+    let questions = proptest::collection::vec(0..COUNT, 1..40);
+    let result = runner(200, number("SEQUENCE_SEED", 1)).run(&questions, |users| {
+        let steps: Vec<Step> = users.into_iter().flat_map(|user| [Step::Do(user, Act::Ask), Step::Wait(500)]).collect();
+        let unanswered = unanswered(&steps, None);
+        prop_assert!(unanswered.is_empty(), "{}", unanswered);
+        Ok(())
+    });
+    assert!(result.is_ok(), "{result:?}");
 }

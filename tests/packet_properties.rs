@@ -244,7 +244,7 @@ proptest! {
             let outcome = node.handle(&packet);
             check(&node, &before, &packet, &outcome)?;
         }
-        let packet = Packet { bytes, ifindex: 3, came_by: 0, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false };
+        let packet = Packet { bytes, ifindex: 3, came_by: 0, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false, is_tracked_request: false };
         let before = node.tables.clone();
         let outcome = node.handle(&packet);
         check(&node, &before, &packet, &outcome)?;

@@ -1,6 +1,7 @@
 //! The packet path together with firewalls, a network plugin that masquerades by iptables, programs of others
 //! at the same device, a tunnel between the nodes, and several uplinks.
 
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,14 +9,14 @@ use nix::sys::signal::Signal;
 use nodelb_prober::Transport;
 
 use crate::host::{Daemon, Host, eventually, get};
-use crate::lab::{CLIENT, Lab, NODE_A, POD_A1};
+use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_A2};
 use crate::lab_services::{PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start, wait_for_programs};
 use crate::outside_more::{addresses, run};
 use crate::outside_network::{assert_all_answer, nft, talks};
 use crate::sandbox::command;
-use crate::talk::{SHORT, TIMEOUT, Talk, ask};
+use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 /// Service 1 has a backend on node A, service 2 one on node B.
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
@@ -81,6 +82,80 @@ fn a_plugin_that_masquerades_by_iptables_changes_no_answer() {
             command(program, &["-w", "-F"]);
         }
         assert_all_answer(&mut talks, "after iptables -F");
+    });
+}
+
+/// A plugin masquerades with any port, and some are NodePorts. Connection tracking shows whose answers arrive there, and the
+/// programs do not see it.
+#[test]
+fn a_pod_that_is_masqueraded_with_the_port_of_a_service_gets_its_answers() {
+    in_lab("a_pod_that_is_masqueraded_with_the_port_of_a_service_gets_its_answers", |host, lab, services| {
+        const PORT: u16 = 9_000;
+        let port = services[0].node_ports()[0].rsplit_once(':').unwrap().1.to_owned();
+        for (family, pod) in [("ip", POD_A2[0]), ("ip6", POD_A2[1])] {
+            nft(&format!(
+                "table {family} plugin {{
+                    chain postrouting {{
+                        type nat hook postrouting priority 100; policy accept;
+                        {family} saddr {pod} meta l4proto {{ tcp, udp }} masquerade to :{port}
+                    }}
+                }}"
+            ));
+        }
+        let _far = lab.client.run(|| Server::start("far", &CLIENT, PORT));
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        for (client, node) in CLIENT.into_iter().zip(NODE_A) {
+            let to = SocketAddr::new(client.parse().unwrap(), PORT).to_string();
+            for transport in TRANSPORTS {
+                let mut talk = lab.pod_a2.run(|| Talk::open(&to, transport, TIMEOUT)).unwrap();
+                for number in 0..5 {
+                    let answer = talk.ask().unwrap_or_else(|error| panic!("{to} {transport:?} {number}: {error}"));
+                    assert_eq!(
+                        (&*answer.name, answer.seen.to_string()),
+                        ("far", node.to_owned()),
+                        "{to} {transport:?}"
+                    );
+                }
+            }
+        }
+        assert_served(lab, &services[0], true);
+    });
+}
+
+/// Its answers leave from the NodePort, as the requests of a pod that is masqueraded with this port.
+#[test]
+fn a_flow_that_another_proxy_has_begun_keeps_its_port() {
+    in_lab("a_flow_that_another_proxy_has_begun_keeps_its_port", |host, lab, services| {
+        const PORT: u16 = 9_100;
+        let to = services[1].node_ports();
+        let port = to[0].rsplit_once(':').unwrap().1.to_owned();
+        let mut flows = Vec::new();
+        for ((family, pod), to) in [("ip", POD_A1[0]), ("ip6", POD_A1[1])].into_iter().zip(to) {
+            let backend = SocketAddr::new(pod.parse().unwrap(), PORT);
+            nft(&format!(
+                "table {family} proxy {{
+                    chain prerouting {{
+                        type nat hook prerouting priority -100; policy accept;
+                        iifname uplink udp dport {port} dnat to {backend}
+                    }}
+                }}"
+            ));
+            let backend = lab.pod_a1.run(|| UdpSocket::bind(backend)).unwrap();
+            let any = SocketAddr::new(if family == "ip" { "0.0.0.0" } else { "::" }.parse().unwrap(), 0);
+            let client = lab.client.run(|| UdpSocket::bind(any)).unwrap();
+            client.set_read_timeout(Some(TIMEOUT)).unwrap();
+            client.connect(&*to).unwrap();
+            client.send(b"request").unwrap();
+            let (_, from) = backend.recv_from(&mut [0; 16]).unwrap();
+            flows.push((client, backend, from));
+        }
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        for (client, backend, from) in &flows {
+            for _ in 0..3 {
+                backend.send_to(b"answer", from).unwrap();
+                assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6, "{from}");
+            }
+        }
     });
 }
 

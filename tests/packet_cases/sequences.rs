@@ -31,6 +31,11 @@ struct Compared<'k> {
 }
 
 impl Programs for Compared<'_> {
+    /// The kernel runs them with packets that it has not tracked.
+    fn sees_tracking(&self) -> bool {
+        false
+    }
+
     fn rule(&mut self, world: &World, packet: &Packet) -> Ruled {
         let found = compare(self.kernel, world, packet);
         let (difference, outcome) = found.expect("the kernel runs the program on each packet of a sequence");

@@ -76,5 +76,6 @@ pub(crate) fn packet(world: &World, step: &str) -> Packet {
         is_for_host: !described.is_for_others,
         has_vlan_tag: described.has_vlan_tag,
         is_gso: described.is_gso,
+        is_tracked_request: false,
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct User {
     pub(crate) is_tcp: bool,
     /// A process of the node, which uses no service, but asks a backend directly from a port that the programs may take.
     pub(crate) is_of_node: bool,
+    /// As `is_of_node`, for a pod that is masqueraded with this address of the node.
+    pub(crate) is_masqueraded: bool,
     /// The backend, or one of them.
     pub(crate) backend: &'static str,
     /// The backend that replaces it when the service is changed.
@@ -44,16 +46,19 @@ pub(crate) struct User {
 
 const fn tcp(client: &'static str, service: &'static str, numbers: (u32, u32), backends: [&'static str; 2]) -> User {
     let [backend, spare] = backends;
-    User { client, service, is_tcp: true, is_of_node: false, backend, spare, numbers }
+    User { client, service, is_tcp: true, is_of_node: false, is_masqueraded: false, backend, spare, numbers }
 }
 
 const fn udp(client: &'static str, service: &'static str, numbers: (u32, u32), backends: [&'static str; 2]) -> User {
-    let [backend, spare] = backends;
-    User { client, service, is_tcp: false, is_of_node: false, backend, spare, numbers }
+    User { is_tcp: false, ..tcp(client, service, numbers, backends) }
 }
 
 const fn of_node(client: &'static str, backend: &'static str) -> User {
     User { is_of_node: true, ..udp(client, backend, (0, 0), [backend; 2]) }
+}
+
+const fn masqueraded(client: &'static str, backend: &'static str) -> User {
+    User { is_masqueraded: true, ..of_node(client, backend) }
 }
 
 const LOCAL: [&str; 2] = ["10.0.1.5:8080", "10.0.1.9:8080"];
@@ -65,7 +70,7 @@ const REMOTE_UDP: [&str; 2] = ["10.0.2.5:5353", "10.0.2.9:5353"];
 const REMOTE_V6_UDP: [&str; 2] = ["[2001:db8:1002::5]:5353", "[2001:db8:1002::9]:5353"];
 
 /// The honest clients.
-pub(crate) const USERS: [User; 18] = [
+pub(crate) const USERS: [User; 19] = [
     tcp("198.51.100.7:40000", "203.0.113.1:80", (1, 11), LOCAL),
     tcp("198.51.100.7:40001", "203.0.113.2:80", (5, 15), REMOTE),
     tcp("198.51.100.8:40000", "192.0.2.1:30080", (5, 15), REMOTE),
@@ -91,10 +96,12 @@ pub(crate) const USERS: [User; 18] = [
     tcp("198.51.100.7:40000", "203.0.113.11:80", (1, 11), LOCAL),
     of_node("198.18.0.1:10003", "10.0.2.5:5353"),
     of_node("[2001:db8:18::1]:10003", "[2001:db8:1002::5]:5353"),
+    // With a NodePort.
+    masqueraded("192.0.2.1:30053", "10.0.2.9:5353"),
 ];
 
 /// The number of users.
-pub(crate) const COUNT: u8 = 18;
+pub(crate) const COUNT: u8 = 19;
 
 /// The user of the service with session affinity.
 pub(crate) const WITH_AFFINITY: u8 = 5;
@@ -169,6 +176,10 @@ impl Client {
 
     pub(crate) fn is_of_node(&self) -> bool {
         User::of(self.label.user).is_of_node
+    }
+
+    pub(crate) fn is_masqueraded(&self) -> bool {
+        User::of(self.label.user).is_masqueraded
     }
 
     pub(crate) fn new(number: u8) -> Self {

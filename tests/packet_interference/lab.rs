@@ -30,6 +30,8 @@ pub(crate) trait Programs {
     fn rule(&mut self, world: &World, packet: &Packet) -> Ruled;
     /// Deletes the connections that are due.
     fn sweep(&mut self, world: &World);
+    /// Whether they see what connection tracking knows of a packet.
+    fn sees_tracking(&self) -> bool;
     /// The content of the world has changed.
     fn change(&mut self, world: &World);
     /// This number of milliseconds has passed.
@@ -54,6 +56,14 @@ const MOST_ROUNDS: usize = 200;
 
 /// Bytes of a packet that an ICMP error about it contains.
 const QUOTED: usize = 548;
+
+/// Whether a user that is masqueraded has sent the packet.
+fn is_of_masqueraded(frame: &[u8]) -> bool {
+    let Read::Packet(headers) = parse(frame, 14, false) else { return false };
+    let Parsed::Transport(_, ports) = headers.content else { return false };
+    let from = Endpoint::new(headers.source, ports.source);
+    USERS.iter().any(|user| user.is_masqueraded && endpoint(user.client) == from)
+}
 
 pub(crate) struct Lab<'a> {
     pub(crate) programs: &'a mut dyn Programs,
@@ -183,15 +193,17 @@ impl<'a> Lab<'a> {
     /// What the programs at the device do with the frame.
     fn rule(&mut self, device: &str, side: Side, frame: Vec<u8>) -> Ruled {
         let own = &self.world.devices[device];
+        let is_masqueraded = side == Side::Leaving && is_of_masqueraded(&frame);
         let packet = Packet {
             bytes: frame,
             ifindex: own.ifindex,
-            came_by: 0,
+            came_by: if is_masqueraded { self.world.devices["veth1"].ifindex } else { 0 },
             hook: own.hook(side),
             l2_length: own.l2_length,
             is_for_host: true,
             has_vlan_tag: false,
             is_gso: false,
+            is_tracked_request: is_masqueraded,
         };
         let ruled = self.programs.rule(&self.world, &packet);
         if let Some(trace) = &mut self.trace {

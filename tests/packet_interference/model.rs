@@ -43,6 +43,10 @@ impl Programs for Model {
         sweep(&mut self.tables, world.node().now(), &TIMEOUTS);
     }
 
+    fn sees_tracking(&self) -> bool {
+        true
+    }
+
     fn change(&mut self, _: &World) {}
 
     fn pass(&mut self, _: u64) {}

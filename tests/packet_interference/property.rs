@@ -1,11 +1,16 @@
 //! What every sequence must fulfil.
 
+use std::panic::catch_unwind;
+
 use nodelb_model::rule::Rule;
 
+use crate::honest::{Act, COUNT, User};
 use crate::lab;
 use crate::model::Model;
 use crate::observed::compare;
 use crate::sequence::{Step, play};
+use crate::socket::Event;
+use crate::tag::Kind;
 
 /// What differs for the honest parties when the strangers take part; empty if nothing does.
 pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
@@ -15,6 +20,25 @@ pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
         play(&mut model, world.clone(), steps, (has_strangers, None))
     };
     compare(&run(false), &run(true))
+}
+
+/// The clients that ask and get no answer, without strangers; empty if there are none. If a backend gets the answer of
+/// another one, the two may answer each other for ever.
+pub(crate) fn unanswered(steps: &[Step], removed: Option<Rule>) -> String {
+    let world = lab::world();
+    let played = catch_unwind(|| play(&mut Model::without(&world, removed), world.clone(), steps, (false, None)));
+    let Ok(observed) = played else { return "packets go round for ever".to_owned() };
+    let asked = steps.iter().filter_map(|step| match step {
+        Step::Do(user, Act::Ask) => Some(*user % COUNT),
+        _ => None,
+    });
+    let is_answered = |user: &u8| {
+        let events = observed.clients[usize::from(*user)].iter();
+        events.map(|(_, event)| event).any(|event| matches!(event, Event::Got(_, Kind::Answer, _)))
+    };
+    let without = asked.filter(|user| !is_answered(user)).map(User::of);
+    let has_backends = |user: &User| user.is_of_node || user.numbers.1 != 0;
+    without.filter(has_backends).map(|user| format!("{} gets no answer\n", user.client)).collect()
 }
 
 /// What each packet of the sequence becomes, as text.

@@ -112,7 +112,12 @@ pub(crate) fn play(
 impl Player<'_> {
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Do(user, act) => self.honest[usize::from(user % COUNT)].order(*act),
+            Step::Do(user, act) => {
+                let client = &mut self.honest[usize::from(user % COUNT)];
+                if self.lab.programs.sees_tracking() || !client.is_masqueraded() {
+                    client.order(*act);
+                }
+            }
             Step::Replace(user) => self.replace(*user),
             Step::Wait(millis) => return self.wait(u64::from(*millis) * MILLI),
             Step::Stranger(forged) => {

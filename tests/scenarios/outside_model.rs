@@ -398,6 +398,7 @@ impl OutsideModel {
             is_for_host: true,
             has_vlan_tag: false,
             is_gso: false,
+            is_tracked_request: false,
         };
         let outcome = translate(self.world.node(), &self.tables, &mut || 0, &packet);
         self.tables = outcome.tables;

@@ -85,7 +85,8 @@ impl Work<'_> {
         for name in &names {
             self.remove_link(pins, name)?;
         }
-        let (answers, destinations): (Vec<_>, Vec<_>) = attach::all_hooks().rev().partition(|hook| hook.is_of_answers());
+        let (answers, destinations): (Vec<_>, Vec<_>) =
+            attach::all_hooks().rev().partition(|hook| hook.is_of_answers());
         self.remove_hooks(pins, &destinations)?;
         if self.report.links > detached {
             thread::sleep(UNDER_WAY);

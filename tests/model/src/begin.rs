@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::packets::admission::{Refusal, admit};
-use nodelb_core::state::entries::{Lead, ServiceId, Slot};
+use nodelb_core::state::entries::{BackendId, Lead, ServiceId, Slot};
 
 use crate::choice::{self, offset_number};
 use crate::connections::{Connection, Flags, is_plain_syn};
 use crate::headers::Content;
 use crate::headers::tcp_flags::{ACK, RST, SYN};
 use crate::hook_state::{Decision, HookState};
-use crate::key::{Endpoint, PacketKey, Side, Tuple};
+use crate::key::{Endpoint, Hook, PacketKey, Side, Tuple};
 use crate::node::{Reason, Route, RouteQuery, Unknown};
 use crate::ports::{self, Search};
 use crate::reject::IcmpError;
@@ -163,23 +163,37 @@ fn has_way_back(state: &HookState<'_>) -> bool {
     !is_strict || back == ifindex
 }
 
-/// Begins a connection of this node with a packet that leaves, if another connection has its port, and returns the
-/// client's entry, or decides otherwise about the packet. A packet that was redirected and had to wait for its neighbour is not the network stack's: it has
-/// arrived at a device with the programs.
+/// Whether a packet that leaves was masqueraded with the address and port of a service, which would get the answers.
+/// Packets of processes are not: their sockets have their ports.
+fn has_port_of_service(state: &HookState<'_>, key: &PacketKey) -> bool {
+    let (node, from, source) = (&state.node, state.packet.came_by, key.tuple.source);
+    from != 0
+        && !node.state.uplinks.contains_key(&from)
+        && state.packet.is_tracked_request
+        && !node.settings.is_draining
+        && node.frontend(Hook::In, L4Addr::new(source.addr, source.port, key.protocol)).is_some()
+        && state.tables.keeps(Rule::ClientGetsOtherPort)
+}
+
+/// Begins a connection of this node with a packet that leaves, if a service or another connection has its port, and
+/// returns the client's entry, or decides otherwise about the packet. A packet that was redirected and had to wait for its
+/// neighbour is not the network stack's: it has arrived at a device with the programs.
 pub(crate) fn begin_at_node(state: &mut HookState<'_>, key: &PacketKey) -> Result<Connection, Decision> {
     let answer = PacketKey { tuple: key.tuple.turned(), side: Side::Arriving, ..*key };
     let other = state.tables.find(&answer).filter(|other| other.flags.is_reverse).copied();
-    let Some(other) = other else { return Err(state.next()) };
     let from = state.packet.came_by;
-    let may_be_own = from != 0 && (from == other.ifindex || state.node.state.uplinks.contains_key(&from));
-    if may_be_own || !state.tables.keeps(Rule::StackGetsOtherPort) {
+    let is_other = other.is_some_and(|other| {
+        let may_be_own = from != 0 && (from == other.ifindex || state.node.state.uplinks.contains_key(&from));
+        !may_be_own && state.tables.keeps(Rule::StackGetsOtherPort)
+    });
+    if !is_other && !has_port_of_service(state, key) {
         return Err(state.next());
     }
     let now = state.node.now();
     let entry = Connection {
         to: key.tuple,
         service: ServiceId(0),
-        backend: other.backend,
+        backend: other.map_or(BackendId(0), |other| other.backend),
         offset: 0,
         ifindex: state.packet.ifindex,
         last_used: now,

@@ -128,6 +128,8 @@ pub struct Packet {
     pub has_vlan_tag: bool,
     /// Whether a device or the kernel divides the packet later.
     pub is_gso: bool,
+    /// Whether connection tracking sees the packet in the direction in which its connection has begun.
+    pub is_tracked_request: bool,
 }
 
 /// What is done with a packet.

@@ -49,10 +49,13 @@ pub enum Rule {
     /// A packet of the node's network stack gets another port if a connection has its own: its answer would reach that one's
     /// client.
     StackGetsOtherPort,
+    /// A client that the node masquerades with the port of a service gets another port. Not about strangers: the service
+    /// itself would take the client's answers.
+    ClientGetsOtherPort,
 }
 
 impl Rule {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -73,5 +76,6 @@ impl Rule {
         Self::StackTakesPort,
         Self::AnswerOfEndedConnection,
         Self::StackGetsOtherPort,
+        Self::ClientGetsOtherPort,
     ];
 }

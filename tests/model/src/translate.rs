@@ -123,7 +123,7 @@ fn leaving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result<
     }
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     let may_begin = (is_syn || key.protocol == Protocol::Udp) && !is_later;
-    if !may_begin || !state.node.settings.source_ports.contains(&ports.source) {
+    if !may_begin {
         return Err(state.next());
     }
     if is_syn {
