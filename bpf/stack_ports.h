@@ -140,7 +140,7 @@ is_port_of_service(struct __sk_buff *skb, struct scratch *here)
 	here->to.port_be = key->source_port_be;
 	here->to.protocol = key->protocol;
 	here->to.pad = 0;
-	return find_outside(&here->to, &frontend) &&
+	return find_outside(&here->to, &frontend, &here->by_nodeport) &&
 	       is_tracked_request(skb, now);
 }
 
