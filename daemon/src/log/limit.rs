@@ -9,8 +9,9 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nodelb_host::clock::{ticking, until};
 use nodelb_host::messages::{self, MessageId};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, error, info, warn};
@@ -98,15 +99,14 @@ impl Default for Limit {
 
 impl Limit {
     pub(super) async fn report_suppressed(self, shutdown: impl Future<Output = ()>) {
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut shutdown = std::pin::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                _ = tick.tick() => self.report_due(),
+        let mut tick = ticking(TICK);
+        let reporting = async {
+            loop {
+                tick.tick().await;
+                self.report_due();
             }
-        }
+        };
+        until(shutdown, reporting).await;
     }
 
     fn report_due(&self) {
