@@ -64,16 +64,10 @@ pub(super) struct Listeners<L> {
 }
 
 impl<L: Clone + PartialEq> Listeners<L> {
-    /// Opens at most `most` sockets.
-    pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration) -> Self {
-        let register: Register = Arc::new(|_| Ok(()));
+    /// Opens at most `most` sockets. `register` registers each before it is bound, so that a protected NodePort does not
+    /// prevent the bind.
+    pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration, register: Register) -> Self {
         Self { slots, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
-    }
-
-    /// Sets the function that registers each socket before it is bound, so that a protected NodePort does not prevent
-    /// the bind.
-    pub(super) fn registered_by(self, register: &Register) -> Self {
-        Self { register: Arc::clone(register), ..self }
     }
 
     /// Opens and closes sockets until the open ones are the wanted ones, if possible. Unchanged sockets stay open, and
