@@ -150,7 +150,7 @@ fn snat_notice(config: &Config) -> Option<String> {
     if !config.packets.is_on() {
         return None;
     }
-    match devices::source_ports(config.packets.snat_ports, config.datapath.nodeport_range.into()) {
+    match devices::source_ports(config.packets.snat_ports.clone(), config.datapath.nodeport_range.clone()) {
         Ok((_, overlap)) => overlap.map(|overlap| format!("note: {overlap}")),
         Err(refused) => Some(format!("note: {refused}; connections from outside the node will not be translated")),
     }

@@ -300,7 +300,7 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::StartedRecorder
 
 /// Starts the task that looks for NodePorts that a process of the node has bound.
 fn watch_ports(config: &Config, owner: OwnerHandle, stop: impl Future<Output = ()> + Send + 'static) {
-    let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.into()));
+    let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.clone()));
     tokio::spawn(BoundPorts::new(owner).with_overlap(overlap).run(stop));
 }
 

@@ -134,7 +134,7 @@ impl Reader {
         let content = MapContent {
             state: content.state,
             names: self.known_names(),
-            nodeport_range: self.config.datapath.nodeport_range.into(),
+            nodeport_range: self.config.datapath.nodeport_range.clone(),
             has_outside: limits.outside > 0,
         };
         Ok(ReadMaps { content, usage })

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -72,7 +71,7 @@ pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opene
         pin_directory: config.datapath.pin_directory.clone(),
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
         limits: if packets.is_some() { config.limits() } else { config.datapath.limits() },
-        nodeport_range: config.datapath.nodeport_range.into(),
+        nodeport_range: config.datapath.nodeport_range.clone(),
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
         packets,
@@ -94,8 +93,8 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
     if !packets.is_on() {
         return Ok(None);
     }
-    let nodeport_range: RangeInclusive<u16> = config.datapath.nodeport_range.into();
-    let (source_ports, overlap) = devices::source_ports(packets.snat_ports, nodeport_range.clone())?;
+    let nodeport_range = config.datapath.nodeport_range.clone();
+    let (source_ports, overlap) = devices::source_ports(packets.snat_ports.clone(), nodeport_range.clone())?;
     if let Some(overlap) = overlap {
         warn!(message_id = %messages::SNAT_PORTS_OVERLAP, "{overlap}");
     }
