@@ -34,12 +34,8 @@ use crate::files;
 pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if options.keys {
-        let summary = writeln!(
-            out,
-            "Configuration keys and values OK. The files and addresses in them were not \
-             checked."
-        );
-        return Ok(summary.context("writing the summary")?);
+        let summary = "Configuration keys and values OK. The files and addresses in them were not checked.";
+        return Ok(writeln!(out, "{summary}").context("writing the summary")?);
     }
     for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)).chain(snat_notice(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
@@ -55,17 +51,10 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
             writeln!(out, "note: {problem}").context("writing a notice")?;
         }
     }
-    if let Some(settings) = config.kubernetes_settings() {
-        for notice in check_credentials(&settings)? {
-            writeln!(out, "{notice}").context("writing a notice")?;
-        }
-    }
+    let of_credentials = config.kubernetes_settings().map(|settings| check_credentials(&settings)).transpose()?;
     let directory = &config.files.directory;
     let files::Checked { problems, notices } = files::check(directory);
-    for notice in notices {
-        writeln!(out, "{notice}").context("writing a notice")?;
-    }
-    for notice in refusals(&config) {
+    for notice in of_credentials.into_iter().flatten().chain(notices).chain(refusals(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
     if problems.is_empty() {
