@@ -44,7 +44,7 @@ mod handle;
 mod report;
 pub mod rounds;
 
-pub(crate) use handle::Marker;
+pub(crate) use handle::{Marker, publish};
 pub use handle::{Marks, OwnerHandle, OwnerOutputs};
 use report::{Losses, reconciled, report, report_last_resorts, report_losses, warn_of_kept, warn_of_refused};
 

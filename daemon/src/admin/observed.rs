@@ -23,16 +23,7 @@ use super::state::{AdminState, Now, latest};
 use crate::config::PacketMode;
 use crate::devices::forwarding;
 use crate::devices::mode::Activity;
-
-impl Now {
-    /// This time for the core.
-    pub(super) fn clocks(self) -> Clocks {
-        Clocks { moment: self.moment, time: self.time }
-    }
-}
-
-/// The name of the map with a limit that nodelb does not have to observe, because the kernel evicts entries.
-const CACHE: &str = "affinity";
+use crate::reconcile::publish;
 
 /// The time after the start in milliseconds until which the daemon has looked for every problem of the node once.
 const FOUND_AFTER: u64 = 10_000;
@@ -107,13 +98,7 @@ impl AdminState {
         let is_complete = observed.snapshot.is_ready && now.moment >= self.started.plus(FOUND_AFTER);
         let mut earlier = self.earlier();
         earlier.note(&found, is_complete);
-        let latest = earlier.beginnings(&found);
-        beginnings.send_if_modified(|known| {
-            **known != latest && {
-                *known = Arc::new(latest);
-                true
-            }
-        });
+        publish(beginnings, Arc::new(earlier.beginnings(&found)));
     }
 
     fn earlier(&self) -> MutexGuard<'_, Earlier> {
