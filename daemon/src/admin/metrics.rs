@@ -32,7 +32,7 @@ mod packets;
 mod plain;
 pub(super) mod table;
 
-pub use family::{Described, Exposition, Group, Label, Metric, MetricKind, Value};
+pub use family::{Exposition, Group, Label, Metric, MetricKind, Value};
 pub(super) use plain::plain;
 pub use table::METRICS;
 
@@ -72,7 +72,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if let Some(published) = &state.packets {
         packets::packets(&mut exposition, published);
     }
-    exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
+    exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], 1_u32)]);
     exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());
     exposition.one(&table::ADMIN_LISTENERS_CLOSED, state.unopened.borrow().len());
     process(&mut exposition);
@@ -110,10 +110,10 @@ fn changes(exposition: &mut Exposition, latencies: &Latencies) {
 
 fn health(exposition: &mut Exposition, state: &AdminState, now: Now) {
     let health = state.health();
-    exposition.one(&table::READY, state.is_ready(now));
+    exposition.one(&table::READY, u32::from(state.is_ready(now)));
     let mut hooks = health.checks.iter().filter(|check| HOOKS.contains(&&*check.name)).peekable();
     if hooks.peek().is_some() {
-        exposition.one(&table::HOOKS_IN_EFFECT, hooks.all(|check| check.passed));
+        exposition.one(&table::HOOKS_IN_EFFECT, u32::from(hooks.all(|check| check.passed)));
     }
 }
 
@@ -139,7 +139,8 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
         *problems.entry(row.source).or_default() += row.problems.len();
     }
     let facts = &snapshot.facts;
-    exposition.each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], facts.is_synced(*source))));
+    exposition
+        .each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], u32::from(facts.is_synced(*source)))));
     let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
     exposition.each(&table::SOURCE_PATHS, by_state);
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
@@ -150,7 +151,7 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
         *is_up &= row.state == SourceState::Ok;
         *age = row.last_received.map(|received| now.unix().saturating_sub(received)).max(*age);
     }
-    exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), *is_up)));
+    exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), u32::from(*is_up))));
     let ages = kinds.into_iter().filter_map(|(labels, (_, age))| Some((labels, age?)));
     exposition.each(&table::SOURCE_AGE, ages);
 }
@@ -158,7 +159,7 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
 fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
     let statuses = report.statuses(now.moment).into_iter().map(|(status, number)| ([status], number));
     exposition.each(&table::APISERVERS, statuses);
-    exposition.one(&table::APISERVER_CONNECTED, report.in_use().is_some());
+    exposition.one(&table::APISERVER_CONNECTED, u32::from(report.in_use().is_some()));
     if let Some(received) = report.last_response {
         exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(received, now));
     }
@@ -186,7 +187,7 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     exposition.each(&table::SOCKETS_DESTROYED, [(["udp"], report.udp), (["tcp"], report.tcp)]);
     exposition.one(&table::SOCKET_PASSES, report.passes);
     exposition.one(&table::SOCKET_ERRORS, report.errors);
-    exposition.one(&table::SOCKET_REAPER_UP, report.is_working);
+    exposition.one(&table::SOCKET_REAPER_UP, u32::from(report.is_working));
     if let Some(last) = report.last_pass {
         exposition.one(&table::SOCKET_LAST_PASS, seconds_since(last, now));
     }
@@ -195,7 +196,7 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
 fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
     let usage = usage(&snapshot.realised, state, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
-    exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
+    exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], map.limit)));
 }
 
 /// Adds the connections of the services, by where the clients are.

@@ -326,7 +326,11 @@ fn every_metric_of_the_table_is_published() {
     assert_eq!(names, expected.keys().copied().collect::<Vec<_>>());
     for (name, family) in &families {
         let metric = expected[name.as_str()];
-        assert_eq!((family.kind.as_str(), family.unit.as_deref()), (metric.kind.name(), metric.unit()), "{name}");
+        assert_eq!(
+            (family.kind.as_str(), family.unit.as_deref()),
+            (&*metric.kind.to_string(), metric.unit()),
+            "{name}"
+        );
         assert_eq!(family.help.as_deref(), Some(format!("{}.", metric.help).as_str()));
         let labels: Vec<_> = metric.labels.iter().map(|label| label.name).collect();
         for sample in &family.samples {
