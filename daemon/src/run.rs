@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Now};
+use crate::admin::{self, AdminState};
 use crate::config::{Config, Mode};
 use crate::datapath::{DatapathReader, MemoryReader};
 use crate::devices::{Open, PacketPath};
@@ -227,8 +227,8 @@ async fn serve<D: Datapath + Send + 'static>(
         unopened,
         summaries: Arc::default(),
         nearly_full: Arc::default(),
-        earlier: Arc::new(Mutex::new(Earlier::new(problems.clone(), Now::read(clock).time))),
-        clock: Arc::new(move || Now::read(clock)),
+        earlier: Arc::new(Mutex::new(Earlier::new(problems.clone(), admin::now(clock).time))),
+        clock: Arc::new(move || admin::now(clock)),
         started: clock.started(),
     };
     let (since, beginnings) = since::start(since_file, handle.snapshot.clone(), problems, shutdown.clone());

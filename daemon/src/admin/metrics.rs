@@ -15,10 +15,11 @@ use nodelb_core::state::kernel_check::DriftKind;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::rows::Counts;
 use nodelb_report::problems::{Problem, Reason, Severity};
+use nodelb_report::time::Clocks;
 use strum::IntoEnumIterator;
 
 use super::maps::usage;
-use super::state::{AdminState, Now, latest};
+use super::state::{AdminState, latest};
 use crate::checks::CheckReport;
 use crate::connections::Connections;
 use crate::dns::{DnsReport, NameState};
@@ -45,7 +46,7 @@ pub(super) const OPENMETRICS_MEDIA: &str = "application/openmetrics-text";
 /// The readiness checks that show whether connections are translated.
 const HOOKS: [&str; 2] = ["links", "canary"];
 
-pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
+pub(super) fn metrics(state: &AdminState, now: Clocks) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
     services(&mut exposition, &snapshot, &state.summary(&snapshot).counts);
@@ -108,7 +109,7 @@ fn changes(exposition: &mut Exposition, latencies: &Latencies) {
     exposition.histogram(&table::SYNC_PROXY_RULES, &latencies.sync_proxy_rules);
 }
 
-fn health(exposition: &mut Exposition, state: &AdminState, now: Now) {
+fn health(exposition: &mut Exposition, state: &AdminState, now: Clocks) {
     let health = state.health();
     exposition.one(&table::READY, u32::from(state.is_ready(now)));
     let mut hooks = health.checks.iter().filter(|check| HOOKS.contains(&&*check.name)).peekable();
@@ -129,7 +130,7 @@ fn problems(exposition: &mut Exposition, problems: &[Problem]) {
     exposition.each(&table::PROBLEMS, rows);
 }
 
-fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Now) {
+fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Clocks) {
     let mut paths: BTreeMap<_, usize> = BTreeMap::new();
     let mut problems: BTreeMap<Source, usize> = BTreeMap::new();
     for row in rows {
@@ -149,14 +150,14 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
     for (row, kind) in rows.iter().filter_map(|row| Some((row, row.kind?))) {
         let (is_up, age) = kinds.entry([row.source.to_string(), kind.to_owned()]).or_insert((true, None));
         *is_up &= row.state == SourceState::Ok;
-        *age = row.last_received.map(|received| now.unix().saturating_sub(received)).max(*age);
+        *age = row.last_received.map(|received| now.time.seconds().saturating_sub(received)).max(*age);
     }
     exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), u32::from(*is_up))));
     let ages = kinds.into_iter().filter_map(|(labels, (_, age))| Some((labels, age?)));
     exposition.each(&table::SOURCE_AGE, ages);
 }
 
-fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
+fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Clocks) {
     let statuses = report.statuses(now.moment).into_iter().map(|(status, number)| ([status], number));
     exposition.each(&table::APISERVERS, statuses);
     exposition.one(&table::APISERVER_CONNECTED, u32::from(report.in_use().is_some()));
@@ -183,7 +184,7 @@ fn checks(exposition: &mut Exposition, report: &CheckReport) {
     exposition.one(&table::HEALTH_CHECKS_LATE, report.late_millis as f64 / 1_000.0);
 }
 
-fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: Now) {
+fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: Clocks) {
     exposition.each(&table::SOCKETS_DESTROYED, [(["udp"], report.udp), (["tcp"], report.tcp)]);
     exposition.one(&table::SOCKET_PASSES, report.passes);
     exposition.one(&table::SOCKET_ERRORS, report.errors);
@@ -193,7 +194,7 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     }
 }
 
-fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
+fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Clocks) {
     let usage = usage(&snapshot.realised, state, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
     exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], map.limit)));
@@ -232,7 +233,7 @@ fn connection_samples(
     own.chain(other).collect()
 }
 
-fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {
+fn drift(exposition: &mut Exposition, report: &DriftReport, now: Clocks) {
     let kinds = DriftKind::iter().map(Into::into).chain([LINK]);
     let number = |kind| report.repaired.get(kind).copied().unwrap_or_default();
     exposition.each(&table::DRIFT_REPAIRED, kinds.map(|kind| ([kind], number(kind))));
@@ -242,7 +243,7 @@ fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {
     }
 }
 
-fn seconds_since(then: Moment, now: Now) -> f64 {
+fn seconds_since(then: Moment, now: Clocks) -> f64 {
     now.moment.0.saturating_sub(then.0) as f64 / 1_000.0
 }
 

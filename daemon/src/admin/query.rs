@@ -22,9 +22,6 @@ use strum::{IntoEnumIterator, VariantNames};
 
 use crate::document::nearest;
 
-/// The parameters that every route with data accepts.
-pub(super) static FORM: [&Parameter; 1] = [&OUTPUT];
-
 /// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
 pub(super) struct Parameter {
@@ -275,6 +272,12 @@ impl Problem {
 pub(super) fn internal(path: &str, reason: &str) -> Problem {
     let message = format!("{path} could not be rendered: {reason}; this is a bug in nodelb, please report it");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+}
+
+/// Returns the refusal for maps of the packet path that cannot be read.
+pub(super) fn unreadable(error: impl fmt::Display) -> Problem {
+    let message = format!("cannot read the kernel maps: {error}; connections keep working");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 /// The client of the connection in question.

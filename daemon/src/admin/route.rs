@@ -2,11 +2,12 @@
 
 use axum::http::StatusCode;
 use nodelb_report::rows::Rendered;
+use nodelb_report::time::Clocks;
 use schemars::{Schema, SchemaGenerator};
 
 use super::follow::ChangeStream;
 use super::query::{self, Parameter, Problem, Query};
-use super::state::{AdminState, Now};
+use super::state::AdminState;
 
 /// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -27,7 +28,7 @@ pub(super) struct Route {
     pub(super) shows: &'static str,
     pub(super) form: Form,
     pub(super) cost: Cost,
-    pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,
+    pub(super) answer: fn(&AdminState, &Query, Clocks) -> Answer,
 }
 
 /// The cost of an answer. All but the cheapest are produced outside the runtime's workers, few at a time.
@@ -99,8 +100,9 @@ impl Route {
 
     /// Returns every parameter that the query string may contain.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
-        let watch: &[&Parameter] = if self.form.feed().is_some() { &[&query::WATCH] } else { &[] };
-        let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
-        [self.parameters, watch, form].concat()
+        let mut parameters = self.parameters.to_vec();
+        parameters.extend(self.form.feed().map(|_| &query::WATCH));
+        parameters.extend((!matches!(self.form, Form::Own(_))).then_some(&query::OUTPUT));
+        parameters
     }
 }

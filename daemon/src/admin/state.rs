@@ -13,7 +13,7 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Earlier, Reloads};
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use tokio::sync::{mpsc, watch};
 
 use crate::checks::CheckReport;
@@ -60,7 +60,7 @@ pub struct AdminState {
     pub nearly_full: Arc<Mutex<BTreeMap<&'static str, Time>>>,
     /// The problems of the previous run that have not ended since.
     pub earlier: Arc<Mutex<Earlier>>,
-    pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
+    pub clock: Arc<dyn Fn() -> Clocks + Send + Sync>,
     /// The start of the daemon.
     pub started: Moment,
 }
@@ -80,25 +80,9 @@ impl Summaries {
     }
 }
 
-/// The time on the two clocks that ages in rows refer to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
-    /// The clock of the reconcile loop, for frontends and health.
-    pub moment: Moment,
-    /// The wall clock in milliseconds, so that the age of a frontend is the same in all answers.
-    pub time: Time,
-}
-
-impl Now {
-    /// The current time; `clock` is that of the reconcile loop.
-    pub fn read(clock: Clock) -> Self {
-        Self { moment: clock.now(), time: Time(unix_millis()) }
-    }
-
-    /// Seconds since 1970, for sources.
-    pub(super) fn unix(&self) -> u64 {
-        self.time.seconds()
-    }
+/// The current time, to which ages in rows refer; `clock` is that of the reconcile loop.
+pub fn now(clock: Clock) -> Clocks {
+    Clocks { moment: clock.now(), time: Time(unix_millis()) }
 }
 
 impl AdminState {
@@ -132,16 +116,16 @@ impl AdminState {
 
     /// The rows of all sources: files first, then their DNS names, then Kubernetes; then those that are kept without being
     /// configured.
-    pub(super) fn sources(&self, now: Now) -> Vec<SourceReport> {
+    pub(super) fn sources(&self, now: Clocks) -> Vec<SourceReport> {
         let mut rows = self.files.borrow().to_vec();
         rows.extend(self.dns.borrow().source.clone());
         rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
-        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.clocks().time_of(self.started)));
+        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.time_of(self.started)));
         rows
     }
 
     /// All checks that readiness depends on, and notes that do not affect it.
-    pub(super) fn readiness(&self, now: Now) -> Vec<Check> {
+    pub(super) fn readiness(&self, now: Clocks) -> Vec<Check> {
         let mut checks = self.health().ready(now.moment);
         checks.extend(self.packets.as_ref().map(|packets| latest(&packets.devices).check()));
         checks.extend(latest(&self.unopened).iter().map(Unopened::check));

@@ -1,6 +1,6 @@
 //! The answers to reading commands without the daemon: from the pinned maps, and from the files in the state directory. The rows are those of the admin API, with what is known.
 
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use nodelb_kube::source::state_file;
 use nodelb_report::explain::explanation::Client;
 use nodelb_report::explain::history::select;
 use nodelb_report::filter::Filter;
+use nodelb_report::problems::TableUsage;
 use nodelb_report::rows::from_maps::{MapContent, Names};
 use nodelb_report::rows::{Backends, Frontends, HistoryAnswer, HistoryRow, Maps, TraceAnswer};
 use serde::Serialize;
@@ -26,7 +27,6 @@ use serde_json::json;
 
 use super::query::{Query, TraceFrom};
 use super::routes::ROUTES;
-use super::state::Now;
 use super::{maps, trace};
 use crate::config::{Config, DEFAULT_PATH};
 use crate::{drains, files, recorder, since};
@@ -53,7 +53,7 @@ pub fn open() -> StoredState {
 
 struct ReadMaps {
     content: MapContent,
-    usage: Vec<maps::MapUsage>,
+    usage: Vec<TableUsage>,
 }
 
 struct Reader {
@@ -178,7 +178,7 @@ impl Reader {
 
     fn maps(&self, filter: &Filter) -> Result<Maps, Failure> {
         let ReadMaps { content, usage } = self.read_maps()?;
-        Ok(maps::maps(&content.state, &|id| content.name_of(id), usage.clone(), filter))
+        Ok(maps::maps(&content.state, &|id| content.name_of(id), usage, filter))
     }
 
     /// The names alone: commands use them to complete and check names on the command line.
@@ -209,7 +209,7 @@ impl Reader {
         };
         let content = self.content()?;
         let mut answer = trace::from_maps::trace(content, to, from);
-        let now = Now { moment: Moment(0), time: Time(unix_millis()) };
+        let now = Clocks { moment: Moment(0), time: Time(unix_millis()) };
         if let Ok(history) = self.stored_history().as_ref()
             && content.trace(to, Client::Host).found.is_none()
         {
