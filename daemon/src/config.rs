@@ -25,7 +25,7 @@ pub use self::keys::{Admin, Datapath, Dns, Files, Log, Node, State};
 use self::keys::{Key, Section};
 pub use self::kubernetes::Kubernetes;
 pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown, Xdp};
-pub use self::values::{Disconnect, DnsServer, Hold, Mode, Seconds};
+pub use self::values::{Disconnect, DnsServer, Hold, Seconds};
 use crate::document::{self, Problem, Problems, Read};
 
 /// The default path of the configuration. The file need not exist.

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState};
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::datapath::{DatapathReader, MemoryReader};
 use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
@@ -94,17 +94,13 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
     let identity = node::Identity::new(&config.node).map_err(system("asking for the node's name"))?;
-    let mode = match options.datapath {
-        Some(DatapathChoice::Kernel) => Mode::Kernel,
-        Some(DatapathChoice::Memory) => Mode::Memory,
-        None => config.datapath.mode,
-    };
+    let mode = options.datapath.unwrap_or(config.datapath.mode);
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "starting \
          nodelb");
     let setup = Setup { config, config_path: options.config.clone(), level, identity, notifier };
     match mode {
-        Mode::Kernel => run_kernel(setup, options.reaper.clone()),
-        Mode::Memory => run_memory(setup),
+        DatapathChoice::Kernel => run_kernel(setup, options.reaper.clone()),
+        DatapathChoice::Memory => run_memory(setup),
     }
 }
 

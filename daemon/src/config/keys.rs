@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nodelb_cli::DatapathChoice;
 use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
 use nodelb_core::model::node::NodePortAddress;
 use serde::Deserialize;
 
 use super::values::{
-    Disconnect, DnsServer, Hold, Mode, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers, lasts,
-    loopback, name_or_empty, node_name_or_empty, own_directory, socket_path,
+    Disconnect, DnsServer, Hold, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers, lasts, loopback,
+    name_or_empty, node_name_or_empty, own_directory, socket_path,
 };
 
 /// A key of a configuration, ready to be printed.
@@ -189,7 +190,7 @@ section! {
     Datapath, "datapath", needs_restart = true;
 
     /// "kernel" translates connections; "memory" does everything else and needs no privileges.
-    mode: Mode = Mode::Kernel;
+    mode: DatapathChoice = DatapathChoice::Kernel;
 
     /// Cgroup of the processes that get their connections translated. Default: the root of cgroup v2, which includes all
     /// processes.

@@ -8,22 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nodelb_cli::DatapathChoice;
 use nodelb_core::durations;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
-
-/// Where the maps are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// In the kernel: connections are translated.
-    Kernel,
-    /// In this process: everything works except translation.
-    Memory,
-}
 
 /// The sockets that are closed when their backend is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -200,7 +191,7 @@ native! {
     PathBuf, path => path.display().to_string().into();
     bool, is_on => (*is_on).into();
     u32, number => (*number).into();
-    Mode, mode => lower_case(mode);
+    DatapathChoice, mode => lower_case(mode);
     Disconnect, disconnect => lower_case(disconnect);
 }
 
