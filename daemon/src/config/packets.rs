@@ -197,16 +197,11 @@ fn overlap(left: &RangeInclusive<u16>, right: &RangeInclusive<u16>) -> bool {
 
 /// The longest run of consecutive ports, the first of several; the ports are ascending.
 fn largest_run(ports: impl Iterator<Item = u16>) -> Option<RangeInclusive<u16>> {
-    let (mut longest, mut run): (Option<RangeInclusive<u16>>, Option<RangeInclusive<u16>>) = (None, None);
-    for port in ports {
-        let first = run.filter(|run| run.end() + 1 == port).map_or(port, |run| *run.start());
-        let extended = first..=port;
-        if longest.as_ref().is_none_or(|longest| longest.len() < extended.len()) {
-            longest = Some(extended.clone());
-        }
-        run = Some(extended);
-    }
-    longest
+    let ports: Vec<u16> = ports.collect();
+    let runs = ports.chunk_by(|left, right| left + 1 == *right);
+    // Of several maxima, `max_by_key` returns the last one.
+    let longest = runs.rev().max_by_key(|run| run.len())?;
+    Some(*longest.first()?..=*longest.last()?)
 }
 
 impl fmt::Display for SnatPorts {

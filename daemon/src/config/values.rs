@@ -87,12 +87,6 @@ impl DnsServer {
     }
 }
 
-impl From<SocketAddr> for DnsServer {
-    fn from(address: SocketAddr) -> Self {
-        Self { address, zone: None }
-    }
-}
-
 /// The maximum length of the name of a network interface, in bytes.
 const MAX_INTERFACE: usize = 15;
 
