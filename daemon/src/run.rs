@@ -177,8 +177,8 @@ async fn serve<D: Datapath + Send + 'static>(
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
     let mut engine = Engine::new(engine_config, realised);
     let problems = past.recall(&mut engine, &mut recorder.reporter, clock.now());
-    let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
-    let mut owner = owner.with_probe(probe);
+    let (mut owner, handle, published) =
+        Owner::new(engine, (datapath, probe), recorder.reporter, Arc::clone(&notifier), clock);
 
     // The observers of the node. Stale sockets count from the first snapshot, and the first change has the node's facts.
     let (scope, directory) = (config.datapath.disconnect, config.state.directory.clone());
