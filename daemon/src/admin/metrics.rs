@@ -49,7 +49,7 @@ const HOOKS: [&str; 2] = ["links", "canary"];
 pub(super) fn metrics(state: &AdminState, now: Clocks) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
-    services(&mut exposition, &snapshot, &state.summary(&snapshot).counts);
+    services(&mut exposition, &snapshot, &state.summaries.of(&snapshot).counts);
     health(&mut exposition, state, now);
     problems(&mut exposition, &state.problems(now));
     sources(&mut exposition, &snapshot, &state.sources(now), now);
@@ -161,9 +161,7 @@ fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Clocks) {
     let statuses = report.statuses(now.moment).into_iter().map(|(status, number)| ([status], number));
     exposition.each(&table::APISERVERS, statuses);
     exposition.one(&table::APISERVER_CONNECTED, u32::from(report.in_use().is_some()));
-    if let Some(received) = report.last_response {
-        exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(received, now));
-    }
+    exposition.optional(&table::APISERVER_LAST_RESPONSE, report.last_response.map(|at| seconds_since(at, now)));
     exposition.one(&table::APISERVER_SWITCHES, report.switches());
 }
 
@@ -189,9 +187,7 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     exposition.one(&table::SOCKET_PASSES, report.passes);
     exposition.one(&table::SOCKET_ERRORS, report.errors);
     exposition.one(&table::SOCKET_REAPER_UP, u32::from(report.is_working));
-    if let Some(last) = report.last_pass {
-        exposition.one(&table::SOCKET_LAST_PASS, seconds_since(last, now));
-    }
+    exposition.optional(&table::SOCKET_LAST_PASS, report.last_pass.map(|at| seconds_since(at, now)));
 }
 
 fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Clocks) {
@@ -202,9 +198,6 @@ fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, no
 
 /// Adds the connections of the services, by where the clients are.
 fn connections(exposition: &mut Exposition, counted: [(&'static str, Option<&Connections>); 2], snapshot: &Snapshot) {
-    if counted.iter().all(|(_, connections)| connections.is_none()) {
-        return;
-    }
     let samples = counted.into_iter().filter_map(|(from, connections)| Some((from, connections?)));
     let samples = samples.flat_map(|(from, connections)| connection_samples(from, connections, snapshot));
     exposition.each(&table::SERVICE_CONNECTIONS, samples);
@@ -238,9 +231,7 @@ fn drift(exposition: &mut Exposition, report: &DriftReport, now: Clocks) {
     let number = |kind| report.repaired.get(kind).copied().unwrap_or_default();
     exposition.each(&table::DRIFT_REPAIRED, kinds.map(|kind| ([kind], number(kind))));
     exposition.one(&table::DRIFT_CHECKS, report.checks);
-    if let Some(last) = report.last_check {
-        exposition.one(&table::DRIFT_LAST_CHECK_AGE, seconds_since(last, now));
-    }
+    exposition.optional(&table::DRIFT_LAST_CHECK_AGE, report.last_check.map(|at| seconds_since(at, now)));
 }
 
 fn seconds_since(then: Moment, now: Clocks) -> f64 {
@@ -260,19 +251,12 @@ const TICKS: f64 = 100.0;
 pub(super) fn process(exposition: &mut Exposition) {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let stat = read("/proc/self/stat");
-    if let Some(started) = start_time(&stat, &read("/proc/stat")) {
-        exposition.one(&table::START_TIME, started);
-    }
-    if let Some(seconds) = cpu_seconds(&stat) {
-        exposition.one(&table::CPU_TIME, seconds);
-    }
-    if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
-        exposition.one(&table::RESIDENT_MEMORY, bytes);
-    }
-    if let Some((open, limit)) = open_files() {
-        exposition.one(&table::OPEN_FDS, open);
-        exposition.one(&table::MAX_FDS, limit);
-    }
+    let files = open_files();
+    exposition.optional(&table::START_TIME, start_time(&stat, &read("/proc/stat")));
+    exposition.optional(&table::CPU_TIME, cpu_seconds(&stat));
+    exposition.optional(&table::RESIDENT_MEMORY, resident_bytes(&read("/proc/self/status")));
+    exposition.optional(&table::OPEN_FDS, files.map(|(open, _)| open));
+    exposition.optional(&table::MAX_FDS, files.map(|(_, limit)| limit));
 }
 
 /// The number of open file descriptors, and its limit; `None` if they cannot be read.

@@ -37,7 +37,6 @@ impl MetricKind {
 /// A label, and the bound on its number of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// The name, as in the samples.
     pub name: &'static str,
     /// The values, separated by commas, or a description of them with their maximum number.
     pub values: &'static str,
@@ -65,15 +64,12 @@ pub enum Group {
     Changes,
     /// The maps and the programs.
     Kernel,
-    /// The places that services are read from.
     Sources,
     Apiservers,
-    /// The resolver of DNS names.
     Dns,
     Checks,
     /// Sockets that have to connect again.
     Sockets,
-    /// Packets of clients outside the node.
     Packets,
     Process,
 }
@@ -125,7 +121,12 @@ pub struct Exposition(Registry);
 impl Exposition {
     /// Adds the value of a metric without labels.
     pub fn one(&mut self, metric: &'static Metric<[Label; 0]>, value: impl Value) {
-        self.each::<0, &str, _>(metric, [([], value)]);
+        self.optional(metric, Some(value));
+    }
+
+    /// Adds the value of a metric without labels, if there is one.
+    pub fn optional<V: Value>(&mut self, metric: &'static Metric<[Label; 0]>, value: Option<V>) {
+        self.each::<0, &str, V>(metric, value.map(|value| ([], value)));
     }
 
     /// Adds a value for each set of label values, in the order of the metric's labels. No set may occur twice.
@@ -172,7 +173,6 @@ fn unit(metric: &Metric) -> Option<Unit> {
     metric.unit().map(|unit| if unit == "bytes" { Unit::Bytes } else { Unit::Seconds })
 }
 
-/// The samples of one metric.
 #[derive(Debug)]
 struct Family<const LABELS: usize, V> {
     metric: &'static Metric,
