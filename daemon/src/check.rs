@@ -179,7 +179,8 @@ fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
 }
 
 /// How a file or a directory is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Use {
     Read,
     /// A program is started.
@@ -197,14 +198,6 @@ impl Use {
             Self::List => 0o5,
         }
     }
-
-    fn in_words(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Run => "run",
-            Self::List => "list",
-        }
-    }
 }
 
 type ServiceAccess = (&'static str, PathBuf, Use);
@@ -219,11 +212,11 @@ pub(super) fn closed(named: &[ServiceAccess]) -> Vec<String> {
             return None;
         }
         let (how, remedy) = if bits == 0o1 && at != *path && metadata.is_dir() {
-            ("search", "o+x")
+            ("search".into(), "o+x")
         } else if metadata.is_dir() {
-            (wanted.in_words(), "o+rx")
+            (wanted.to_string(), "o+rx")
         } else {
-            (wanted.in_words(), if *wanted == Use::Run { "o+x" } else { "o+r" })
+            (wanted.to_string(), if *wanted == Use::Run { "o+x" } else { "o+r" })
         };
         let (at, owner, group, mode) =
             (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);
