@@ -91,11 +91,9 @@ pub struct StartedRecorder {
     pub task: JoinHandle<()>,
 }
 
-/// What the recorder publishes, for readers.
 #[derive(Clone, Debug)]
 pub struct RecorderOutputs {
     pub history: watch::Receiver<Arc<History>>,
-    /// The durations of changes and rounds.
     pub latencies: Latencies,
 }
 
@@ -110,7 +108,6 @@ pub fn start(directory: PathBuf, start: Event, limits: Limits) -> StartedRecorde
     StartedRecorder { reporter, published: RecorderOutputs { history, latencies }, task: tokio::spawn(recorder.run()) }
 }
 
-/// The task's state; see the module.
 struct Recorder {
     from: mpsc::Receiver<Batch>,
     publish: watch::Sender<Arc<History>>,

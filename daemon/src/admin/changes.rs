@@ -24,7 +24,6 @@ impl AnyRow {
     }
 }
 
-/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub(super) enum Mark {

@@ -35,7 +35,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Clocks) -> Result<Dif
         rows.extend(state.datapath.link_faults().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
-    let summary = state.summary(&state.snapshot());
+    let summary = state.summaries.of(&state.snapshot());
     let frontends: usize = summary.counts.frontends.values().sum();
     Ok(DiffAnswer {
         differences: rows.into_iter().map(DifferenceRow::from).collect(),

@@ -42,7 +42,6 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The style of lines.
 const STYLE: Style = Style { width: None, wide: false, is_stream: true, colour: false };
 
-/// The format that the reader wants.
 pub(super) struct OutputFormat {
     pub(super) output: Output,
     /// The last event that the reader has seen, from its `Last-Event-ID` header.
@@ -168,23 +167,15 @@ impl StreamWriter {
             return Ok(out);
         }
         for change in self.feed.changes(now) {
-            self.push(&change, now, &mut out)?;
+            match self.output_format.output {
+                Output::Text => self.push_line(&change, now, &mut out),
+                Output::Json | Output::Sse => {
+                    let row = serde_json::to_string(&change.row)?;
+                    self.push_event(change.mark.into(), change.number, &row, &mut out);
+                }
+            }
         }
         Ok(out)
-    }
-
-    fn push(&mut self, change: &Change, now: Clocks, out: &mut String) -> serde_json::Result<()> {
-        match self.output_format.output {
-            Output::Text => {
-                self.push_line(change, now, out);
-                Ok(())
-            }
-            Output::Json | Output::Sse => {
-                let row = serde_json::to_string(&change.row)?;
-                self.push_event(change.mark.into(), change.number, &row, out);
-                Ok(())
-            }
-        }
     }
 
     fn push_line(&self, change: &Change, now: Clocks, out: &mut String) {
@@ -236,20 +227,17 @@ pub(super) enum ChangeStream {
 }
 
 impl ChangeStream {
-    /// Follows the rows of `/frontends` that match the query.
     pub(super) fn frontends(state: &AdminState, query: &Query) -> Self {
         let snapshots = state.owner.snapshot.clone();
         let reported = Arc::clone(&snapshots.borrow());
         Self::Frontends(Frontends { snapshots, reported, filter: query.filter.clone() })
     }
 
-    /// Follows the records of `/history` that match the query.
     pub(super) fn history(state: &AdminState, query: &Query) -> Self {
         let (histories, snapshots) = (state.recorder.history.clone(), state.owner.snapshot.clone());
         Self::History(Records { histories, snapshots, reported: 0, filter: query.filter.clone() })
     }
 
-    /// Follows the packets that match the query.
     pub(super) fn packets(state: &AdminState, query: &Query) -> Self {
         Self::Packets(Packets::new(state, query))
     }
@@ -269,7 +257,6 @@ impl ChangeStream {
         }
     }
 
-    /// Returns a list without rows.
     pub(super) fn nothing(&self) -> List {
         match self {
             Self::Frontends(_) => List::Frontends(Vec::new()),

@@ -196,7 +196,6 @@ pub(super) fn limits(usage: &[TableUsage]) -> Vec<LimitRow> {
     usage.iter().map(row).collect()
 }
 
-/// Reads the present contents of the maps.
 pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
     state.datapath.content().map_err(|reason| {
         let message = format!("cannot read the kernel maps: {reason}; connections keep working, see the journal");

@@ -111,7 +111,7 @@ impl AdminState {
 
     fn observed(&self, now: Clocks) -> Observed {
         let observed = self.observed_of_node(now);
-        Observed { summary: self.summary(&observed.snapshot), ..observed }
+        Observed { summary: self.summaries.of(&observed.snapshot), ..observed }
     }
 
     /// Why new connections of clients outside the node are not translated, unless the configuration turns that off.

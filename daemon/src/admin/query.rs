@@ -28,7 +28,6 @@ pub(super) struct Parameter {
     /// The name, which stands before the `=`.
     pub(super) name: &'static str,
     pub(super) values: Values,
-    /// The description for people.
     pub(super) about: &'static str,
     /// Sets the value in the query, or returns what is wrong with it.
     set: fn(&mut Query, &str) -> Result<(), String>,
@@ -40,7 +39,6 @@ pub(super) enum Values {
     Text(&'static str, &'static str),
     /// As `Text`, for a required parameter.
     Needed(&'static str, &'static str),
-    /// One of these words.
     OneOf(&'static [&'static str]),
     /// A whole number between these two, inclusive.
     Number(u64, u64),
@@ -332,9 +330,7 @@ pub(super) struct Query {
     /// Whether the Accept header names OpenMetrics.
     pub(super) openmetrics: bool,
     pub(super) limit: Option<usize>,
-    /// The backend to drain.
     pub(super) backend: Option<Drained>,
-    /// The length of the drain.
     pub(super) length: Option<Duration>,
     /// Whether a service may lose its last healthy backend.
     pub(super) force: bool,

@@ -24,7 +24,6 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     /// The parameters in addition to those that format tables.
     pub(super) parameters: &'static [&'static Parameter],
-    /// The description of the answer for people.
     pub(super) shows: &'static str,
     pub(super) form: Form,
     pub(super) cost: Cost,
@@ -48,7 +47,6 @@ pub(super) enum Cost {
 /// Describes data for `/openapi.json`.
 pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
 
-/// The format of an answer.
 pub(super) enum Form {
     /// Data of this schema, as text or JSON; `?watch` continues with the changes from this feed.
     Followed(Describe, fn(&AdminState, &Query) -> ChangeStream),
@@ -63,7 +61,6 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Returns the feed of `?watch`.
     pub(super) fn feed(&self) -> Option<fn(&AdminState, &Query) -> ChangeStream> {
         match self {
             Self::Followed(_, feed) | Self::Watched(_, feed) => Some(*feed),

@@ -28,7 +28,6 @@ use crate::recorder;
 use crate::sockets::stale::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
 
-/// Everything that the API serves.
 #[derive(Clone)]
 pub struct AdminState {
     /// The owner task: the table, and the health of the loop.
@@ -61,7 +60,6 @@ pub struct AdminState {
     /// The problems of the previous run that have not ended since.
     pub earlier: Arc<Mutex<Earlier>>,
     pub clock: Arc<dyn Fn() -> Clocks + Send + Sync>,
-    /// The start of the daemon.
     pub started: Moment,
 }
 
@@ -71,7 +69,7 @@ pub struct Summaries(Mutex<(Weak<Snapshot>, Arc<Summary>)>);
 
 impl Summaries {
     /// The summary of this snapshot. May take long; another request for the same snapshot waits for it.
-    fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
+    pub(super) fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !Weak::ptr_eq(&last.0, &Arc::downgrade(snapshot)) {
             *last = (Arc::downgrade(snapshot), Arc::new(Summary::new(snapshot)));
@@ -88,11 +86,6 @@ pub fn now(clock: Clock) -> Clocks {
 impl AdminState {
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         latest(&self.owner.snapshot)
-    }
-
-    /// The numbers of objects in this snapshot, and where its problems are.
-    pub(super) fn summary(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
-        self.summaries.of(snapshot)
     }
 
     /// The health of the loop and of the datapath.

@@ -76,8 +76,7 @@ pub(super) fn trace(
     let (is_found, first) = (explanation.found.is_some(), first_programs(explanation.hooks, others));
     let mut answer = answer(explanation, decision, now.moment);
     if let Some(finding) = stopped {
-        let before_verdict = answer.trace.len().saturating_sub(1);
-        answer.trace.insert(before_verdict, StepRow { step: "forwarding".into(), finding });
+        insert_before_verdict(&mut answer, "forwarding", finding);
     }
     if let (Some(finding), Some(hook)) = (first, answer.trace.iter().position(|row| row.step == "hook")) {
         answer.trace.insert(hook, StepRow { step: "programs".into(), finding });
@@ -107,9 +106,13 @@ pub(super) fn add_former(answer: &mut TraceAnswer, history: &History, (to, is_no
     let age = durations::human(row.time.age(now.time));
     let cause = row.removal().map(|cause| format!("; {cause}")).unwrap_or_default();
     let finding = format!("until {age} ago this was {}{cause}", row.service.as_deref().unwrap_or_default());
-    let before_verdict = answer.trace.len().saturating_sub(1);
-    answer.trace.insert(before_verdict, StepRow { step: "history".into(), finding });
+    insert_before_verdict(answer, "history", finding);
     answer.removed = Some(row);
+}
+
+fn insert_before_verdict(answer: &mut TraceAnswer, step: &str, finding: String) {
+    let before_verdict = answer.trace.len().saturating_sub(1);
+    answer.trace.insert(before_verdict, StepRow { step: step.into(), finding });
 }
 
 fn answer(mut explanation: Explanation, decision: Option<&Decision>, now: Moment) -> TraceAnswer {

@@ -2,7 +2,6 @@
 
 use nodelb_report::time::{Clocks, Time};
 use std::cell::OnceCell;
-use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -64,19 +63,12 @@ struct Reader {
     maps: OnceCell<Result<ReadMaps, NoMaps>>,
 }
 
-/// Why there is no content of maps.
+#[derive(Debug, thiserror::Error)]
 enum NoMaps {
+    #[error("no maps of nodelb are pinned in {}", .0.display())]
     Unpinned(PathBuf),
+    #[error("{0}")]
     Unreadable(String),
-}
-
-impl fmt::Display for NoMaps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unpinned(directory) => write!(f, "no maps of nodelb are pinned in {}", directory.display()),
-            Self::Unreadable(why) => f.write_str(why),
-        }
-    }
 }
 
 fn unavailable(problem: &impl ToString) -> Failure {

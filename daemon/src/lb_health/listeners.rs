@@ -27,7 +27,6 @@ pub(super) type Reply = Arc<dyn Fn(&str) -> HealthAnswer + Send + Sync>;
 pub(super) struct ServerTask(JoinHandle<()>);
 
 impl ServerTask {
-    /// Starts to answer requests.
     pub(super) fn open(listener: TcpListener, slots: &Arc<Slots>, reply: Reply) -> Self {
         let respond = move |request: Request<Incoming>, _connection| {
             let answer = reply(request.uri().path());

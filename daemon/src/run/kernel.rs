@@ -17,8 +17,8 @@ use nodelb_datapath::PacketFailure;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
-    Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
-    PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
+    HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
+    ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
 };
 use nodelb_host::messages;
 use nodelb_host::register::Register;
@@ -359,7 +359,9 @@ impl Reader {
             maps: datapath.reader(),
             links: datapath.links(),
             order: datapath.program_order(),
-            connections: datapath.counters().map(connections),
+            connections: datapath
+                .counters()
+                .map(|counters| Connections { read: Arc::new(move |id| counters.read(id)), ledger: Arc::default() }),
             clients: Mutex::default(),
             kernel,
         }
@@ -400,11 +402,6 @@ impl DatapathReader for Reader {
     fn kernel(&self) -> Option<&Kernel> {
         Some(&self.kernel)
     }
-}
-
-/// The counts of connections, and the series made from them.
-fn connections(counters: Arc<Counters>) -> Connections {
-    Connections { read: Arc::new(move |id| counters.read(id)), ledger: Arc::default() }
 }
 
 /// How long a count of clients is reused: counting reads each of them, possibly millions.

@@ -154,7 +154,6 @@ impl Hub {
         (all, messages)
     }
 
-    /// Sends what has changed to all pages.
     fn send(&self, is_beat: bool) {
         let mut sent = self.sent();
         let mut message = self.update(&mut sent, is_beat);
