@@ -51,7 +51,7 @@ mod tables;
 mod trace;
 pub mod without_daemon;
 
-pub use state::{AdminState, Now};
+pub use state::{AdminState, now};
 
 /// How often the usage of the maps is looked at without a request, so that its problem has the right time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -2,15 +2,15 @@ use nodelb_cli::diagnose::catalogue;
 use nodelb_report::problems::Reason;
 use nodelb_report::rows::{Diagnosis, FindingKind};
 use nodelb_report::status_report::StatusReport;
+use nodelb_report::time::Clocks;
 
 use super::status;
-use crate::admin::Now;
 use crate::admin::fixture::unsynced;
 use crate::generated;
 
 #[test]
 fn the_summary_survives_json_and_says_that_the_node_is_not_ready() {
-    let report = status(&unsynced(), Now::default());
+    let report = status(&unsynced(), Clocks::default());
     assert!(!report.ready);
     assert!(report.problems.iter().any(|problem| problem.blocks_readiness));
     let json = serde_json::to_string(&report).unwrap();
