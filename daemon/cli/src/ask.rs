@@ -117,7 +117,6 @@ impl DaemonAddresses {
         self.asking.ask::<A>(route, &self.parameters()?)
     }
 
-    /// Returns the parameters of a request.
     pub(super) fn parameters(&self) -> Result<Vec<Parameter>, Failure> {
         Ok(self.parameters_of(self.service()?.as_ref()))
     }
@@ -142,7 +141,6 @@ impl Rows {
     }
 }
 
-/// Options of `nodelb frontends`.
 #[derive(Debug, Args)]
 pub(super) struct Frontends {
     /// Keep running and print each change
@@ -162,7 +160,6 @@ impl Frontends {
     }
 }
 
-/// Options of `nodelb connections`.
 #[derive(Debug, Args)]
 pub(super) struct Connections {
     /// Only connections to this service
@@ -189,7 +186,6 @@ impl Connections {
     }
 }
 
-/// Options of `nodelb drops`.
 #[derive(Debug, Args)]
 pub(super) struct Drops {
     /// Only packets to this service

@@ -13,13 +13,11 @@ use super::print::{Sanitizer, print_on};
 use super::yaml;
 use crate::exit::Failure;
 
-/// An answer that continues with changes.
 pub(super) trait Followed: DeserializeOwned {
     type Row: DeserializeOwned;
 
     fn table<'a>(&'a self, style: &Style) -> Table<'a>;
 
-    /// The cells of a changed row.
     fn cells<'a>(row: &'a Self::Row, style: &Style) -> Vec<Cell<'a>>;
 }
 
@@ -54,7 +52,6 @@ struct Event {
     data: serde_json::Value,
 }
 
-/// Prints the events of an answer.
 pub(super) struct Printer<F> {
     output: Format,
     style: Style,

@@ -77,7 +77,6 @@ fn parameters(options: &WatchOptions) -> Vec<Parameter> {
     service.into_iter().chain(dropped).chain(stream).collect()
 }
 
-/// Where the packets go.
 struct Sinks<'o> {
     output: Output,
     /// `None` if the packets are written to stdout as a capture.

@@ -22,7 +22,6 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Queries the daemon, and prints the summary.
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let body = self.asking.get("/status", &[])?;
         let report: StatusReport = decode(&body)?;

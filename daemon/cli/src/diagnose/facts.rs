@@ -89,7 +89,6 @@ impl<T> Probe<T> {
 pub type ClusterAnswer<T> = Result<T, Denial>;
 
 impl Facts {
-    /// Returns the Service of Kubernetes, if there is one.
     pub(super) fn kubernetes_service(&self) -> Option<&Service> {
         self.cluster.ok()?.service.as_ref().ok()?.as_ref()
     }
@@ -158,7 +157,6 @@ pub struct Daemon {
     pub sources: Vec<SourceRow>,
     /// The addresses of `/apiservers`.
     pub apiservers: Vec<ApiserverRow>,
-    /// The session in use, from `/apiservers`.
     pub session: Option<SessionRow>,
     /// Rows of `/diff` about the service and about the hooks.
     pub differences: Option<Vec<Value>>,

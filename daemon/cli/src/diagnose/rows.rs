@@ -28,7 +28,6 @@ impl Difference {
         Self::deserialize(row).ok()
     }
 
-    /// Returns what differs, and the likely cause.
     pub(super) fn text(&self) -> String {
         let sides = [("source", &self.source), ("memory", &self.memory), ("kernel", &self.kernel)];
         let sides = sides.into_iter().filter_map(|(side, value)| Some(format!("{side}: {}", quoted(value)?)));

@@ -63,7 +63,6 @@ struct NodeAddress {
 /// be read.
 pub type ReadPeer = fn(BorrowedFd<'_>, SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
 
-/// The outcome of a connect.
 #[derive(Debug, PartialEq, Eq)]
 enum Met {
     /// The hook refused the connect immediately.

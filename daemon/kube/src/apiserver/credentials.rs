@@ -73,7 +73,6 @@ pub fn named(settings: &Settings) -> Option<Named> {
     Some(Named { files: looked.stamps.files(), plugin })
 }
 
-/// The source of the current [`Login`].
 #[derive(Debug)]
 pub struct Credentials {
     origin: Origin,
@@ -236,7 +235,6 @@ impl Credentials {
         printed.refresh(&inputs.material.authority.content, want, &self.timeouts).await
     }
 
-    /// Creates a new login if the credentials have changed.
     fn build(&self, state: &mut State) -> Result<(), CredentialsError> {
         let Some(inputs) = &state.inputs else { return Ok(()) };
         let Some(material) = material(inputs, state.printed.as_ref()) else { return Ok(()) };

@@ -70,11 +70,9 @@ pub struct Connected {
     /// Whether nodelb balances the address, so that the responses depend on the services under examination.
     pub is_balanced: bool,
     pub identity: String,
-    /// The addresses that failed before, with their errors.
     pub failed: Vec<(Address, String)>,
 }
 
-/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectError {
     /// The credentials cannot be used.

@@ -25,7 +25,6 @@ use crate::api::scope::{Scope, Selection};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
-/// Time limits of a comparison.
 #[derive(Clone, Debug)]
 pub struct LiveTimeouts {
     /// The time limit of the whole comparison; shorter than that of a request to the admin API.
@@ -49,7 +48,6 @@ impl Default for LiveTimeouts {
     }
 }
 
-/// The number of objects in a page.
 const PAGE: u32 = 500;
 
 const MAX_REPORTED: usize = 1_000;

@@ -41,7 +41,6 @@ pub struct Store {
     unread: BTreeSet<Arc<str>>,
 }
 
-/// A scope and its objects.
 #[derive(Debug)]
 struct Watched {
     scope: Scope,
@@ -96,7 +95,6 @@ impl Store {
         self.unselected.len()
     }
 
-    /// Adds the Node from the state file.
     pub fn remember_node(&mut self, key: Key) {
         self.nodes.remember(key);
     }

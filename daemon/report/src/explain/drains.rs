@@ -11,7 +11,6 @@ use nodelb_core::snapshot::Snapshot;
 use super::reports::{candidates, port_backends, port_keys};
 use super::rows::BackendReport;
 
-/// What drains would take from a service.
 pub struct Loss {
     /// The ports that would lose their last backend, or their last healthy one, each as `http/TCP/IPv4`, with ` on this
     /// node` if others remain for clients that may use any node.

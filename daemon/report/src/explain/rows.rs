@@ -13,10 +13,8 @@ use nodelb_core::state::status::Status;
 /// A row of `/frontends`: one service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendReport {
-    /// The address that clients connect to.
     pub address: L4Addr,
     pub kind: FrontendKind,
-    /// The service that claims the address.
     pub service: ServiceName,
     /// The port name, empty for an unnamed port.
     pub port: Arc<str>,
@@ -28,7 +26,6 @@ pub struct FrontendReport {
     pub outside: OutsideAccess,
     /// Whether connections reach a backend, and if not, why.
     pub status: Status,
-    /// Since when it has this status.
     pub since: Moment,
     /// Why the status is not OK, with the remedy. For a NodePort also the process that has bound it; for a frontend
     /// without backends also the backends that nodelb refuses to use or found unhealthy.
@@ -63,9 +60,7 @@ impl OutsideAccess {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReport {
     pub service: ServiceName,
-    /// The source that describes the service.
     pub source: Source,
-    /// The file or object that describes the service.
     pub origin: Arc<str>,
     /// Formatted as `http=80/TCP` for each port, or `80/TCP` for an unnamed port.
     pub ports: Vec<String>,
@@ -73,9 +68,7 @@ pub struct ServiceReport {
     pub internal_policy: TrafficPolicy,
     /// The traffic policy for clients outside the cluster.
     pub external_policy: TrafficPolicy,
-    /// The session affinity timeout in seconds.
     pub affinity_seconds: Option<u32>,
-    /// The number of addresses that the service claims.
     pub frontends: usize,
     /// Whether clients outside the node are served at any of them, or why not.
     pub outside: OutsideAccess,
@@ -93,7 +86,6 @@ pub struct ServiceReport {
 /// A row of `/backends`: one backend of one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendReport {
-    /// The transport address of the backend.
     pub address: L4Addr,
     pub service: ServiceName,
     /// The port name, empty for an unnamed port.
@@ -110,7 +102,6 @@ pub struct BackendReport {
     pub zone: Arc<str>,
     /// Whether new connections can reach the backend, and if not, the reason.
     pub choice: Choice,
-    /// Whether an operator drains it.
     pub is_drained: bool,
     /// The file or object that contains the backend. For a held backend that none contains any more, the one that
     /// removed it.
@@ -126,7 +117,6 @@ pub struct Counts {
     pub services: usize,
     /// The number of services by the worst status of their frontends. A status without services is absent.
     pub services_by_status: BTreeMap<Status, usize>,
-    /// The number of services with a held frontend.
     pub held: usize,
     /// The number of services with a port that has no backend for new connections.
     pub without_backends: usize,

@@ -17,10 +17,8 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::backends_of;
 use nodelb_core::state::status::Status;
 
-/// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The numbers of objects.
     pub counts: Counts,
     /// The claims with a status other than OK: the address, and the position in its row.
     pub(crate) claims: Vec<(L4Addr, usize)>,

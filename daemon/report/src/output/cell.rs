@@ -15,7 +15,6 @@ pub enum Cell<'a> {
     Text(Cow<'a, str>),
     Address(L4Addr),
     Number(u64),
-    /// A boolean, `yes` or `no` in text.
     Flag(bool),
     /// Several texts. Text of a limited width shows at most five of them and the number of the others.
     List(Cow<'a, [String]>),

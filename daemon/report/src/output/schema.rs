@@ -7,7 +7,6 @@
 pub struct Schema<C: ?Sized = [Column]> {
     /// The heading of the table in a response with several tables.
     pub name: &'static str,
-    /// The columns in the order of display.
     pub columns: C,
 }
 
@@ -24,7 +23,6 @@ pub struct Column {
     pub usual: &'static [&'static str],
 }
 
-/// The kind of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// A name or an address, which is never shortened.
@@ -33,12 +31,10 @@ pub enum ColumnKind {
     /// One of these words.
     OneOf(&'static [&'static str]),
     Number,
-    /// Yes or no.
     Flag,
     List,
     /// Sentences. A last column of them is shown whole, like text.
     Texts,
-    /// The time since an event.
     Age,
     Duration,
 }
@@ -48,7 +44,6 @@ impl Column {
         Self { heading, kind, is_wide: false, is_spare: false, usual: &[] }
     }
 
-    /// A column of names or addresses.
     pub const fn name(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Name)
     }
@@ -57,7 +52,6 @@ impl Column {
         Self::new(heading, ColumnKind::Text)
     }
 
-    /// A column of words from a fixed set.
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(heading, ColumnKind::OneOf(words))
     }
@@ -75,7 +69,6 @@ impl Column {
         Self::new(heading, ColumnKind::Number)
     }
 
-    /// A column of booleans.
     pub const fn flag(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Flag)
     }
@@ -84,17 +77,14 @@ impl Column {
         Self::new(heading, ColumnKind::List)
     }
 
-    /// A column of lists of sentences.
     pub const fn texts(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Texts)
     }
 
-    /// A column of times since an event.
     pub const fn age(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Age)
     }
 
-    /// A column of durations of operations.
     pub const fn duration(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Duration)
     }

@@ -7,7 +7,6 @@ use serde::de::DeserializeOwned;
 use crate::output::table::Style;
 use crate::time::Time;
 
-/// A response of the admin API.
 pub trait Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// The text form. Ages are computed from `now`.
     fn text(&self, now: Time, style: &Style) -> String;

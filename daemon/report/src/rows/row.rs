@@ -42,7 +42,6 @@ pub(super) fn none_found<R: Row>() -> String {
     format!("No {} found.", R::schema().name.replace('_', " "))
 }
 
-/// A field that is shown in one cell.
 pub trait ToCell {
     /// The cell. Ages are computed from `now`.
     fn to_cell(&self, now: Time) -> Cell<'_>;
@@ -141,7 +140,6 @@ impl ToCell for Vec<L4Addr> {
     }
 }
 
-/// Words from a fixed set.
 macro_rules! words {
     ($($type:ty),*) => {
         $(impl ToCell for $type {

@@ -234,7 +234,6 @@ fn setting(settings: &[Value], key: &str) -> String {
     row.map(|row| text(row, "value").trim_matches('"').to_owned()).unwrap_or_default()
 }
 
-/// Returns the services that the daemon reads from Kubernetes.
 fn selection(settings: &[Value]) -> Selection {
     let names = |key: &str| {
         let row = settings.iter().find(|row| row["key"] == key);

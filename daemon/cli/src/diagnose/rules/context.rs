@@ -20,7 +20,6 @@ use crate::diagnose::rows::Difference;
 pub(super) struct Context<'f> {
     pub(super) facts: &'f Facts,
     pub(super) daemon: Option<&'f Daemon>,
-    /// The rows of `/diff`.
     pub(super) differences: Vec<Difference>,
     pub(super) cluster: Option<&'f Cluster>,
     pub(super) service: Option<&'f Service>,

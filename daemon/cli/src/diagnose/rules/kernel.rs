@@ -60,7 +60,6 @@ fn with_rows(finding: Finding, rows: &[&FrontendRow]) -> Finding {
     finding.evidence(new)
 }
 
-/// Two sources define the service.
 pub(super) fn defined_twice(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Conflict))?;
     // The words of `/status`, which `/services` has, too.

@@ -22,7 +22,6 @@ use super::proxy::{Proxy, ProxyError};
 pub struct ConnectTimeouts {
     /// The timeout for the TCP connection, including the proxy.
     pub connect: Duration,
-    /// The timeout for the TLS handshake.
     pub handshake: Duration,
     /// The idle time before the first keepalive probe, in whole seconds.
     pub keepalive_idle: Duration,
@@ -35,7 +34,6 @@ pub struct ConnectTimeouts {
     /// The idle time on an HTTP/2 connection before a ping. Unlike a keepalive probe, a ping needs a response of the
     /// process and not only of its kernel.
     pub ping_after: Duration,
-    /// The timeout for the response to a ping.
     pub ping_answer: Duration,
     /// The timeout for the body of an error response.
     pub refusal: Duration,

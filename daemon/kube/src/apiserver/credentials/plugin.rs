@@ -16,13 +16,11 @@ use crate::apiserver::credentials::login::CredentialsError;
 pub(super) struct Want {
     /// Whether there is a login, even if it expires soon.
     pub(super) has_login: bool,
-    /// Whether an apiserver has rejected the login.
     pub(super) is_rejected: bool,
     /// The expiry of the login, if known.
     pub(super) ends: Option<SystemTime>,
 }
 
-/// The state of one plugin.
 pub(super) struct Printed {
     plugin: Plugin,
     last_good: Option<Credential>,
@@ -49,7 +47,6 @@ impl Drop for Printed {
 }
 
 impl Printed {
-    /// The state of a plugin that has not run yet.
     pub(super) fn new(plugin: Plugin) -> Self {
         Self { plugin, last_good: None, failure: None, is_refused: false, started: None, running: None }
     }

@@ -43,7 +43,6 @@ const MOST_REPEATS: u32 = 3;
 /// this time has passed.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// The HTTP/2 connections of a link.
 pub(super) struct Http2 {
     target: Target,
     login: Arc<Login>,
