@@ -17,8 +17,7 @@ impl AnyRow {
         let now = now.clocks().time;
         match self {
             Self::Frontend(row) => row.cells(now),
-            Self::History(row) if style.wide => row.cells(now),
-            Self::History(row) => row.short(now).into(),
+            Self::History(row) => row.shown(now, style),
             Self::Packet(row) => row.cells(now),
         }
     }

@@ -64,7 +64,7 @@ pub(super) fn body(
     let lines = match output_format.resumed {
         Some(last) if feed.resume(last) => {
             let now = (output_format.clock)();
-            Some(feed.nothing().table(now, &output_format.style).write_lines(&output_format.style, &mut String::new()))
+            Some(feed.nothing().table(now, &output_format.style).write_lines(&mut String::new()))
         }
         _ => None,
     };
@@ -154,7 +154,7 @@ impl StreamWriter {
             let list = self.feed.list(now);
             let mut text = String::new();
             let style = &self.output_format.style;
-            self.lines = Some(list.table(now, style).write_lines(style, &mut text));
+            self.lines = Some(list.table(now, style).write_lines(&mut text));
             match self.output_format.output {
                 Output::Text => out = text,
                 Output::Json | Output::Sse => {
@@ -214,11 +214,11 @@ pub(super) enum List {
 }
 
 impl List {
-    fn table<'a>(&'a self, now: Now, style: &Style) -> Table<'a> {
+    fn table(&self, now: Now, style: &Style) -> Table {
         match self {
-            Self::Frontends(rows) => rows::table(rows, now.clocks().time),
+            Self::Frontends(rows) => rows::table(rows, now.clocks().time, style),
             Self::History(rows) => HistoryRow::table(rows, now.clocks().time, style),
-            Self::Packets => rows::table::<PacketRow>(&[], now.clocks().time),
+            Self::Packets => rows::table::<PacketRow>(&[], now.clocks().time, style),
         }
     }
 

@@ -12,6 +12,7 @@ use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
+use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::rows::Counts;
 use nodelb_report::problems::{Problem, Reason, Severity};
@@ -86,7 +87,7 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
     exposition.each(&table::FRONTENDS, every(&counts.frontends));
     exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
-    exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
+    exposition.one(&table::FRONTEND_CONFLICTS, counts.frontends.get(&Status::Conflict).copied().unwrap_or_default());
     exposition.each(&table::BACKENDS, every(&counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = &snapshot.facts;

@@ -2,7 +2,6 @@
 //! and the reason for it, the result for each backend, and the end. [`nodelb_core::trace`] decides; this module
 //! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::explain::kept::why_kept;
@@ -22,7 +21,8 @@ use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, destination, lookup_frontend, lookup_outside, trace, trace_outside};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Client {
     /// A process in the node's own network namespace.
     Host,
@@ -30,16 +30,6 @@ pub enum Client {
     Pod,
     /// Another host: its packets arrive on a network device.
     Outside,
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Host => "host",
-            Self::Pod => "pod",
-            Self::Outside => "outside",
-        })
-    }
 }
 
 /// The full account of a connection.

@@ -445,6 +445,12 @@ pub(crate) fn port_keys(service: &Service) -> BTreeSet<PortKey> {
     keys
 }
 
+/// The service port's name without that of the service, such as `http/TCP/IPv4`.
+pub(crate) fn port_text(key: &PortKey) -> String {
+    let separator = if key.port.is_empty() { "" } else { "/" };
+    format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
+}
+
 fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
     service.ports.iter().flat_map(|port| &port.frontends).any(is_meant)
 }

@@ -117,6 +117,7 @@ pub struct Counts {
     pub services: usize,
     /// The number of services by the worst status of their frontends. A status without services is absent.
     pub services_by_status: BTreeMap<Status, usize>,
+    /// The number of services with a held frontend.
     pub held: usize,
     /// The number of services with a port that has no backend for new connections.
     pub without_backends: usize,
@@ -127,8 +128,6 @@ pub struct Counts {
     pub frontends: BTreeMap<Status, usize>,
     /// The number of rows in the status Refused that can never own their address.
     pub refused: usize,
-    /// The number of rows in the status Conflict.
-    pub conflicting: usize,
     /// The number of backends in the slices of the services by state, counted once for each port. Those that failed
     /// their checks count as quarantined.
     pub backends: BTreeMap<BackendState, usize>,

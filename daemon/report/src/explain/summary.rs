@@ -69,7 +69,6 @@ impl Summary {
             for (place, claim) in row.claims().iter().enumerate() {
                 let status = snapshot.status_of(row, place, *address).status;
                 statuses[status as usize] += 1;
-                self.counts.conflicting += usize::from(status == Status::Conflict);
                 self.counts.refused += usize::from(claim.target.is_err());
                 if status != Status::Ok {
                     self.claims.push((*address, place));

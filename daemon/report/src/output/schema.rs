@@ -1,13 +1,11 @@
 //! The names and columns of the tables, defined once and known without any row. [`crate::rows`]
 //! defines them, and [`super::table`] adds the rows.
 
-/// A table's name and columns. `C` is an array where rows are created, so that the compiler checks the number of cells,
-/// and a slice everywhere else.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Schema<C: ?Sized = [Column]> {
+pub struct Schema {
     /// The heading of the table in a response with several tables.
     pub name: &'static str,
-    pub columns: C,
+    pub columns: &'static [Column],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

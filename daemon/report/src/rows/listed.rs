@@ -6,11 +6,11 @@ use serde::ser::Error;
 
 use super::answer::Rendered;
 use super::kept;
-use super::row::{Row, none_found};
+use super::row::{Row, empty_table};
 use super::services::{BackendRow, FrontendRow, ServiceRow};
 use crate::explain::reports;
 use crate::filter::Filter;
-use crate::output::table::{Style, Texts};
+use crate::output::table::Style;
 use crate::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
 
@@ -26,11 +26,9 @@ type ForEach<R> = dyn Fn(&mut dyn FnMut(R)) + Send;
 
 impl<R: Row> Rendered for Listed<R> {
     fn text(&self, style: &Style) -> String {
-        let mut texts = Texts::new(R::schema(), style);
-        (self.for_each)(&mut |row| texts.push(&row.cells(self.now)));
-        let mut out = String::new();
-        texts.write(Some(&none_found::<R>()), &mut out);
-        out
+        let mut table = empty_table::<R>(style);
+        (self.for_each)(&mut |row| table.push(&row.cells(self.now)));
+        table.to_text()
     }
 
     fn json(&self) -> serde_json::Result<String> {
