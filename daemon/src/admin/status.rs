@@ -18,7 +18,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
         kernel: state.datapath.kernel().cloned(),
         checks: state.readiness(now),
         problems: state.problems(now),
-        counts: state.summary(&snapshot).counts.clone().into(),
+        counts: state.summary(&snapshot).counts.clone(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
         sources: state.sources(now).iter().map(SourceSummary::from).collect(),
         changes: state

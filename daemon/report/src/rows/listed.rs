@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde::ser::Error;
 
 use super::answer::Rendered;
-use super::kept;
 use super::row::{Row, empty_table};
 use super::services::{BackendRow, FrontendRow, ServiceRow};
+use super::{described, kept};
 use crate::explain::reports;
 use crate::filter::Filter;
 use crate::output::table::Style;
@@ -60,7 +60,7 @@ pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Lis
 /// One row per description of a service, and one per service port that no source describes and that is kept.
 pub fn services(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<ServiceRow> {
     let for_each = move |each: &mut dyn FnMut(ServiceRow)| {
-        reports::each_service(&snapshot, &filter).for_each(|report| each(report.into()));
+        described::services(&snapshot, &filter).for_each(&mut *each);
         kept::services(&snapshot, &filter).into_iter().for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }

@@ -8,7 +8,7 @@ use super::answer::{Answer, answers};
 use super::row::{Micros, Row, ToCell, rows};
 use crate::durations;
 use crate::explain::reports::port_text;
-use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use crate::time::{Clocks, Time};
@@ -273,26 +273,6 @@ impl FrontendRow {
             outside: report.outside.to_string(),
             status: report.status,
             since: Some(clocks.time_of(report.since)),
-            error: report.error,
-        }
-    }
-}
-
-impl From<ServiceReport> for ServiceRow {
-    fn from(report: ServiceReport) -> Self {
-        Self {
-            service: Some(String::from(&report.service)),
-            source: report.source.to_string(),
-            ports: report.ports,
-            internal_policy: policy(report.internal_policy),
-            external_policy: policy(report.external_policy),
-            affinity: report.affinity_seconds.map(u64::from),
-            frontends: report.frontends as u64,
-            outside: report.outside.to_string(),
-            backends: report.backends as u64,
-            selectable: report.selectable as u64,
-            status: report.status,
-            origin: filled(&report.origin),
             error: report.error,
         }
     }

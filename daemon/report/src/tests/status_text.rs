@@ -1,7 +1,8 @@
+use crate::explain::summary::ObjectCounts;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
 use crate::rows::Answer;
-use crate::status_report::{ChangeSummary, Kernel, ObjectCounts, StatusReport};
+use crate::status_report::{ChangeSummary, Kernel, StatusReport};
 use crate::time::Time;
 use nodelb_core::history::What;
 use nodelb_core::state::status::Status;
