@@ -73,7 +73,6 @@ pub fn named(settings: &Settings) -> Option<Named> {
     Some(Named { files: looked.stamps.files(), plugin })
 }
 
-#[derive(Debug)]
 pub struct Credentials {
     origin: Origin,
     timeouts: CredentialTimeouts,
@@ -84,7 +83,7 @@ pub struct Credentials {
     threads: Threads,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// The read in progress. It continues after a caller has stopped waiting, so that an unreachable file system blocks
     /// only one thread.
@@ -99,7 +98,6 @@ struct State {
     trouble: Option<String>,
 }
 
-#[derive(Debug)]
 struct Good {
     material: Material,
     login: Arc<Login>,

@@ -67,10 +67,7 @@ pub struct Live {
 }
 
 /// The reason why there is no result, and the remedy.
-struct Unanswered {
-    cause: String,
-    action: String,
-}
+type Unanswered = (String, String);
 
 impl Live {
     /// A comparison of these services over the session in use at the time of the request.
@@ -88,7 +85,7 @@ impl Live {
     pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
         match self.try_compare(service).await {
             Ok(rows) => rows,
-            Err(Unanswered { cause, action }) => vec![Difference {
+            Err((cause, action)) => vec![Difference {
                 between: Between::SourceMemory,
                 what: "apiserver".into(),
                 service: service.cloned(),
@@ -102,7 +99,7 @@ impl Live {
     }
 
     async fn try_compare(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, Unanswered> {
-        let refused = |cause: &str, action: &str| Unanswered { cause: cause.into(), action: action.into() };
+        let refused = |cause: &str, action: &str| (cause.to_owned(), action.to_owned());
         let Ok(mut last_whole) = self.last_whole.try_lock() else {
             return Err(refused("another comparison is in progress", "ask again when it is complete"));
         };
@@ -184,7 +181,7 @@ fn unanswered(error: &LinkError) -> Unanswered {
         LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
         _ => "try again; see `nodelb apiservers`",
     };
-    Unanswered { cause: error.to_string(), action: format!("nodelb keeps serving the last known state; {action}") }
+    (error.to_string(), format!("nodelb keeps serving the last known state; {action}"))
 }
 
 /// An object in the table or in the list.

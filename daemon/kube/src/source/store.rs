@@ -175,11 +175,6 @@ impl Store {
         self.absence = Absence::default();
     }
 
-    /// Whether everything that nodelb may read has been listed.
-    pub fn is_synced(&self) -> bool {
-        self.synced.is_some()
-    }
-
     pub fn was_listed(&self, number: usize) -> bool {
         self.objects(number).was_listed
     }

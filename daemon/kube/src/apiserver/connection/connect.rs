@@ -2,7 +2,6 @@
 //! connects: registers it as nodelb's own, so that BPF never translates its destination, and sets keepalive options
 //! that detect a silent peer quickly. Independent of TLS.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::AsFd;
@@ -63,15 +62,6 @@ pub struct Connector {
     register: Register,
     pub(super) timeouts: ConnectTimeouts,
     proxy: Option<Proxy>,
-}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector")
-            .field("timeouts", &self.timeouts)
-            .field("proxy", &self.proxy)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Connector {

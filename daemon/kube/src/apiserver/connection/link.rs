@@ -55,7 +55,7 @@ enum Transport {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut link = f.debug_struct("Link");
-        link.field("target", &self.target).field("protocol", &self.protocol()).field("over", &self.sockets.end());
+        link.field("at", &self.target.at).field("protocol", &self.protocol()).field("over", &self.sockets.end());
         link.finish_non_exhaustive()
     }
 }

@@ -1,7 +1,6 @@
 //! Stores the output of an exec plugin, and decides when to run it again. No caller waits for a run while the previous
 //! output is still valid.
 
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinHandle;
@@ -29,13 +28,6 @@ pub(super) struct Printed {
     is_refused: bool,
     started: Option<Instant>,
     running: Option<JoinHandle<Result<Credential, CredentialsError>>>,
-}
-
-impl fmt::Debug for Printed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut printed = f.debug_struct("Printed");
-        printed.field("plugin", &self.plugin.origin()).field("failure", &self.failure).finish_non_exhaustive()
-    }
 }
 
 impl Drop for Printed {

@@ -28,7 +28,7 @@ const MOST_RESOLVED: usize = 8;
 /// The maximum size of the response in bytes; it contains one Service.
 const MAX_ANSWER: usize = 2 << 20;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Attempt {
     pub server: Server,
     pub connector: Connector,

@@ -61,12 +61,6 @@ pub struct Parts {
     pub credentials: credentials::CredentialTimeouts,
 }
 
-impl std::fmt::Debug for Parts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 /// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, the report, and the
 /// task, which ends when the addresses that worked are stored. Reads no file and opens no connection before it returns.
 pub fn start(

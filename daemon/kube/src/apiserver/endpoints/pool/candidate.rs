@@ -1,15 +1,12 @@
 //! The state of one address in the pool. The decisions are made elsewhere.
 
-use std::fmt;
-
 use nodelb_core::model::moment::Moment;
-use serde::Serialize;
 
 use crate::apiserver::address::Server;
 use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 
 /// The origin of an address, with the highest priority first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 pub enum Origin {
     /// The configuration; such an address is never forgotten or changed.
     Configured,
@@ -19,13 +16,7 @@ pub enum Origin {
     Remembered,
 }
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{self:?}"))
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display, strum::EnumIter)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum ServerStatus {
     Untried,
     Healthy,
