@@ -55,14 +55,10 @@ pub struct KernelSettings {
 }
 
 /// The addresses of the service in the pinned maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
     pub pins: Pins,
-    pub frontends: Vec<String>,
-    /// Those without a backend.
-    pub empty: Vec<String>,
-    /// The backends that connections to them reach.
-    pub backends: Vec<String>,
+    pub frontends: Vec<FrontendRow>,
     /// The node addresses at which NodePorts are served.
     pub node_addresses: Vec<String>,
 }
@@ -158,14 +154,14 @@ pub struct Daemon {
     /// The addresses of `/apiservers`.
     pub apiservers: Vec<ApiserverRow>,
     pub session: Option<SessionRow>,
-    /// Rows of `/diff` about the service and about the hooks.
-    pub differences: Option<Vec<Value>>,
+    /// Rows of `/diff` about the service, and about what all services need.
+    pub differences: Vec<Difference>,
     /// The verdicts of `/trace?to=` for the first frontends, one row each.
     pub traces: Vec<Value>,
     /// The packet path; `None` if the service has no address for clients outside the node.
     pub packets: Option<Packets>,
     /// Rows of `/history?service=`, the latest last.
-    pub history: Option<Vec<Value>>,
+    pub history: Vec<Value>,
 }
 
 impl Daemon {
@@ -378,6 +374,19 @@ pub struct SessionRow {
     pub last_response: Option<f64>,
     /// Why nodelb cannot connect at all.
     pub problem: Option<String>,
+}
+
+/// A row of `/diff`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Difference {
+    pub between: String,
+    pub what: String,
+    pub service: Option<String>,
+    pub source: Option<String>,
+    pub memory: Option<String>,
+    pub kernel: Option<String>,
+    pub likely_cause: Option<String>,
 }
 
 /// A connection made from here, or one that could not prove anything.

@@ -58,7 +58,7 @@ pub(super) fn missing(context: &Context<'_>) -> Option<Finding> {
 }
 
 fn removal(context: &Context<'_>) -> Option<String> {
-    let row = context.daemon?.history.as_ref()?.last()?;
+    let row = context.daemon?.history.last()?;
     let row = HistoryRow::deserialize(row).ok().filter(|row| row.what == What::Removed)?;
     Some(row.gone(Time(context.facts.now.saturating_mul(1_000))))
 }
