@@ -36,10 +36,9 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Clocks) -> Result<Dif
     }
     rows.splice(0..0, live);
     let summary = state.summaries.of(&state.snapshot());
-    let frontends: usize = summary.counts.frontends.values().sum();
     Ok(DiffAnswer {
         differences: rows.into_iter().map(DifferenceRow::from).collect(),
-        compared: ComparedRow { services: summary.counts.services as u64, frontends: frontends as u64 },
+        compared: ComparedRow { services: summary.counts.services as u64, frontends: summary.counts.frontends as u64 },
         whole: *filter == Filter::default(),
     })
 }

@@ -67,7 +67,7 @@ pub(super) fn body(
     let lines = match output_format.resumed {
         Some(last) if feed.resume(last) => {
             let now = (output_format.clock)();
-            Some(feed.nothing().table(now).write_lines(&STYLE, &mut String::new()))
+            Some(feed.nothing().table(now).write_lines(&mut String::new()))
         }
         _ => None,
     };
@@ -156,7 +156,7 @@ impl StreamWriter {
         if self.lines.is_none() {
             let list = self.feed.list(now);
             let mut text = String::new();
-            self.lines = Some(list.table(now).write_lines(&STYLE, &mut text));
+            self.lines = Some(list.table(now).write_lines(&mut text));
             match self.output_format.output {
                 Output::Text => out = text,
                 Output::Json | Output::Sse => {
@@ -210,11 +210,11 @@ pub(super) enum List {
 }
 
 impl List {
-    fn table(&self, now: Clocks) -> Table<'_> {
+    fn table(&self, now: Clocks) -> Table {
         match self {
-            Self::Frontends(rows) => rows::table(rows, now.time),
+            Self::Frontends(rows) => rows::table(rows, now.time, &STYLE),
             Self::History(rows) => HistoryRow::table(rows, now.time, &STYLE),
-            Self::Packets(rows) => rows::table(rows, now.time),
+            Self::Packets(rows) => rows::table(rows, now.time, &STYLE),
         }
     }
 }

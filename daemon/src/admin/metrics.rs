@@ -12,8 +12,9 @@ use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
+use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
-use nodelb_report::explain::rows::Counts;
+use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Problem, Reason, Severity};
 use nodelb_report::time::Clocks;
 use strum::IntoEnumIterator;
@@ -49,7 +50,7 @@ const HOOKS: [&str; 2] = ["links", "canary"];
 pub(super) fn metrics(state: &AdminState, now: Clocks) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
-    services(&mut exposition, &snapshot, &state.summaries.of(&snapshot).counts);
+    services(&mut exposition, &snapshot, &state.summaries.of(&snapshot));
     health(&mut exposition, state, now);
     problems(&mut exposition, &state.problems(now));
     sources(&mut exposition, &snapshot, &state.sources(now), now);
@@ -80,16 +81,18 @@ pub(super) fn metrics(state: &AdminState, now: Clocks) -> Result<String, fmt::Er
     exposition.text()
 }
 
-fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
+fn services(exposition: &mut Exposition, snapshot: &Snapshot, summary: &Summary) {
+    let counts = &summary.counts;
     exposition.one(&table::SERVICES, counts.services);
-    exposition.one(&table::SERVICES_HELD, counts.held);
-    exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
-    exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
-    exposition.each(&table::FRONTENDS, every(&counts.frontends));
-    exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
-    exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
-    exposition.each(&table::BACKENDS, every(&counts.backends));
-    exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
+    exposition.one(&table::SERVICES_HELD, summary.held);
+    exposition.one(&table::SERVICES_WITHOUT_BACKENDS, summary.without_backends);
+    exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, summary.load_balancer_pending);
+    exposition.each(&table::FRONTENDS, every(&counts.frontends_by_status));
+    exposition.one(&table::FRONTENDS_REFUSED, summary.refused);
+    let conflicts = counts.frontends_by_status.get(&Status::Conflict).copied();
+    exposition.one(&table::FRONTEND_CONFLICTS, conflicts.unwrap_or_default());
+    exposition.each(&table::BACKENDS, every(&counts.backends_by_state));
+    exposition.one(&table::BACKENDS_SELECTABLE, summary.selectable);
     let facts = &snapshot.facts;
     exposition.one(&table::DRAINS, facts.drains.values().map(|drains| drains.len()).sum::<usize>());
     exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports.len());

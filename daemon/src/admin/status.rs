@@ -19,7 +19,7 @@ pub(super) fn status(state: &AdminState, now: Clocks) -> StatusReport {
         kernel: state.datapath.kernel().cloned(),
         checks: state.readiness(now),
         problems: state.problems(now),
-        counts: state.summaries.of(&snapshot).counts.clone().into(),
+        counts: state.summaries.of(&snapshot).counts.clone(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
         sources: state.sources(now).iter().map(SourceSummary::from).collect(),
         changes: state

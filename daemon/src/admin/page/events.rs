@@ -16,7 +16,7 @@ use nodelb_host::clock::until;
 use nodelb_report::explain::changed::{ChangedServices, changed_services};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
-use nodelb_report::rows::{HistoryRow, ServiceRow};
+use nodelb_report::rows::{HistoryRow, ServiceRow, described};
 use nodelb_report::status_report::StatusReport;
 use nodelb_report::time::{Clocks, Time};
 use serde::Serialize;
@@ -307,18 +307,18 @@ fn all_services(snapshot: &Snapshot) -> Services {
 /// The rows of one service, or of all: one for each description.
 fn service_rows(snapshot: &Snapshot, name: Option<&ServiceName>) -> Vec<PageRow> {
     let filter = Filter { service: name.cloned(), ..Filter::default() };
-    let mut places: BTreeMap<ServiceName, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
+    let mut places: BTreeMap<String, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
     for frontend in reports::frontends(snapshot, &filter) {
-        let (addresses, backends) = places.entry(frontend.service).or_default();
+        let (addresses, backends) = places.entry(frontend.service.to_string()).or_default();
         addresses.push(frontend.address.to_string());
         backends.extend(frontend.backends.iter().map(ToString::to_string));
     }
-    let rows = reports::services(snapshot, &filter).into_iter();
-    rows.map(|report| {
-        let (addresses, backend_addresses) = places.get(&report.service).cloned().unwrap_or_default();
-        PageRow { service: ServiceRow::from(report), addresses, backend_addresses }
-    })
-    .collect()
+    let rows = described::services(snapshot, &filter).map(|service| {
+        let places = service.service.as_ref().and_then(|name| places.get(name));
+        let (addresses, backend_addresses) = places.cloned().unwrap_or_default();
+        PageRow { service, addresses, backend_addresses }
+    });
+    rows.collect()
 }
 
 /// Appends an event if it differs from the last one of its kind.

@@ -3,6 +3,7 @@ use nodelb_report::problems::Reason;
 use nodelb_report::rows::{Diagnosis, FindingKind};
 use nodelb_report::status_report::StatusReport;
 use nodelb_report::time::Clocks;
+use strum::EnumMessage;
 
 use super::status;
 use crate::admin::fixture::unsynced;
@@ -38,7 +39,7 @@ fn the_findings_of_diagnose_are_documented() {
         let severity = format!("{:?}", entry.severity).to_lowercase();
         let explains = [all(&entry.explains), all(&entry.suppresses)].join("|");
         let explains = if explains == "|" { "-".into() } else { explains.trim_matches('|').replace('|', ", ") };
-        let meaning = entry.kind.meaning().trim_end_matches('.');
+        let meaning = entry.kind.get_documentation().unwrap_or_default().trim_end_matches('.');
         format!("| {} | {severity} | {meaning} | {explains} |\n", name(&entry.kind))
     });
     let table: String = rows.collect::<String>() + "\n";
