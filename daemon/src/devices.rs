@@ -68,7 +68,6 @@ pub struct Drops {
 /// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
 pub struct DeviceOutputs {
-    /// The devices, and whether packets are translated.
     pub devices: channel::Receiver<Arc<DevicesReport>>,
     /// The sweeps; `None` if the kernel cannot list connections.
     pub sweep: Option<channel::Receiver<Arc<SweepReport>>>,
@@ -100,7 +99,6 @@ impl Default for DeviceOutputs {
     }
 }
 
-/// The packet path after the start of the datapath.
 pub enum PacketPath {
     /// `is_news`: it was on before the start.
     Off {
@@ -240,7 +238,6 @@ fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
 /// The ports that the kernel selects one from for a socket that names none.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Reads `net.ipv4.ip_local_port_range`.
 fn local_ports() -> io::Result<RangeInclusive<u16>> {
     let text = fs::read_to_string(LOCAL_PORTS)?;
     parse_local_ports(&text).ok_or_else(|| io::Error::other(format!("{LOCAL_PORTS} has no port range: {text:?}")))

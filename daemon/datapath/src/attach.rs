@@ -53,12 +53,10 @@ pub(crate) fn all_hooks() -> impl DoubleEndedIterator<Item = &'static Hook> {
     HOOKS.iter().chain(&RETIRED)
 }
 
-/// The result of attaching a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// The link was pinned and attached to the right cgroup; it runs the new program now.
     Updated,
-    /// There was no link; a new one was created.
     Created,
     /// The pin was not a link, or its link was attached to another cgroup or to a removed one; a new link has replaced
     /// it.
@@ -67,11 +65,9 @@ pub enum LinkState {
     Pinned,
 }
 
-/// A fault of a hook's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFault {
     pub hook: &'static str,
-    /// Description of the fault.
     pub reason: String,
 }
 

@@ -22,7 +22,6 @@ const PROGRAM: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FirstPrograms {
     pub(crate) link: u32,
-    /// Index of the device.
     pub(crate) ifindex: u32,
     first: [(u32, String); 2],
 }

@@ -26,7 +26,6 @@ fn filter(point: HookPoint) -> Filter {
     Filter { ifindex: point.ifindex, attach_point, handle: HANDLE, priority: PRIORITY }
 }
 
-/// Makes the hook run the program.
 pub(crate) fn attach(
     point: HookPoint,
     program: BorrowedFd<'_>,
@@ -58,10 +57,8 @@ pub(crate) fn marker(ifindex: u32) -> String {
     format!("{MARKER}{ifindex}")
 }
 
-/// The prefix of such names.
 pub(crate) const MARKER: &str = "clsact-";
 
-/// The fault of the filter, if it has one.
 pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>) -> Option<String> {
     match (program_at(point), Program::id_from_fd(program)) {
         (Ok(Some(runs)), Ok(ours)) if runs == ours => None,

@@ -55,7 +55,6 @@ fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
     }
 }
 
-/// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookMethod {
     /// By links, which need no capability.
@@ -84,10 +83,8 @@ impl fmt::Display for HookMethod {
 #[derive(Debug, thiserror::Error)]
 #[error("{direction} of the device with index {ifindex}: {source}")]
 pub struct HookError {
-    /// Index of the device.
     pub ifindex: u32,
     pub direction: Direction,
-    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -97,20 +94,16 @@ impl HookError {
     }
 }
 
-/// A fault of a program at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookFault {
-    /// Index of the device.
     pub ifindex: u32,
     pub direction: Direction,
-    /// Description of the fault.
     pub reason: String,
 }
 
 /// A program of other software that runs before nodelb's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// Index of the device.
     pub ifindex: u32,
     pub direction: Direction,
     /// Id of the program; 0 for a filter.
@@ -147,12 +140,10 @@ impl DeviceHooks {
         self.changes = changes;
     }
 
-    /// How programs are attached.
     pub fn method(&self) -> HookMethod {
         self.method
     }
 
-    /// The devices with programs, by index.
     pub fn devices(&self) -> impl Iterator<Item = HookedDevice> {
         self.devices.values().copied()
     }
@@ -325,7 +316,6 @@ fn is_for_xdp(device: &HookedDevice) -> bool {
     device.side == DeviceSide::Uplink && device.l2_length == ETHERNET_HEADER
 }
 
-/// The hooks with pinned links.
 fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
     let names = pins::list(&pins.links()).unwrap_or_default();
     names.iter().filter_map(|name| HookPoint::from_pin_name(name)).collect()

@@ -48,7 +48,6 @@ pub enum FilterChange {
     RemoveQdisc,
     /// Makes nodelb's filter run a program; replaces the program of an existing filter in one step.
     Replace(Direction),
-    /// Removes nodelb's filter.
     Remove(Direction),
 }
 
@@ -58,7 +57,6 @@ pub trait ChangeFilters: fmt::Debug + Send + Sync {
     fn change(&self, ifindex: u32, change: FilterChange, program: Option<BorrowedFd<'_>>) -> io::Result<()>;
 }
 
-/// Makes changes in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct InThisProcess;
 
@@ -98,7 +96,6 @@ fn exchange(request: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The result in a datagram; `None` without one.
 fn result(datagram: &[u8]) -> Option<io::Result<()>> {
     filters::messages(datagram).find(|(kind, _)| *kind == ERROR).map(|(_, body)| {
         match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {

@@ -119,7 +119,6 @@ fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The messages of a datagram, by type.
 pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     parts(datagram, HEADER, |header| {
         let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;

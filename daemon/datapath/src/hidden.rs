@@ -24,16 +24,13 @@ use crate::sys;
 /// A link of nodelb without a reachable pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenLink {
-    /// Id of the link, as `bpftool link` shows it.
     pub id: u32,
-    /// Name of the hook that it is attached to.
     pub hook: &'static str,
     pub program: u32,
     /// Id of a process that holds it open, if any: possibly a daemon in another mount namespace.
     pub holder: Option<u32>,
 }
 
-/// The result of [`detach_hidden`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HiddenReport {
     pub detached: Vec<HiddenLink>,

@@ -38,14 +38,12 @@ use crate::tcx;
 use crate::versions::{self, Lock, PinSetup};
 use crate::write::Writer;
 
-/// The options of the kernel side.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directory for the pins of maps and links, on a bpffs.
     pub pin_directory: PathBuf,
     /// The cgroup: sockets of the processes in it and below are translated. `None`: the root of cgroup v2.
     pub cgroup: Option<PathBuf>,
-    /// Sizes of the maps.
     pub limits: Limits,
     /// Ports that may be NodePorts; an empty range for none.
     pub nodeport_range: RangeInclusive<u16>,
@@ -65,23 +63,18 @@ pub struct Options {
     pub crash_after: Option<u64>,
 }
 
-/// The default of [`Options::pin_directory`].
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/nodelb";
 
 #[derive(Clone, Debug)]
 pub struct StartReport {
-    /// Number of the generation of the maps in use.
     pub generation: u32,
     pub origin: Origin,
     /// Names of the hooks, each with the result for its link.
     pub links: Vec<(&'static str, LinkState)>,
     /// Entries that nodelb cannot have written, and that were removed.
     pub corrupt: Vec<String>,
-    /// Results of the probes for kernel features.
     pub findings: Findings,
-    /// The cgroup that the programs are attached to.
     pub cgroup: PathBuf,
-    /// Other pin directories with programs on the same cgroup.
     pub foreign_pin_directories: Vec<PathBuf>,
     /// The reason why [`KernelDatapath::flows`] returns nothing, if so.
     pub flows: Result<(), String>,
@@ -162,12 +155,10 @@ impl KernelDatapath {
         Ok((datapath, report))
     }
 
-    /// A reader of the maps, for other threads.
     pub fn reader(&self) -> KernelReader {
         KernelReader { maps: Arc::clone(&self.writer.maps) }
     }
 
-    /// The registry of nodelb's own sockets.
     pub fn own_sockets(&self) -> OwnSockets {
         self.own.clone()
     }
@@ -193,7 +184,6 @@ impl KernelDatapath {
         self.writer.counters.clone()
     }
 
-    /// A handle to check the hooks from other threads.
     pub fn links(&self) -> Links {
         Links { attachment: Arc::clone(&self.attachment), directory: self.pins.links() }
     }
@@ -227,7 +217,6 @@ impl KernelDatapath {
         Ok(faults.into_iter().map(of_link).chain(maps.into_iter().map(of_map)).collect())
     }
 
-    /// Restores missing directories and missing pins of maps.
     fn restore_pins(&mut self) -> Result<(), OpenError> {
         let pin_directory = self.pins.root().parent().unwrap_or(self.pins.root()).to_path_buf();
         pins::make_directory(&pin_directory, self.pins.crash()).map_err(failed("making", &pin_directory))?;
@@ -294,7 +283,6 @@ impl OpenMaps {
         Ok(Self { generation, persistent, maps })
     }
 
-    /// The maps without a pin.
     fn missing(&self, pins: &Pins) -> Vec<&'static str> {
         let directory = pins.generation(self.generation);
         let persistent = self.persistent.iter().map(|(name, _)| (*name, pins.persistent(name)));

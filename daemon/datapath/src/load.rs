@@ -53,9 +53,7 @@ pub(crate) struct Prepared<'o> {
     pub(crate) specs: [Spec; NAMES.len()],
     /// Specifications of the persistent maps, in the order of [`PERSISTENT`].
     pub(crate) lasting_specs: [Spec; PERSISTENT.len()],
-    /// The sizes of the maps.
     pub(crate) limits: Limits,
-    /// The layout of `services`.
     pub(crate) service_words: ServiceWords,
 }
 

@@ -25,7 +25,6 @@ const PROGRAM: usize = 20;
 pub struct SocketProgram {
     /// Whether it runs before nodelb's program.
     pub is_first: bool,
-    /// Name of the hook.
     pub hook: &'static str,
     /// Id of the program, as `bpftool prog` shows it.
     pub id: u32,

@@ -49,14 +49,12 @@ fn kinds() -> [Spec; NAMES.len()] {
 pub(crate) struct OutsideMaps([Option<MapHandle>; NAMES.len()]);
 
 impl OutsideMaps {
-    /// Creates empty maps of these sizes.
     pub(crate) fn create(limits: Limits) -> io::Result<Self> {
         let [a, b, c] = specs(limits);
         let create = |name, spec: Option<Spec>| spec.map(|spec| spec.create(name)).transpose();
         Ok(Self([create(NAMES[0], a)?, create(NAMES[1], b)?, create(NAMES[2], c)?]))
     }
 
-    /// Opens the pins in the directory of a generation.
     pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
         let open = |name| {
             let path = directory.join(name);
@@ -67,14 +65,12 @@ impl OutsideMaps {
         Ok(Self([a?, b?, c?]))
     }
 
-    /// Other descriptors of the same maps.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         let duplicate = |map: &Option<MapHandle>| map.as_ref().map(MapHandle::try_from).transpose().map_err(into_io);
         let [a, b, c] = self.0.each_ref().map(duplicate);
         Ok(Self([a?, b?, c?]))
     }
 
-    /// The maps that exist, with their names.
     pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
         NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
     }
@@ -153,7 +149,6 @@ impl OutsideMaps {
         delete(self.0[2].as_ref(), NAMES[2], &index.to_ne_bytes())
     }
 
-    /// Adds everything that the maps contain.
     pub(crate) fn read(&self, content: &mut Content) -> Result<(), MapError> {
         let [outside, _, uplinks] = &self.0;
         if let Some(map) = outside {

@@ -28,25 +28,18 @@ pub struct PacketFailure {
     pub is_earlier_active: bool,
 }
 
-/// The packet path in the kernel.
 #[derive(Debug)]
 pub struct OpenedPackets {
-    /// The programs at devices.
     pub hooks: DeviceHooks,
-    /// Writes the settings of the programs.
     pub settings: SettingsWriter,
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
-    /// Reads what the programs count.
     pub counter: Arc<PacketCounter>,
-    /// Lets the programs recognise packets of no service.
     pub bloom: Arc<PacketBloom>,
     /// The ports that connections of others use, if the programs cannot query connection tracking.
     pub foreign_ports: Option<ForeignPorts>,
-    /// Reads events about packets.
     pub events: PacketEvents,
     pub connections: ConnectionReader,
-    /// The maps by their names.
     pub maps: PacketMaps,
     /// Maximum number of connections, which is above the configured one if more connections existed at the start.
     pub max_connections: u32,

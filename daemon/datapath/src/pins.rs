@@ -37,7 +37,6 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Creates the directories of the version that are missing.
     pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
         let pins = Self::new(pin_directory, layout, crash);
         pins.make()?;
@@ -57,7 +56,6 @@ impl Pins {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
     }
 
-    /// This directory, for another owner.
     pub(crate) fn duplicate(&self) -> Self {
         Self { root: self.root.clone(), crash: self.crash.clone() }
     }
@@ -117,7 +115,6 @@ impl Pins {
         Ok(directory)
     }
 
-    /// Makes the generation current.
     pub(crate) fn commit(&self, number: u32) -> Result<(), OpenError> {
         let (from, to) = (self.unfinished(number), self.generation(number));
         fs::rename(&from, &to).map_err(failed("renaming", &from))?;
@@ -133,7 +130,6 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes a generation that was begun.
     pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {
         let directory = self.unfinished(number);
         clear(&directory, &self.crash).map_err(failed("removing", &directory))

@@ -53,7 +53,6 @@ impl KernelReader {
     }
 }
 
-/// The whole content of the maps, decoded.
 pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     let mut content = Content::default();
     for id in 0..maps.limits.services {

@@ -35,7 +35,6 @@ impl Spec {
         Self { map_type, key_size: size(key_size), value_size: size(value_size), flags, max_entries: 0 }
     }
 
-    /// Creates an empty map.
     pub(crate) fn create(self, name: &str) -> io::Result<MapHandle> {
         let Self { map_type, key_size, value_size, flags, max_entries } = self;
         let options = libbpf_sys::bpf_map_create_opts {

@@ -29,7 +29,6 @@ use crate::sys;
 use crate::versions::{self, MigratedContent, Predecessor};
 use crate::write::{Placements, Writer};
 
-/// The origin of the maps' content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// There were no maps. These are new and empty.
@@ -42,7 +41,6 @@ pub enum Origin {
     Cleaned,
     /// The pinned maps had an older layout. These are new, and the content was copied.
     Upgraded {
-        /// The previous layout version.
         from: u32,
     },
 }
@@ -94,7 +92,6 @@ fn pinned_lasting(
     Ok([open(0)?, open(1)?, open(2)?, open(3)?, open(4)?, open(5)?])
 }
 
-/// The name of the map with the epoch.
 const EPOCH: &str = PERSISTENT[PERSISTENT.len() - 1];
 
 const fn epoch_of([.., epoch]: &[MapHandle; PERSISTENT.len()]) -> &MapHandle {
@@ -137,7 +134,6 @@ pub(crate) struct Start<'p> {
     packets: Option<(&'p PacketOptions, Option<HookMethod>)>,
 }
 
-/// The maps to create next.
 struct NewGeneration {
     generation: u32,
     origin: Origin,
@@ -147,12 +143,10 @@ struct NewGeneration {
     previous: Option<PathBuf>,
 }
 
-/// The result of the start.
 pub(crate) struct Opened {
     pub(crate) writer: Writer,
     pub(crate) attachment: Attachment,
     pub(crate) open_links: OpenLinks,
-    /// The maps of [`PERSISTENT`].
     pub(crate) persistent: [MapHandle; PERSISTENT.len()],
     pub(crate) generation: u32,
     pub(crate) origin: Origin,

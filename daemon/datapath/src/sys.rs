@@ -90,7 +90,6 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })
 }
 
-/// Opens the object that is pinned at the path.
 pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
@@ -268,7 +267,6 @@ impl SharedWords {
         Window::map(self.map.as_fd(), index * WINDOW, WINDOW.min(self.words - index * WINDOW))
     }
 
-    /// The number of words in the map.
     pub(crate) fn len(&self) -> usize {
         self.words
     }

@@ -72,7 +72,6 @@ pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> O
     })
 }
 
-/// Whether the pinned link is attached to its hook.
 pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
     let link = sys::open_link(&pins.link(&point.pin_name())).ok().flatten();
     link.is_some_and(|link| is_attached(link.as_fd(), point))

@@ -122,12 +122,10 @@ fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     pub(crate) pins: Pins,
-    /// The directory of the current generation.
     pub(crate) generation: PathBuf,
     pub(crate) reader: &'static Reader,
 }
 
-/// What a start works with.
 #[derive(Debug)]
 pub(crate) struct PinSetup {
     pub(crate) pins: Pins,
@@ -202,7 +200,6 @@ pub struct PinnedContent {
     pub content: Content,
     /// The number of clients in `affinity`.
     pub clients: usize,
-    /// The sizes of the maps.
     pub limits: Limits,
 }
 
@@ -281,7 +278,6 @@ fn read_layout_1(directory: &Path) -> Result<MigratedContent, OpenError> {
     read_maps(directory, ServiceWords::CURRENT)
 }
 
-/// The reader for the maps of this version.
 pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.layout == layout)
 }

@@ -85,7 +85,6 @@ impl Placements {
         std::mem::take(&mut self.has_old_counts[id.0 as usize])
     }
 
-    /// Records that the service is deleted.
     fn delete(&mut self, id: ServiceId) {
         if let Some(has_old_counts) = self.has_old_counts.get_mut(id.0 as usize) {
             *has_old_counts = true;
@@ -294,7 +293,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets the counts of an id to 0.
     fn reset_counts(&self, id: ServiceId) {
         if let Some(counters) = &self.counters {
             counters.reset(id);

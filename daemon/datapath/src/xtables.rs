@@ -33,16 +33,13 @@ const ATTEMPTS: usize = 5;
 const CHAIN_TARGET: &[u8] = b"ERROR\0";
 const CHAIN_TARGET_LENGTH: usize = 30;
 
-/// The files with the names of the tables.
 const V4_NAMES: &str = "/proc/self/net/ip_tables_names";
 const V6_NAMES: &str = "/proc/self/net/ip6_tables_names";
 
 /// Whether the table `filter` exists in this network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LegacyTables {
-    /// That of iptables-legacy.
     pub v4: bool,
-    /// That of ip6tables-legacy.
     pub v6: bool,
 }
 

@@ -158,7 +158,6 @@ pub async fn load<T: Send + 'static>(
     loaded.inspect_err(warn).ok()
 }
 
-/// The time limits of a [`StateFile`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The minimum time between the beginnings of two writes, until [`StateFile::set_interval`] changes it. The first
@@ -261,7 +260,6 @@ impl<T> Described<T> {
     }
 }
 
-/// The task of a [`StateFile`].
 struct Writer<T> {
     file: Arc<Described<T>>,
     latest: watch::Receiver<Option<T>>,

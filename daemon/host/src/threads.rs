@@ -19,7 +19,6 @@ const AT_START: usize = 64;
 pub struct Threads {
     name: &'static str,
     most: usize,
-    /// The number of running threads.
     running: Arc<AtomicUsize>,
 }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// A file that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwritten {
     /// The time of the first failure after the last success.
@@ -31,7 +30,6 @@ pub fn failed(path: &Path, error: &io::Error, consequence: &str) -> String {
     text
 }
 
-/// Records that a write has succeeded.
 pub fn succeeded(path: &Path) {
     files().remove(path);
 }

@@ -16,7 +16,6 @@ use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// The name of the file in the state directory.
 const NAME: &str = "health.json";
 
 const VERSION: u32 = 1;
@@ -27,7 +26,6 @@ const MAX_BYTES: usize = 32 << 20;
 /// Maximum length in characters of an error that is read from the file.
 const MAX_ERROR: usize = 512;
 
-/// Unhealthy backends by service.
 pub(super) type Unhealthy = BTreeMap<ServiceName, Quarantine>;
 
 #[derive(Serialize, Deserialize)]

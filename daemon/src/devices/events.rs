@@ -39,7 +39,6 @@ impl EventReader for PacketEvents {
     }
 }
 
-/// The packets that a reader wants to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Only packets of these services; `None` for all.
@@ -49,7 +48,6 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether the reader wants to see the event.
     fn has(&self, event: &PacketEvent) -> bool {
         let is_dropped = event.reason.is_some() || event.verdict == PacketVerdict::Dropped;
         (is_dropped || !self.only_dropped)
@@ -146,7 +144,6 @@ impl SharedWatchers {
     }
 }
 
-/// One reader's events.
 pub struct PacketWatch {
     shared: Arc<SharedWatchers>,
     id: u64,

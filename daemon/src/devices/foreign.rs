@@ -19,7 +19,6 @@ use super::privileged::PacketReaper;
 use crate::sockets::conntrack;
 use crate::sockets::reaper::wire::{Order, decode_ends};
 
-/// The result of an [`UpdatePorts`], when it is there.
 pub(crate) type UpdateFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// Lists the connections and tells the programs.

@@ -63,7 +63,6 @@ impl Attach for DeviceHooks {
 /// Programs at one device that nodelb moves its own in front of, at most. Another agent may do the same without end.
 const MOVES: usize = 4;
 
-/// The programs at the devices of this node.
 pub(crate) struct Hooks {
     attach: Box<dyn Attach>,
     /// The devices with programs, by index, with the name for the journal.
@@ -76,7 +75,6 @@ pub(crate) struct Hooks {
     moves: BTreeMap<u32, BTreeSet<(Direction, u32)>>,
     /// The programs that run before nodelb's, for each device with one, which the journal has.
     ahead: BTreeMap<u32, String>,
-    /// What has happened, for the history.
     events: Vec<Event>,
     /// Where the XDP program runs at each device; empty if it is off.
     xdp: BTreeMap<u32, XdpState>,
@@ -106,7 +104,6 @@ impl Hooks {
         self.events.push(Event { kernel, ..Event::for_daemon(what, format!("{HOOKS}{text}")) });
     }
 
-    /// The name of a device that has programs.
     fn name(&self, ifindex: u32) -> Arc<str> {
         self.names.get(&ifindex).cloned().unwrap_or_else(|| format!("index {ifindex}").into())
     }
@@ -119,7 +116,6 @@ impl Hooks {
         !self.attach.devices().is_empty()
     }
 
-    /// Whether the device has programs.
     pub(crate) fn has(&self, ifindex: u32) -> bool {
         self.attach.devices().iter().any(|device| device.ifindex == ifindex)
     }

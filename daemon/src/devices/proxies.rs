@@ -16,11 +16,9 @@ use crate::sockets::nf_tables::KubeProxyRules;
 /// Another service proxy, by what it leaves in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServiceProxy {
-    /// kube-proxy's table in nftables.
     NftablesTable,
     /// kube-proxy's chains of iptables, in nftables or of iptables-legacy.
     IptablesChains,
-    /// Virtual servers of IPVS.
     Ipvs,
     /// A program at a device that translates services.
     Program { name: String, device: String },
@@ -37,7 +35,6 @@ impl fmt::Display for ServiceProxy {
     }
 }
 
-/// What was found, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub proxies: BTreeSet<ServiceProxy>,
@@ -110,7 +107,6 @@ fn has_virtual_server(text: &str) -> bool {
     text.lines().any(|line| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|protocol| line.starts_with(protocol)))
 }
 
-/// The names of programs that translate services.
 fn translating(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     names.filter_map(|name| {
         let known = TRANSLATING.into_iter().find(|known| name.starts_with(known))?;

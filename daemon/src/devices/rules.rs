@@ -11,10 +11,8 @@ use super::privileged::PacketReaper;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 use crate::sockets::reaper::wire::{Order, rules};
 
-/// The answer to a [`ReadRules`], when it is there.
 pub(crate) type RulesFuture = Pin<Box<dyn Future<Output = io::Result<KubeProxyRules>> + Send>>;
 
-/// Reads kube-proxy's rules.
 pub(crate) type ReadRules = Arc<dyn Fn() -> RulesFuture + Send + Sync>;
 
 /// A reader of the rules. Without a reaper, it works only in a process with CAP_NET_ADMIN.

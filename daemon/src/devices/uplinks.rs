@@ -64,7 +64,6 @@ pub struct Device {
     pub role: Role,
 }
 
-/// What a device is used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It leads to other machines.
@@ -74,7 +73,6 @@ pub enum Role {
     Unused(Reason),
 }
 
-/// Why no program is attached to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     Down,
@@ -85,20 +83,15 @@ pub enum Reason {
     OtherNamespace,
     /// Devices of this kind do not lead to other machines.
     Kind(String),
-    /// A bridge that connects only pods or virtual machines.
     Bridge,
     /// It is on top of this device, which does not lead to other machines.
     Lower(String),
-    /// A VRF: packets pass the devices in it.
     Vrf,
-    /// It has neither an address nor a route.
     NoAddress,
-    /// `packets.except` contains it.
     Excluded {
         /// Whether the node has its default route or its primary address there.
         is_needed: bool,
     },
-    /// `packets.devices` does not contain it.
     NotListed,
     /// The programs cannot read its link layer, of this `ARPHRD_*` type.
     LinkLayer(u16),
@@ -126,7 +119,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The devices that the configuration selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     devices: Vec<DeviceName>,
@@ -136,7 +128,6 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The selection of this configuration.
     pub fn new(config: &Config) -> Self {
         let Packets { devices, except, pod_devices, .. } = &config.packets;
         let own_addresses = config.datapath.own_addresses.clone();
@@ -159,13 +150,11 @@ pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     machine.interfaces.iter().filter(may_lead_out).map(|(index, _)| *index)
 }
 
-/// All devices, in the order of their indexes.
 pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selection: &Selection) -> Vec<Device> {
     let facts = Facts { machine, routes, selection };
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
-/// The devices that have been uplinks, by name.
 pub(crate) type Former = BTreeMap<Arc<str>, Device>;
 
 /// Lets devices that were uplinks before remain uplinks while they are down or without an address or route, also if they

@@ -36,13 +36,10 @@ use crate::node::netlink::{self, Events};
 /// How long events must pause before everything is read again.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// The maximum delay while events continue.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 
-/// The interval of checks without an event.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The interval of searches for other service proxies.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
 
 /// How long a look at the devices waits until the maps have the addresses of a new device, which then gets its programs.
@@ -51,10 +48,8 @@ const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
 /// The delay before the next look if the maps did not have them in time.
 const LATE_RETRY: Duration = Duration::from_secs(1);
 
-/// The maximum duration of a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes the programs use these settings.
 pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
 pub(crate) struct DeviceInputs {
@@ -93,11 +88,8 @@ struct Task {
     /// Whether the last update of foreign ports failed, which was logged.
     has_unlisted: bool,
     report: watch::Sender<Arc<DevicesReport>>,
-    /// The socket for events; `None` while there is none.
     events: Option<Events>,
-    /// The devices that have been uplinks.
     former: Former,
-    /// The time of the last look.
     looked: Option<Instant>,
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
@@ -106,7 +98,6 @@ struct Task {
     translation: Translation,
     /// Whether a search has ever found one: its connections continue when its rules are removed.
     has_seen_proxy: bool,
-    /// The time of the last search.
     searched: Option<Instant>,
     /// Whether there were no connections at the last search, while no new ones could begin.
     is_drained: bool,
@@ -114,7 +105,6 @@ struct Task {
     is_idle: bool,
     /// Whether the last read failed, which was logged.
     has_failed: bool,
-    /// What has happened, for the history.
     happened: Vec<Event>,
 }
 

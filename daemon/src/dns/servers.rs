@@ -44,7 +44,6 @@ pub(super) fn of_resolv_conf(text: &str, zone_of: ZoneOf<'_>) -> (Vec<SocketAddr
 pub(super) type ZoneOf<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 impl DnsServer {
-    /// The address to ask.
     pub(super) fn resolve(&self, zone_of: ZoneOf<'_>) -> Result<SocketAddr, String> {
         let Some(zone) = self.zone() else { return Ok(self.address()) };
         let index = zone.parse().ok().or_else(|| zone_of(zone));
@@ -56,10 +55,8 @@ impl DnsServer {
     }
 }
 
-/// The services that a name belongs to.
 pub(super) type ServicesOf<'a> = Box<dyn Fn(&DnsName) -> BTreeSet<ServiceName> + 'a>;
 
-/// The names that are asked for.
 pub(super) struct Asking<'a> {
     /// Their number, as far as it is below [`MAX_SILENT`].
     pub(super) names: usize,
@@ -108,7 +105,6 @@ impl Servers {
         working.into_iter().chain(failed).map(|it| it.server).collect()
     }
 
-    /// Records that the server responded.
     pub(super) fn note_response(&mut self, server: SocketAddr) {
         if let Some(asked) = self.servers.iter_mut().find(|it| it.server == server) {
             asked.silent.clear();

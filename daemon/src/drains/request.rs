@@ -16,13 +16,11 @@ use tokio::sync::oneshot;
 use super::state_file::All;
 use crate::document::nearest;
 
-/// The maximum number of backends in a message.
 const SHOWN: usize = 5;
 
 /// The longest drain with an end.
 pub(super) const MAX_LENGTH: Duration = Duration::from_secs(366 * 86_400);
 
-/// What the operator wants, from the admin API.
 #[derive(Debug)]
 pub struct Request {
     pub wish: Wish,
@@ -57,7 +55,6 @@ pub enum Refusal {
     Unknown(String),
     /// It is not permitted, or not without `--force`.
     Refused(String),
-    /// Something else is in the way.
     Failed(String),
 }
 

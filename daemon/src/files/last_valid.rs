@@ -13,7 +13,6 @@ use nodelb_host::clock::boot_id;
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 
-/// The name of the file in the state directory.
 const NAME: &str = "services.json";
 
 const VERSION: u32 = 1;

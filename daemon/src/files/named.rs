@@ -59,7 +59,6 @@ impl DnsName {
         Ok(Self(name.to_ascii_lowercase().into()))
     }
 
-    /// The name without the final dot.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -71,12 +70,9 @@ impl fmt::Display for DnsName {
     }
 }
 
-/// The type of the records that a query requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RecordType {
-    /// IPv4 addresses.
     A,
-    /// IPv6 addresses.
     #[serde(rename = "AAAA")]
     Aaaa,
     /// Targets with port, priority and weight (RFC 2782).
@@ -126,9 +122,7 @@ pub struct Named {
     pub slice: SliceName,
     pub service: ServiceName,
     pub question: Question,
-    /// The name of the service port.
     pub port: Arc<str>,
-    /// The protocols of the service port.
     pub protocols: Vec<Protocol>,
     /// The families of its frontends: other addresses would not be used.
     pub families: Vec<Family>,

@@ -26,11 +26,9 @@ pub struct NodeWatchTimeouts {
     pub settle: Duration,
     /// The maximum delay while events continue.
     pub settle_at_most: Duration,
-    /// The interval of reads without an event.
     pub every: Duration,
     /// The first and the longest delay before a failed read is repeated.
     pub retry: (Duration, Duration),
-    /// The maximum duration of a read.
     pub timeout: Duration,
 }
 
@@ -80,7 +78,6 @@ pub async fn start(
 }
 
 struct Watch {
-    /// The socket for events; `None` while there is none.
     events: Option<Events>,
     identity: watch::Receiver<Arc<Identity>>,
     changes: mpsc::Sender<Vec<Change>>,

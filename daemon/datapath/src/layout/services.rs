@@ -39,7 +39,6 @@ pub(crate) struct ServiceWords {
 }
 
 impl ServiceWords {
-    /// Those of this layout.
     pub(crate) const CURRENT: Self = Self {
         count: size_of::<types::service>() / 8,
         cluster: offset_of!(types::service, cluster) / 8,
@@ -87,9 +86,7 @@ pub(crate) const SLOT_WORDS: usize = size_of::<types::slot>() / 8;
 
 /// Size of a `counters` entry in 8-byte words.
 pub(crate) const COUNTER_WORDS: usize = size_of::<types::counter>() / 8;
-/// Index of the word that counts translated connections.
 pub(crate) const TRANSLATED_WORD: usize = offset_of!(types::counter, translated) / 8;
-/// Index of the word that counts refused connections.
 pub(crate) const REFUSED_WORD: usize = offset_of!(types::counter, refused) / 8;
 
 pub(crate) type FrontendKeyBytes = [u8; size_of::<types::frontend_key>()];
@@ -173,7 +170,6 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
     }
 }
 
-/// Encodes the hashes of the owner in one word.
 pub(crate) fn owner_word(tag: Option<OwnerTag>) -> u64 {
     tag.map_or(0, |tag| u64::from(tag.service) << 32 | u64::from(tag.port))
 }

@@ -14,7 +14,6 @@ const _: () = assert!(size_of::<types::bss>() == size_of::<u64>(), "the only var
 /// What a device puts in front of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
-    /// An Ethernet header of 14 bytes.
     Ethernet,
     /// Nothing, as on tunnels.
     None,

@@ -23,7 +23,6 @@ use crate::spec::Spec;
 use crate::sys::{self, SharedWords};
 use crate::versions;
 
-/// The name of the map and of its pin.
 pub(crate) const NAME: &str = "packet_bloom";
 
 /// `BLOOM_READY`.
@@ -38,9 +37,7 @@ const MAX_WORDS: u32 = 1 << 17;
 /// The packets that an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Those that arrive at it.
     Arriving = 0,
-    /// Those that leave from it.
     Leaving = 1,
 }
 
@@ -136,7 +133,6 @@ fn paths(pins: &Pins) -> [PathBuf; 2] {
     pin_names().map(|name| pins.persistent(&name))
 }
 
-/// All names that pins of the filter may have.
 pub(crate) fn pin_names() -> [String; 2] {
     [NAME.to_owned(), format!("{NAME}{UNFINISHED}")]
 }

@@ -29,7 +29,6 @@ pub enum ConnectionState {
 }
 
 impl ConnectionState {
-    /// The names, in the order of the states.
     pub const NAMES: [&'static str; 4] = ["unanswered", "handshake", "established", "closing"];
 
     pub fn name(self) -> &'static str {
@@ -37,11 +36,9 @@ impl ConnectionState {
     }
 }
 
-/// A connection of a client outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     pub client: L4Addr,
-    /// The address that the client connected to.
     pub frontend: L4Addr,
     pub backend: L4Addr,
     /// The address of the node that the backend sees; `None` if it sees the client's.

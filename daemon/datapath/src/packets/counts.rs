@@ -39,9 +39,7 @@ pub enum PacketVerdict {
     /// Passed on to the network stack unchanged.
     Passed,
     Dropped,
-    /// Answered with a TCP RST.
     Rst,
-    /// Answered with an ICMP error.
     Icmp,
     /// Translated, and passed on to the network stack.
     Translated,
@@ -50,10 +48,8 @@ pub enum PacketVerdict {
 }
 
 impl PacketVerdict {
-    /// All verdicts, in the order of their numbers.
     const ALL: [Self; 6] = [Self::Passed, Self::Dropped, Self::Rst, Self::Icmp, Self::Translated, Self::Redirected];
 
-    /// The names, in the order of the verdicts.
     pub const NAMES: [&'static str; 6] = ["passed", "dropped", "rst", "icmp", "translated", "redirected"];
 
     pub(crate) fn new(number: usize) -> Option<Self> {
@@ -168,7 +164,6 @@ impl PacketCounter {
         self.connections.as_ref().map(|counters| counters.read(id))
     }
 
-    /// Whether the connections of each service are counted.
     pub fn has_connections(&self) -> bool {
         self.connections.is_some()
     }

@@ -41,7 +41,6 @@ const _: () = assert!(size_of::<types::packet_watch>() == 8 * (LOST + 1));
 /// Size of an event in bytes.
 const EVENT: usize = size_of::<types::packet_event>();
 
-/// The packets that are watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Only packets of these services; empty for all. With more than eight, the programs report all.
@@ -50,7 +49,6 @@ pub struct EventFilter {
     pub only_dropped: bool,
 }
 
-/// The beginning of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// The first bytes, at most 96.
@@ -61,7 +59,6 @@ pub struct Captured {
     pub has_ethernet: bool,
 }
 
-/// A packet, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// Nanoseconds of the monotonic clock.
@@ -77,7 +74,6 @@ pub struct PacketEvent {
     pub verdict: PacketVerdict,
     /// Why, one of [`REASONS`]; `None` if it was translated and nothing was wrong.
     pub reason: Option<&'static str>,
-    /// The packet as the program got it.
     pub before: Captured,
     /// The packet as the program left it, or its answer; `None` if the packet was dropped or is unchanged.
     pub after: Option<Captured>,
@@ -91,7 +87,6 @@ pub struct PacketEvents {
 }
 
 impl PacketEvents {
-    /// Reads the events of programs that use these maps.
     pub fn new(maps: &PacketMaps) -> io::Result<Self> {
         let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
         let events = MapHandle::try_from(map("packet_events")?).map_err(into_io)?;

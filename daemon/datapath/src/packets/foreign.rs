@@ -12,7 +12,6 @@ use crate::layout::connections::{PacketKeyBytes, packet_key};
 use crate::packets::handles::PacketMaps;
 use crate::sys;
 
-/// The map's name.
 const NAME: &str = "foreign_ports";
 
 /// The two ends of connections: the backend, and the address and port of this node that it sees.
@@ -32,7 +31,6 @@ impl ForeignPorts {
         Ok(Self { map: MapHandle::try_from(map).map_err(into_io)?, range })
     }
 
-    /// The ports that the programs may take.
     pub fn range(&self) -> &RangeInclusive<u16> {
         &self.range
     }

@@ -34,7 +34,6 @@ const UNUSED: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "counte
 /// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// The options of the packet path.
 #[derive(Clone, Debug)]
 pub struct PacketOptions {
     /// Ports that may be NodePorts; an empty range for none.
@@ -49,20 +48,16 @@ pub struct PacketOptions {
     pub max_handshakes: u32,
     /// Maximum number of datagrams that are arriving in fragments.
     pub max_fragments: u32,
-    /// Whether to count the connections of each service.
     pub count_connections: bool,
-    /// Whether to load the programs for devices of pods.
     pub has_pods: bool,
     /// The connections that others have made from `source_ports` at the moment; `None` if the programs query connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
     /// How to load the XDP program; `None`: it is not loaded.
     pub xdp: Option<XdpMode>,
-    /// The settings of the programs until others are written.
     pub settings: PacketSettings,
 }
 
-/// Where the XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// In the drivers that can run it.
@@ -71,7 +66,6 @@ pub enum XdpMode {
     Generic,
 }
 
-/// The hook where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketHook {
     /// Packets that arrive at a device to other machines.
@@ -109,7 +103,6 @@ impl PacketPrograms {
         take(&skeleton, existing, options.has_pods).map_err(failed("taking the descriptors of", Path::new(OBJECT)))
     }
 
-    /// Whether there are programs for devices of pods.
     pub fn has_pods(&self) -> bool {
         self.programs.contains_key(&PacketHook::PodIn)
     }

@@ -32,7 +32,6 @@ pub(crate) const PERSISTENT: [&str; 4] = ["connections", "half_open", "fragments
 /// The maps that contain the predecessors of the first two.
 const FORMER: [&str; 2] = ["former_connections", "former_half_open"];
 
-/// All names that pins of these maps may have.
 pub(crate) fn pin_names() -> impl Iterator<Item = String> {
     PERSISTENT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{UNFINISHED}")]).chain(bloom::pin_names())
 }
@@ -46,7 +45,6 @@ const FRAGMENT: usize = size_of::<types::fragment>();
 /// `SNAT_CURSORS`.
 const CURSORS: u32 = 4096;
 
-/// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
 
 /// How often [`add`] stores an entry again if the kernel has no memory for it, and the pause in between: together

@@ -29,7 +29,6 @@ const OWN: [&str; 3] = ["xdp_devices", "passed_hops", "packet_scratch"];
 /// What the program knows about a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpDevice {
-    /// Its link-layer address.
     pub mac: [u8; 6],
     /// Whether the program may send packets of other devices by it.
     pub sends: bool,

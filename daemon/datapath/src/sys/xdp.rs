@@ -82,7 +82,6 @@ struct Channels {
     combined: u32,
 }
 
-/// The name of a device's driver.
 pub(crate) fn driver(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<String> {
     let mut request = named(socket, ifindex)?;
     let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };

@@ -22,7 +22,6 @@ use super::wire::{self, HEADER, Hello, Order, Outcome};
 use crate::sockets::conntrack;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 
-/// All capabilities that it may have.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
 
 const NAME: &std::ffi::CStr = c"nodelb-reaper";

@@ -33,7 +33,6 @@ pub enum Reaper {
     Behind(PathBuf),
 }
 
-/// The reason why there is no reaper.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// The started reaper has ended, and no other one can be started.
@@ -142,7 +141,6 @@ pub struct ReaperLine {
 }
 
 impl ReaperLine {
-    /// Uses the connection to a peer.
     pub(crate) fn over(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { child: None, stream: tokio::net::UnixStream::from_std(stream)? })
@@ -202,7 +200,6 @@ impl ReaperLine {
         self.order_with(order, None).await
     }
 
-    /// The same with a descriptor for the reaper.
     pub async fn order_with(&mut self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> io::Result<Vec<Outcome>> {
         let mut answer = vec![0; order.outcomes() * OUTCOME];
         let exchange = async {

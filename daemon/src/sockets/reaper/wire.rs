@@ -60,7 +60,6 @@ pub enum Order {
     /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
     /// comes with the descriptor of the program.
     Filter {
-        /// Index of the device.
         ifindex: u32,
         change: FilterChange,
     },
@@ -68,13 +67,10 @@ pub enum Order {
 
 /// Bits of the outcome of [`Order::Rules`].
 pub mod rules {
-    /// The table of kube-proxy's nftables mode.
     pub const TABLE: u32 = 1;
-    /// The chains of kube-proxy's iptables mode.
     pub const CHAINS: u32 = 2;
 }
 
-/// The result of one entry of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Masqueraded`] the
@@ -101,7 +97,6 @@ pub mod libc_errno {
     pub const ESRCH: i32 = Errno::ESRCH as i32;
 }
 
-/// The reaper's first message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Whether the reaper has the capabilities to enter other network namespaces.
@@ -116,7 +111,6 @@ impl Hello {
         bytes
     }
 
-    /// Decodes the message.
     pub fn decode(bytes: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, everywhere, ..] = bytes;
         match u32::from_ne_bytes([a, b, c, d]) {
@@ -145,7 +139,6 @@ const FILTER_CHANGES: [FilterChange; 6] = [
 ];
 
 impl Order {
-    /// The number of outcomes in the answer.
     pub fn outcomes(&self) -> usize {
         match self {
             Self::Sockets(targets) => targets.len().min(BATCH),
@@ -198,7 +191,6 @@ impl Order {
         }
     }
 
-    /// Decodes the order from its header and body.
     pub fn decode(header: [u8; HEADER], body: &[u8]) -> io::Result<Self> {
         let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
         match header[0] {
@@ -268,7 +260,6 @@ pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
     bytes.as_chunks::<OUTCOME>().0.iter().map(outcome).collect()
 }
 
-/// Encodes connections by their ends, for [`Order::Masqueraded`].
 pub fn encode_ends(connections: &ForeignConnections) -> Vec<u8> {
     let entries = connections.iter().map(|(backend, source)| {
         let socket = Socket { source: *source, ..any_source(*backend) };

@@ -10,7 +10,6 @@ use nodelb_host::clock::boot_id;
 use nodelb_host::state_file;
 use nodelb_host::threads::run_within;
 
-/// Name of the file in the state directory.
 const FILE: &str = "boot-id";
 
 /// More bytes than the kernel's text has.

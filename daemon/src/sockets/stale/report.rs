@@ -13,15 +13,11 @@ use tracing::info;
 pub struct StaleSocketsReport {
     /// Whether sockets are checked and can be ended.
     pub is_working: bool,
-    /// Number of UDP sockets ended.
     pub udp: u64,
-    /// Number of TCP sockets ended.
     pub tcp: u64,
-    /// Number of passes over all sockets.
     pub passes: u64,
     /// Number of failed passes and of sockets that could not be ended.
     pub errors: u64,
-    /// When the last pass ended.
     pub last_pass: Option<Moment>,
     /// Whether the journal has a line about sockets that could not be ended.
     pub(super) has_logged_error: bool,
