@@ -24,9 +24,8 @@ use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::history::Event;
-use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, DropCount, PacketCounter, PacketCounts};
-use nodelb_datapath::{OpenedPackets, PacketFailure};
+use nodelb_datapath::{Attach, HookMethod, OpenedPackets, PacketFailure};
 use nodelb_host::messages;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
@@ -157,7 +156,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     };
     let reaper = reaper.map(PacketReaper::new);
     if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
-        hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
+        hooks.change_filters_by(Box::new(ByReaper { reaper: reaper.clone(), runtime: Handle::current() }));
     }
     let is_served = &owner.marks.is_outside_served;
     let inputs = DeviceInputs {

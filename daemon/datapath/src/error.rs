@@ -15,17 +15,13 @@ pub enum OpenError {
          AmbientCapabilities=CAP_BPF CAP_NET_ADMIN CAP_PERFMON",
         are(.missing)
     )]
-    NotPermitted {
-        missing: Vec<&'static str>,
-    },
+    NotPermitted { missing: Vec<&'static str> },
     /// The process has the capabilities, but the kernel refuses bpf(2).
     #[error(
         "the kernel refuses bpf(2) ({reason}) although the process has the capabilities: a seccomp filter \
          (SystemCallFilter=bpf allows it), a container runtime or kernel lockdown forbids it"
     )]
-    Forbidden {
-        reason: String,
-    },
+    Forbidden { reason: String },
     #[error("{} is not on a bpffs: mount -t bpf -o mode=0700 bpf /sys/fs/bpf", directory.display())]
     NoBpffs { directory: PathBuf },
     /// Another user owns the pin directory or a part of it, or may change it.
@@ -35,11 +31,7 @@ pub enum OpenError {
          /sys/fs/bpf lets root alone create directories there",
         directory.display()
     )]
-    NotOwn {
-        directory: PathBuf,
-        owner: u32,
-        mode: u32,
-    },
+    NotOwn { directory: PathBuf, owner: u32, mode: u32 },
     /// The pin directory is the root of a bpffs, which other programs use too.
     #[error(
         "{} is the mount point of a bpffs, which other programs use too: set datapath.pin-directory to a directory in it, \
@@ -50,10 +42,7 @@ pub enum OpenError {
     #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another path, next to v1)")]
     NoCgroup2,
     #[error("{} is not a cgroup v2 directory: {reason}", path.display())]
-    BadCgroup {
-        path: PathBuf,
-        reason: String,
-    },
+    BadCgroup { path: PathBuf, reason: String },
     #[error(
         "program {program}{} is attached to {} at {hook} without BPF_F_ALLOW_MULTI: the kernel attaches no other program to \
          this hook {}. Find its owner with bpftool prog show id {program}; have it attached with BPF_F_ALLOW_MULTI, or remove \
@@ -75,15 +64,11 @@ pub enum OpenError {
          net.core.bpf_jit_enable to 1 with sysctl(8), and check which file in /etc/sysctl.d sets it to 0; a kernel without \
          this setting lacks CONFIG_BPF_JIT"
     )]
-    NoJit {
-        reason: String,
-    },
+    NoJit { reason: String },
     #[error(
         "links cannot be looked up by id ({reason}): this requires CAP_SYS_ADMIN; run nodelb cleanup --hidden as root"
     )]
-    NoLookup {
-        reason: String,
-    },
+    NoLookup { reason: String },
     /// The kernel is too old, or lacks a configuration option.
     #[error("this kernel lacks {what}: nodelb needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")]
     Lacks {
@@ -105,11 +90,7 @@ pub enum OpenError {
          nodelb cleanup (of either version) and start this one: service addresses do not work until it has started",
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
-    NewerLayout {
-        found: u32,
-        known: u32,
-        directory: PathBuf,
-    },
+    NewerLayout { found: u32, known: u32, directory: PathBuf },
     /// An older version of nodelb has made the maps, and this one cannot read them.
     #[error(
         "{} contains maps of layout {found} from an older nodelb; this version ({}) uses layout {known}, cannot read them, \
@@ -117,11 +98,7 @@ pub enum OpenError {
          first, or run nodelb cleanup and start this one: service addresses do not work until it has started",
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
-    UnknownLayout {
-        found: u32,
-        known: u32,
-        directory: PathBuf,
-    },
+    UnknownLayout { found: u32, known: u32, directory: PathBuf },
     /// A limit is below the number of entries in use.
     #[error(
         "map {map} has more than {limit} entries in use: raise {key}; the maps and all connections are unchanged",
@@ -129,11 +106,7 @@ pub enum OpenError {
     )]
     TooSmall { map: &'static str, limit: u32 },
     #[error("{action} {}: {reason}", object.display())]
-    Failed {
-        action: &'static str,
-        object: PathBuf,
-        reason: String,
-    },
+    Failed { action: &'static str, object: PathBuf, reason: String },
 }
 
 pub(crate) fn failed<E: Display>(action: &'static str, object: &Path) -> impl FnOnce(E) -> OpenError {

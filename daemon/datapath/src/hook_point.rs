@@ -68,6 +68,11 @@ pub(crate) struct HookPoint {
 }
 
 impl HookPoint {
+    /// The hooks of a device, in the order of attaching programs.
+    pub(crate) fn at(ifindex: u32) -> [Self; 2] {
+        Direction::ALL.map(|direction| Self { ifindex, direction })
+    }
+
     pub(crate) fn pin_name(self) -> String {
         format!("{}{}", self.direction.prefix(), self.ifindex)
     }

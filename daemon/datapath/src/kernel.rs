@@ -13,7 +13,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
-use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
+use crate::attach::{LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::device_hooks::{self, HookMethod};
@@ -98,7 +98,7 @@ pub struct Repair {
 #[derive(Debug)]
 pub struct KernelDatapath {
     writer: Writer,
-    attachment: Arc<Attachment>,
+    links: Links,
     /// The open links, which keeps them attached when their pins disappear.
     open_links: OpenLinks,
     /// The open maps, for the same reason.
@@ -148,10 +148,9 @@ impl KernelDatapath {
         let own = OwnSockets::new(persistent);
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
-        let (attachment, flows) = (Arc::new(attachment), flows.ok());
-        let links = Links { attachment: Arc::clone(&attachment), directory: pins.links() };
-        let order = ProgramOrder::load(links).ok();
-        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, order, packets, pins, lock };
+        let links = Links { attachment: Arc::new(attachment), directory: pins.links() };
+        let (flows, order) = (flows.ok(), ProgramOrder::load(links.clone()).ok());
+        let datapath = Self { writer, links, open_links, open_maps, own, flows, order, packets, pins, lock };
         Ok((datapath, report))
     }
 
@@ -185,12 +184,12 @@ impl KernelDatapath {
     }
 
     pub fn links(&self) -> Links {
-        Links { attachment: Arc::clone(&self.attachment), directory: self.pins.links() }
+        self.links.clone()
     }
 
     /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn verify_links(&self) -> Vec<LinkFault> {
-        self.attachment.faults(&self.pins.links())
+        self.links.faults()
     }
 
     /// Attaches and pins what is missing or wrong, and returns the faults that it repaired.
@@ -208,7 +207,7 @@ impl KernelDatapath {
             return Err(busy);
         }
         // Also if nothing can be pinned: links are created and held open.
-        let links = self.attachment.attach(&self.pins, &mut self.open_links);
+        let links = self.links.attachment.attach(&self.pins, &mut self.open_links);
         restored?;
         let links = links?;
         let lasted = |hook| links.iter().any(|(name, state)| *name == hook && *state == LinkState::Pinned);
@@ -316,9 +315,5 @@ fn open_pinned(name: &'static str, path: &Path) -> Result<(&'static str, OwnedFd
 
 /// Pins the map unless a pin exists there.
 fn pin(map: &OwnedFd, path: &Path, pins: &Pins) -> Result<(), OpenError> {
-    if !path.exists() {
-        sys::pin(map.as_fd(), path).map_err(failed("pinning", path))?;
-        pins.crash().pass();
-    }
-    Ok(())
+    if path.exists() { Ok(()) } else { pins.pin(map.as_fd(), path) }
 }

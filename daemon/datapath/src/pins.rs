@@ -19,12 +19,14 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::maps::NAMES;
+use crate::sys;
 
 /// The suffix of a file or directory that is not complete yet. bpffs reserves dots in names, so the suffix has none.
 pub(crate) const UNFINISHED: &str = "-new";
@@ -100,9 +102,7 @@ impl Pins {
             }
         }
         if current == Some(u32::MAX) {
-            let (from, to) = (self.generation(u32::MAX), self.generation(1));
-            fs::rename(&from, &to).map_err(failed("renaming", &from))?;
-            self.crash.pass();
+            self.rename(&self.generation(u32::MAX), &self.generation(1))?;
             return Ok(Some(1));
         }
         Ok(current)
@@ -116,18 +116,25 @@ impl Pins {
     }
 
     pub(crate) fn commit(&self, number: u32) -> Result<(), OpenError> {
-        let (from, to) = (self.unfinished(number), self.generation(number));
-        fs::rename(&from, &to).map_err(failed("renaming", &from))?;
+        self.rename(&self.unfinished(number), &self.generation(number))
+    }
+
+    /// Pins a map or link.
+    pub(crate) fn pin(&self, object: BorrowedFd<'_>, path: &Path) -> Result<(), OpenError> {
+        sys::pin(object, path).map_err(failed("pinning", path))?;
+        self.crash.pass();
+        Ok(())
+    }
+
+    pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError> {
+        fs::rename(from, to).map_err(failed("renaming", from))?;
         self.crash.pass();
         Ok(())
     }
 
     /// Makes the generation no longer current; its content then counts as removed.
     pub(crate) fn withdraw(&self, number: u32) -> Result<(), OpenError> {
-        let (from, to) = (self.generation(number), self.unfinished(number));
-        fs::rename(&from, &to).map_err(failed("renaming", &from))?;
-        self.crash.pass();
-        Ok(())
+        self.rename(&self.generation(number), &self.unfinished(number))
     }
 
     pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {

@@ -35,9 +35,6 @@ pub enum PrivilegeError {
 
 /// Drops all capabilities from all sets and sets no_new_privs, after proving that the datapath works without them.
 /// Keeps CAP_BPF if the datapath works only with it.
-///
-/// # Errors
-/// If there is more than one thread, or the kernel refuses.
 pub fn drop_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges, PrivilegeError> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use libbpf_rs::{MapHandle, MapInfo, MapType};
 
-use crate::error::into_io;
+use crate::error::{OpenError, failed, into_io};
 
 /// The properties that make two maps interchangeable, and the size of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,16 @@ impl Spec {
             flags: info.map_flags,
             max_entries: info.max_entries,
         })
+    }
+
+    /// The map that is pinned at the path, if any.
+    pub(crate) fn open(path: &Path) -> Result<Option<(MapHandle, Self)>, OpenError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
+        let spec = Self::read(&map).map_err(failed("reading", path))?;
+        Ok(Some((map, spec)))
     }
 
     /// The specification of a map without its size. Keys and values have these sizes in bytes.

@@ -40,9 +40,7 @@ pub enum Origin {
     /// The pinned maps had the right sizes but corrupt entries. These are new, and the other entries were copied.
     Cleaned,
     /// The pinned maps had an older layout. These are new, and the content was copied.
-    Upgraded {
-        from: u32,
-    },
+    Upgraded { from: u32 },
 }
 
 /// The current generation when nodelb starts.
@@ -56,9 +54,7 @@ struct CurrentGeneration {
 impl CurrentGeneration {
     fn open(pins: &Pins, number: u32, prepared: &Prepared<'_>) -> Result<Self, OpenError> {
         let directory = pins.generation(number);
-        let handles = Handles::open(&directory).map_err(|(name, error)| {
-            failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error)
-        })?;
+        let handles = Handles::open(&directory)?;
         let fits = handles.1.fit(prepared.limits).map_err(failed("reading", &directory))?;
         let mut fits = fits.ok_or_else(|| failed("using", &directory)(versions::FOREIGN))?;
         for (map, wanted) in handles.0.iter().zip(&prepared.specs) {
@@ -81,12 +77,12 @@ fn pinned_lasting(
     let theirs = predecessor.filter(|predecessor| predecessor.reader.has_todays_sockets);
     let open = |i: usize| {
         let (ours, wanted) = (pins.persistent(PERSISTENT[i]), prepared.lasting_specs[i]);
-        if let Some((map, found)) = open_map(&ours)? {
+        if let Some((map, found)) = Spec::open(&ours)? {
             let kind = failed("using", &ours)("it is a map of a different type; nodelb cleanup removes it");
             return if found.same_kind(wanted) { Ok(Some(map)) } else { Err(kind) };
         }
         let Some(theirs) = theirs else { return Ok(None) };
-        let found = open_map(&theirs.pins.persistent(PERSISTENT[i]))?;
+        let found = Spec::open(&theirs.pins.persistent(PERSISTENT[i]))?;
         Ok(found.and_then(|(map, found)| found.same_kind(wanted).then_some(map)))
     };
     Ok([open(0)?, open(1)?, open(2)?, open(3)?, open(4)?, open(5)?])
@@ -96,16 +92,6 @@ const EPOCH: &str = PERSISTENT[PERSISTENT.len() - 1];
 
 const fn epoch_of([.., epoch]: &[MapHandle; PERSISTENT.len()]) -> &MapHandle {
     epoch
-}
-
-/// The map that is pinned at the path, if any.
-fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
-    let spec = Spec::read(&map).map_err(failed("reading", path))?;
-    Ok(Some((map, spec)))
 }
 
 /// Adds a second pin for each link of the predecessor: the links stay attached, and only their programs change.
@@ -118,8 +104,7 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
         }
         // What is not a link is replaced when the hook is attached.
         let Some(link) = sys::open_link(&theirs).map_err(failed("opening", &theirs))? else { continue };
-        sys::pin(link.as_fd(), &ours).map_err(failed("pinning", &ours))?;
-        pins.crash().pass();
+        pins.pin(link.as_fd(), &ours)?;
     }
     Ok(())
 }
@@ -323,8 +308,7 @@ impl<'p> Start<'p> {
         for (name, map) in PERSISTENT.iter().zip(&loaded.persistent) {
             let path = self.pins.persistent(name);
             if !path.exists() {
-                sys::pin(map.as_fd(), &path).map_err(failed("pinning", &path))?;
-                self.pins.crash().pass();
+                self.pins.pin(map.as_fd(), &path)?;
             }
         }
         Ok(())

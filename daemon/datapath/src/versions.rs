@@ -205,9 +205,6 @@ pub struct PinnedContent {
 
 /// Reads the current maps in the pin directory, also while a daemon uses them. Changes nothing. `None` if no maps are
 /// pinned there.
-///
-/// # Errors
-/// If the maps cannot be read, or have a layout that this version does not support.
 pub fn read_pinned(pin_directory: &Path) -> Result<Option<PinnedContent>, OpenError> {
     let Some((found, generation)) = newest(pin_directory)? else { return Ok(None) };
     let MigratedContent { content, clients, limits } = (reader_of(found, LAYOUT, pin_directory)?.read)(&generation)?;
@@ -284,8 +281,7 @@ pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
 
 /// Reads maps with services in this layout.
 pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<MigratedContent, OpenError> {
-    let handles = Handles::open(directory)
-        .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;
+    let handles = Handles::open(directory)?;
     for (map, kind) in handles.0.iter().zip(kinds(&service)) {
         if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
             return Err(failed("using", directory)(FOREIGN));

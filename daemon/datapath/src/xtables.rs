@@ -45,17 +45,11 @@ pub struct LegacyTables {
 
 impl LegacyTables {
     /// Reads which tables exist.
-    ///
-    /// # Errors
-    /// If the user of this process is not root.
     pub fn read() -> io::Result<Self> {
         Ok(Self { v4: has_table(V4_NAMES)?, v6: has_table(V6_NAMES)? })
     }
 
     /// Whether one of the tables has this chain.
-    ///
-    /// # Errors
-    /// If this process lacks CAP_NET_ADMIN, or the kernel refuses the request.
     pub fn has_chain(self, chain: &str) -> io::Result<bool> {
         let is_in = |family, level| Ok::<_, io::Error>(has(&entries(family, level)?, chain));
         Ok(self.v4 && is_in(AddressFamily::Inet, libc::SOL_IP)?

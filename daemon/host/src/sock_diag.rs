@@ -109,9 +109,6 @@ pub struct SockDiag {
 
 impl SockDiag {
     /// Opens a socket in the network namespace of this thread.
-    ///
-    /// # Errors
-    /// If the kernel has no sock_diag, or the process may not create netlink sockets.
     pub fn open() -> io::Result<Self> {
         let protocol = SockProtocol::NetlinkSockDiag;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
@@ -162,9 +159,6 @@ impl SockDiag {
     }
 
     /// The next part of the answer to the last request.
-    ///
-    /// # Errors
-    /// If there is none within two seconds.
     fn receive(&self) -> io::Result<Vec<Answer>> {
         let mut buffer = vec![0; ANSWER];
         loop {

@@ -76,9 +76,6 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
 }
 
 /// Makes the check, and waits for the answer no longer than its time limit.
-///
-/// # Errors
-/// Every result except the expected answer.
 pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), CheckFailure> {
     let check = &question.check;
     let deadline = Instant::now() + check.timeout;

@@ -351,13 +351,9 @@ impl RunningChecker {
         self.journal.tick();
         self.report.targets = self.board.counts();
         self.report.open = self.schedule.open();
-        self.checker.reports.send_if_modified(|report| {
-            let is_new = **report != self.report;
-            if is_new {
-                *report = Arc::new(self.report.clone());
-            }
-            is_new
-        });
+        if **self.checker.reports.borrow() != self.report {
+            self.checker.reports.send_replace(Arc::new(self.report.clone()));
+        }
     }
 
     /// Rounds up to a moment when checks begin, so that not every check wakes the task separately.

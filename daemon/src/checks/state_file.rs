@@ -64,7 +64,6 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     };
     let entries = unhealthy.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| entry(name, failure)));
     let form = Form { version: VERSION, unhealthy: entries.collect() };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json(path, &form)
 }
 

@@ -21,7 +21,10 @@ pub enum ServiceProxy {
     IptablesChains,
     Ipvs,
     /// A program at a device that translates services.
-    Program { name: String, device: String },
+    Program {
+        name: String,
+        device: String,
+    },
 }
 
 impl fmt::Display for ServiceProxy {

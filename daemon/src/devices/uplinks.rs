@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_datapath::XdpFit;
 
 use crate::config::{Config, DeviceName, Packets};
@@ -45,22 +45,9 @@ pub struct Device {
     pub name: Arc<str>,
     /// The kernel's name of its type, such as `vlan`; `physical` for hardware.
     pub kind: String,
-    /// Maximum size of a packet in bytes.
-    pub mtu: u32,
-    /// Length of its link-layer header in bytes: 14, or 0 without one.
-    pub l2_length: u8,
     pub xdp: XdpFit,
-    /// The node's address of each family for packets that leave by the device.
-    pub v4: Option<Addr>,
-    /// See [`Self::v4`].
-    pub v6: Option<Addr>,
-    /// Whether `v4` is preferred to the source address of a route: an address of a service is assigned to the node, and
-    /// the kernel may select it although it may move to another node.
-    pub is_v4_source: bool,
-    /// See [`Self::is_v4_source`].
-    pub is_v6_source: bool,
-    /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.
-    pub is_strict: bool,
+    /// What the maps have of it as an uplink.
+    pub entry: UplinkEntry,
     pub role: Role,
 }
 
@@ -119,26 +106,6 @@ impl fmt::Display for Reason {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
-    devices: Vec<DeviceName>,
-    except: Vec<DeviceName>,
-    pods: Vec<DeviceName>,
-    own_addresses: Vec<IpNet>,
-}
-
-impl Selection {
-    pub fn new(config: &Config) -> Self {
-        let Packets { devices, except, pod_devices, .. } = &config.packets;
-        let own_addresses = config.datapath.own_addresses.clone();
-        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone(), own_addresses }
-    }
-
-    fn is_automatic(&self) -> bool {
-        self.devices.iter().any(DeviceName::is_auto)
-    }
-}
-
 /// The interfaces with routes that [`devices`] needs: those that may lead to other machines.
 pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     let has_address = |index: u32| machine.addresses.iter().any(|it| it.interface == index && it.is_global);
@@ -150,8 +117,8 @@ pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     machine.interfaces.iter().filter(may_lead_out).map(|(index, _)| *index)
 }
 
-pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selection: &Selection) -> Vec<Device> {
-    let facts = Facts { machine, routes, selection };
+pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, config: &Config) -> Vec<Device> {
+    let facts = Facts { machine, routes, config };
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
@@ -169,8 +136,8 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
         let Some(known) = known else { continue };
         device.role = Role::Uplink;
         if known.ifindex == device.ifindex {
-            device.v4 = device.v4.or(known.v4);
-            device.v6 = device.v6.or(known.v6);
+            device.entry.v4 = device.entry.v4.or(known.entry.v4);
+            device.entry.v6 = device.entry.v6.or(known.entry.v6);
         }
     }
     if former.len() > REMEMBERED {
@@ -183,7 +150,7 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
 struct Facts<'a> {
     machine: &'a Machine,
     routes: &'a BTreeMap<u32, Routes>,
-    selection: &'a Selection,
+    config: &'a Config,
 }
 
 impl Facts<'_> {
@@ -197,14 +164,16 @@ impl Facts<'_> {
             ifindex,
             name: interface.name.as_str().into(),
             kind: Some(&interface.kind).filter(|kind| !kind.is_empty()).map_or("physical", String::as_str).into(),
-            mtu: interface.mtu,
-            l2_length: header.unwrap_or(0),
             xdp: self.xdp_fit(ifindex, interface),
-            v4: self.source(ifindex, Family::Ipv4),
-            v6: self.source(ifindex, Family::Ipv6),
-            is_v4_source: self.has_service_address(Family::Ipv4),
-            is_v6_source: self.has_service_address(Family::Ipv6),
-            is_strict: interface.is_strict,
+            entry: UplinkEntry {
+                v4: self.source(ifindex, Family::Ipv4),
+                v6: self.source(ifindex, Family::Ipv6),
+                mtu: interface.mtu,
+                l2_length: header.unwrap_or(0),
+                is_v4_source: self.has_service_address(Family::Ipv4),
+                is_v6_source: self.has_service_address(Family::Ipv6),
+                is_strict: interface.is_strict,
+            },
             role,
         }
     }
@@ -230,12 +199,12 @@ impl Facts<'_> {
 
     /// What the device is used for if it is up, or as soon as it is.
     fn role_if_up(&self, index: u32, interface: &Interface) -> Role {
-        let (Selection { devices, except, pods, .. }, name) = (self.selection, interface.name.as_str());
+        let (Packets { devices, except, pod_devices, .. }, name) = (&self.config.packets, interface.name.as_str());
         let is_in = |names: &[DeviceName]| names.iter().any(|it| it.matches(name));
         if interface.is_loopback {
             return Role::Unused(Reason::Loopback);
         }
-        if is_in(pods) {
+        if is_in(pod_devices) {
             return Role::Pod;
         }
         let automatic = match obstacle(interface, self.machine) {
@@ -250,7 +219,7 @@ impl Facts<'_> {
             return Role::Unused(Reason::Excluded { is_needed });
         }
         match automatic {
-            None if self.selection.is_automatic() || is_needed || is_in(devices) => Role::Uplink,
+            None if devices.iter().any(DeviceName::is_auto) || is_needed || is_in(devices) => Role::Uplink,
             None => Role::Unused(Reason::NotListed),
             Some(reason @ Reason::Port(_)) => Role::Unused(reason),
             Some(_) if is_in(devices) => Role::Uplink,
@@ -294,7 +263,7 @@ impl Facts<'_> {
     }
 
     fn is_of_service(&self, addr: Addr) -> bool {
-        self.selection.own_addresses.iter().any(|net| net.contains(&addr.ip()))
+        self.config.datapath.own_addresses.iter().any(|net| net.contains(&addr.ip()))
     }
 
     fn has_service_address(&self, family: Family) -> bool {

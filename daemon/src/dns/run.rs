@@ -471,13 +471,9 @@ impl Running {
         let new = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
         journal::log(self.report.source.as_ref(), new.source.as_ref());
         self.report = new;
-        self.resolver.reports.send_if_modified(|report| {
-            let is_new = **report != self.report;
-            if is_new {
-                *report = Arc::new(self.report.clone());
-            }
-            is_new
-        });
+        if **self.resolver.reports.borrow() != self.report {
+            self.resolver.reports.send_replace(Arc::new(self.report.clone()));
+        }
     }
 }
 

@@ -86,15 +86,11 @@ impl Servers {
         self.servers.is_empty()
     }
 
-    /// Replaces the servers; what is known of those that stay is kept. Returns whether any differs.
-    pub(super) fn set(&mut self, servers: &[SocketAddr]) -> bool {
-        if self.servers.iter().map(|it| &it.server).eq(servers) {
-            return false;
-        }
+    /// Replaces the servers; what is known of those that stay is kept.
+    pub(super) fn set(&mut self, servers: &[SocketAddr]) {
         let known = |server: &SocketAddr| self.servers.iter().find(|it| it.server == *server).cloned();
         let new = |server: &SocketAddr| Asked { server: *server, silent: BTreeMap::new(), failed: None };
         self.servers = servers.iter().map(|server| known(server).unwrap_or_else(|| new(server))).collect();
-        true
     }
 
     /// The servers in the order in which they are to be asked: those that did not respond within the last half a minute

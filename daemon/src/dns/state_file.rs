@@ -136,7 +136,6 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
         in_use: saved.in_use.iter().map(in_use).collect(),
         boot: boot_id()?,
     };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json(path, &form)
 }
 

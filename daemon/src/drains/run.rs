@@ -259,15 +259,8 @@ impl Drainer {
 
     /// Logs the first of several failures, and their end.
     fn note(&mut self, result: &io::Result<()>) {
-        let had_failed = std::mem::replace(&mut self.has_failed, result.is_err());
-        match result {
-            Ok(()) if had_failed => {
-                unwritten::succeeded(self.writer.path());
-                journal::log_written(self.writer.path());
-            }
-            Err(error) if !had_failed => journal::warn_unwritten(self.writer.path(), error),
-            _ => {}
-        }
+        let consequence = "after a restart, drains that were refused or have ended may be in effect";
+        unwritten::note(self.writer.path(), result, consequence, &mut self.has_failed);
     }
 }
 

@@ -78,7 +78,6 @@ pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Re
     };
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
     let form = Form { version: VERSION, drains: entries.collect() };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
 }
 

@@ -20,9 +20,6 @@ pub struct DnsName(Arc<str>);
 
 impl DnsName {
     /// The name that an operator has written.
-    ///
-    /// # Errors
-    /// Why it is none, and what to write.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown = text.escape_debug();
         let name = text.strip_suffix('.').unwrap_or(text);

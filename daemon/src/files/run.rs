@@ -336,13 +336,9 @@ impl RunningFileSource {
             looked: SystemTime::now(),
         };
         let rows = report::rows(&reported, &self.files, &self.merged);
-        self.source.reports.send_if_modified(|reports| {
-            let is_new = **reports != rows;
-            if is_new {
-                *reports = Arc::new(rows);
-            }
-            is_new
-        });
+        if **self.source.reports.borrow() != rows {
+            self.source.reports.send_replace(Arc::new(rows));
+        }
     }
 }
 

@@ -56,9 +56,6 @@ fn receive<'b>(socket: &Socket, buffer: &'b mut [u8]) -> io::Result<Option<&'b [
 }
 
 /// Reads everything once. Blocks for up to [`TIMEOUT_SECONDS`] per request.
-///
-/// # Errors
-/// If the kernel refuses a request, does not answer, or the lists change during each read.
 pub(crate) fn read() -> io::Result<Machine> {
     repeat(read_once)
 }

@@ -431,7 +431,7 @@ async fn end_stale(
     }
     let total = destroyed.values().sum();
     state.report.count(protocol, total);
-    report::log_stale(protocol, &destroyed);
+    report::log(protocol, "have lost their backend", &destroyed);
     Ok(total)
 }
 
@@ -458,7 +458,7 @@ async fn end_connected_before(snapshot: &Snapshot, state: &mut PassState, deps: 
     (state.answered, state.recent) = (Some(now), new);
     let total = destroyed.values().sum();
     state.report.count(Protocol::Udp, total);
-    report::log_connected_before(&destroyed);
+    report::log(Protocol::Udp, "had connected to an address before it had a backend", &destroyed);
     Ok(total)
 }
 

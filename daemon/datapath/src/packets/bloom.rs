@@ -4,7 +4,6 @@
 //! then do the programs rely on it. Until the next start has replaced them they use the pinned one, so that start first
 //! makes them look into the maps again: if it fails, they meet addresses that it has added to `outside`.
 
-use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -144,9 +143,9 @@ pub(crate) fn kind() -> Spec {
 /// Makes the programs of earlier starts look into the maps for every packet, and creates an empty filter.
 pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> {
     let kind = kind();
-    for path in paths(pins).into_iter().filter(|path| path.exists()) {
-        let map = MapHandle::from_pinned_path(&path).map_err(failed("opening", &path))?;
-        if !Spec::read(&map).map_err(failed("reading", &path))?.same_kind(kind) {
+    for path in paths(pins) {
+        let Some((map, found)) = Spec::open(&path)? else { continue };
+        if !found.same_kind(kind) {
             return Err(failed("using", &path)(versions::FOREIGN));
         }
         let words = SharedWords::map(&map).map_err(failed("mapping", &path))?;
@@ -157,17 +156,14 @@ pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> 
     let [current, unfinished] = paths(pins);
     let map = Spec { max_entries: words(outside), ..kind }.create(NAME).map_err(failed("creating", &current))?;
     pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
-    sys::pin(map.as_fd(), &unfinished).map_err(failed("pinning", &unfinished))?;
-    pins.crash().pass();
+    pins.pin(map.as_fd(), &unfinished)?;
     Ok(map)
 }
 
 /// Replaces the earlier filter with the one of this start.
 pub(crate) fn commit(pins: &Pins) -> Result<(), OpenError> {
     let [current, unfinished] = paths(pins);
-    fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;
-    pins.crash().pass();
-    Ok(())
+    pins.rename(&unfinished, &current)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::RangeInclusive;
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::L4Addr;
 
 use crate::error::into_io;
@@ -44,22 +44,16 @@ impl ForeignPorts {
         let present: BTreeSet<PacketKeyBytes> =
             sys::entries::<_, { size_of::<u32>() }>(&self.map)?.into_iter().map(|(key, _)| key).collect();
         for key in present.difference(&wanted) {
-            match self.map.delete(key) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(into_io(error)),
-                _ => {}
-            }
+            sys::delete(&self.map, key)?;
         }
         for (index, key) in wanted.difference(&present).enumerate() {
-            self.map.update(key, &[0; size_of::<u32>()], MapFlags::ANY).map_err(|error| {
-                let (error, left) = (into_io(error), wanted.difference(&present).count() - index);
-                match error.raw_os_error() {
-                    Some(libc::E2BIG) => io::Error::other(format!(
-                        "there are {} such connections, and room for {} fewer",
-                        wanted.len(),
-                        left
-                    )),
-                    _ => error,
+            sys::update(&self.map, key, &[0; size_of::<u32>()]).map_err(|error| match error.raw_os_error() {
+                Some(libc::E2BIG) => {
+                    let left = wanted.difference(&present).count() - index;
+                    let all = wanted.len();
+                    io::Error::other(format!("there are {all} such connections, and room for {left} fewer"))
                 }
+                _ => error,
             })?;
         }
         Ok(())

@@ -13,9 +13,7 @@ use libbpf_rs::{MapCore, MapHandle, OpenObject};
 use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
-use crate::error::into_io;
-use crate::error::{OpenError, failed};
-use crate::layout::ServiceWords;
+use crate::error::{OpenError, failed, into_io};
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::packets::bare::{BareDevices, LinkLayer};
 use crate::packets::bloom;
@@ -92,9 +90,6 @@ pub struct PacketPrograms {
 impl PacketPrograms {
     /// Loads the programs with these maps, and creates those that are missing. Needs CAP_BPF, CAP_NET_ADMIN and
     /// CAP_PERFMON.
-    ///
-    /// # Errors
-    /// If the kernel refuses a map or a program, or a given map has another size or layout.
     pub fn load(options: &PacketOptions, existing: PacketMaps) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::uninit();
         let skeleton = prepare(&mut object, options, &existing)?;
@@ -117,17 +112,11 @@ impl PacketPrograms {
 
     /// Makes the programs read packets of the device in this way; without a call, they have an Ethernet header. Works
     /// without capabilities.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request, or there are too many devices without a header.
     pub fn set_link_layer(&self, ifindex: u32, link_layer: LinkLayer) -> io::Result<()> {
         self.bare_devices.set(ifindex, link_layer)
     }
 
     /// Pins the program for a hook of a device at a path in a bpffs, from where tc(8) can attach it.
-    ///
-    /// # Errors
-    /// If the path exists or is not on a bpffs.
     pub fn pin(&self, hook: PacketHook, path: &Path) -> io::Result<()> {
         sys::pin(self.program(hook), path)
     }
@@ -167,9 +156,8 @@ fn prepare<'o>(
     options: &PacketOptions,
     existing: &PacketMaps,
 ) -> Result<OpenPacketSkel<'o>, OpenError> {
-    let services = existing.get("services").map(MapHandle::value_size);
-    let service_words = services.map_or(ServiceWords::CURRENT, ServiceWords::of_size);
-    let skeleton = skeleton::with_layout(service_words.is_next(), || PacketSkelBuilder::default().open(object));
+    let is_next = existing.service_words().is_next();
+    let skeleton = skeleton::with_layout(is_next, || PacketSkelBuilder::default().open(object));
     let mut skeleton = skeleton.map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();

@@ -35,7 +35,6 @@ fn remember(directory: &Path, boot: &str) -> io::Result<bool> {
     if before.as_deref() == Some(boot) {
         return Ok(false);
     }
-    fs::create_dir_all(directory)?;
     state_file::replace(&path, &directory.join("boot-id.new"), |mut file| writeln!(file, "{boot}"))?;
     Ok(before.is_some())
 }

@@ -32,26 +32,13 @@ impl StaleSocketsReport {
     }
 }
 
-/// Logs one line for a pass that has ended sockets.
-pub(super) fn log_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
+/// Logs one line for a pass that has ended sockets, for this reason.
+pub(super) fn log(protocol: Protocol, reason: &str, destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(
             message_id = %messages::SOCKETS_CLOSED,
-            sockets = total, "closed {total} {protocol} sockets that have lost their backend, so that they reconnect: {list}"
-        );
-    }
-}
-
-/// The same for sockets that connected to an address before nodelb answered it.
-pub(super) fn log_connected_before(destroyed: &BTreeMap<String, u64>) {
-    if !destroyed.is_empty() {
-        let (total, list) = counted(destroyed);
-        info!(
-            message_id = %messages::SOCKETS_CLOSED,
-            sockets = total,
-            "closed {total} UDP sockets that had connected to an address before it had a backend, so that they \
-             reconnect: {list}"
+            sockets = total, "closed {total} {protocol} sockets that {reason}, so that they reconnect: {list}"
         );
     }
 }
