@@ -116,22 +116,6 @@ impl Attachment {
         let is_refused = error.raw_os_error() == Some(libc::EPERM);
         is_refused.then(exclusive).flatten().unwrap_or_else(|| failed("attaching", &pins.link(hook.name))(error))
     }
-
-    /// The faults of the links, usually none. Makes a few system calls per hook.
-    pub(crate) fn faults(&self, pins: &Path) -> Vec<LinkFault> {
-        let cgroup = match Cgroup::open(&self.cgroup) {
-            Ok(cgroup) => cgroup,
-            Err(error) => {
-                return HOOKS.iter().map(|hook| LinkFault { hook: hook.name, reason: error.to_string() }).collect();
-            }
-        };
-        let each = HOOKS.iter().zip(&self.programs);
-        each.filter_map(|(hook, program)| {
-            let reason = fault(*hook, program.as_fd(), &cgroup, &pins.join(hook.name))?;
-            Some(LinkFault { hook: hook.name, reason })
-        })
-        .collect()
-    }
 }
 
 /// The open links, in the order of [`HOOKS`]. A program stays attached as long as its link is open or pinned.
@@ -148,7 +132,18 @@ pub struct Links {
 impl Links {
     /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn faults(&self) -> Vec<LinkFault> {
-        self.attachment.faults(&self.directory)
+        let cgroup = match Cgroup::open(&self.attachment.cgroup) {
+            Ok(cgroup) => cgroup,
+            Err(error) => {
+                return HOOKS.iter().map(|hook| LinkFault { hook: hook.name, reason: error.to_string() }).collect();
+            }
+        };
+        let each = HOOKS.iter().zip(&self.attachment.programs);
+        each.filter_map(|(hook, program)| {
+            let reason = fault(*hook, program.as_fd(), &cgroup, &self.directory.join(hook.name))?;
+            Some(LinkFault { hook: hook.name, reason })
+        })
+        .collect()
     }
 
     /// The hooks that translate destinations: for each, the ids of its pinned link and of its program, and its name.

@@ -16,7 +16,6 @@ pub enum OpenError {
         are(.missing)
     )]
     NotPermitted { missing: Vec<&'static str> },
-    /// The process has the capabilities, but the kernel refuses bpf(2).
     #[error(
         "the kernel refuses bpf(2) ({reason}) although the process has the capabilities: a seccomp filter \
          (SystemCallFilter=bpf allows it), a container runtime or kernel lockdown forbids it"
@@ -24,7 +23,6 @@ pub enum OpenError {
     Forbidden { reason: String },
     #[error("{} is not on a bpffs: mount -t bpf -o mode=0700 bpf /sys/fs/bpf", directory.display())]
     NoBpffs { directory: PathBuf },
-    /// Another user owns the pin directory or a part of it, or may change it.
     #[error(
         "{} belongs to uid {owner} and has mode {mode:04o}: who may change it decides what connections reach, so nodelb does \
          not use it. Find out who made it, remove it with rm -r, and start nodelb again; mount -o remount,mode=0700 \
@@ -32,7 +30,6 @@ pub enum OpenError {
         directory.display()
     )]
     NotOwn { directory: PathBuf, owner: u32, mode: u32 },
-    /// The pin directory is the root of a bpffs, which other programs use too.
     #[error(
         "{} is the mount point of a bpffs, which other programs use too: set datapath.pin-directory to a directory in it, \
          such as {}",
@@ -91,7 +88,6 @@ pub enum OpenError {
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
     NewerLayout { found: u32, known: u32, directory: PathBuf },
-    /// An older version of nodelb has made the maps, and this one cannot read them.
     #[error(
         "{} contains maps of layout {found} from an older nodelb; this version ({}) uses layout {known}, cannot read them, \
          and changes nothing: connections keep working with the last state of the older version. Install a version in between \
@@ -99,7 +95,6 @@ pub enum OpenError {
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
     UnknownLayout { found: u32, known: u32, directory: PathBuf },
-    /// A limit is below the number of entries in use.
     #[error(
         "map {map} has more than {limit} entries in use: raise {key}; the maps and all connections are unchanged",
         key = size_key(map)

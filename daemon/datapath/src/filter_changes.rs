@@ -5,9 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nix::sys::socket::{MsgFlags, NetlinkAddr, recvfrom, sendto};
-
-use crate::filters::{self, BUFFER, ERROR, TCA_BPF_NAME, TCA_OPTIONS, message};
+use crate::filters::{self, ERROR, TCA_BPF_NAME, TCA_OPTIONS, message};
 use crate::hook_point::Direction;
 
 /// The handle of nodelb's filters, `nl` in ASCII. Others use 1.
@@ -76,25 +74,11 @@ impl ChangeFilters for InThisProcess {
                 filter(ifindex, direction, libc::RTM_DELTFILTER, 0, &attribute(TCA_KIND, b"bpf\0"))
             }
         };
-        exchange(&request)
+        filters::exchange(&request, |datagram| result(datagram).transpose().map(|result| result.is_some()))
     }
 }
 
-/// Sends a request and waits for the kernel's acknowledgment.
-fn exchange(request: &[u8]) -> io::Result<()> {
-    let socket = filters::open()?;
-    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-    let mut buffer = vec![0; BUFFER];
-    loop {
-        let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer)?;
-        if from.is_some_and(|from| from.pid() == 0)
-            && let Some(result) = result(&buffer[..length])
-        {
-            return result;
-        }
-    }
-}
-
+/// The result in a datagram; `None` without one.
 fn result(datagram: &[u8]) -> Option<io::Result<()>> {
     filters::messages(datagram).find(|(kind, _)| *kind == ERROR).map(|(_, body)| {
         match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {

@@ -2,7 +2,7 @@
 //! and recognises other service proxies by the names of their filters. Reading them takes no privilege.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, sendto, setsockopt, socket,
@@ -41,7 +41,7 @@ pub(crate) const TCA_BPF_NAME: u16 = 7;
 const TIMEOUT_SECONDS: i64 = 2;
 
 /// More bytes than the kernel puts into one datagram.
-pub(crate) const BUFFER: usize = 64 << 10;
+const BUFFER: usize = 64 << 10;
 
 /// The filters of a device, at ingress and at egress: the name of each that runs a BPF program, and an empty name for
 /// the others. A removed device has none.
@@ -56,18 +56,24 @@ pub(crate) fn first(ifindex: u32, direction: Direction) -> io::Result<Option<Str
 }
 
 fn in_direction(ifindex: u32, direction: Direction) -> io::Result<Vec<String>> {
-    let (socket, mut names) = (open()?, Vec::new());
+    let mut names = Vec::new();
     let request = message(libc::RTM_GETTFILTER, DUMP, [ifindex, 0, parent(direction), 0], &[]);
-    sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-    answer(&socket, &mut names)?;
+    exchange(&request, |datagram| parse(datagram, &mut names))?;
     Ok(names)
 }
 
-/// A socket for requests.
-pub(crate) fn open() -> io::Result<OwnedFd> {
+/// Sends a request, and reads datagrams of the kernel until one is the end of the answer.
+pub(crate) fn exchange(request: &[u8], mut is_end: impl FnMut(&[u8]) -> io::Result<bool>) -> io::Result<()> {
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
-    Ok(socket)
+    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer)?;
+        if from.is_some_and(|from| from.pid() == 0) && is_end(&buffer[..length])? {
+            return Ok(());
+        }
+    }
 }
 
 /// A message with a `struct tcmsg` of these numbers: index, handle, parent, and information.
@@ -83,19 +89,6 @@ pub(crate) fn message(kind: u16, flags: u16, numbers: [u32; 4], attributes: &[u8
     bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
     bytes.extend(attributes);
     bytes
-}
-
-fn answer(socket: &OwnedFd, names: &mut Vec<String>) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER];
-    loop {
-        let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer)?;
-        if from.is_none_or(|from| from.pid() != 0) {
-            continue;
-        }
-        if parse(&buffer[..length], names)? {
-            return Ok(());
-        }
-    }
 }
 
 /// Adds the filters of one datagram; returns whether the answer ends with it.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::UdpSocket;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use crate::maps::NAMES;
 use crate::mounts;
 use crate::order::ProgramOrder;
 use crate::outside;
-use crate::own_sockets::{self, OwnSockets};
+use crate::own_sockets::OwnSockets;
 use crate::packet_path::{OpenedPackets, PacketFailure};
 use crate::packets::{self, PacketOptions};
 use crate::pins::{self, Pins};
@@ -187,7 +188,6 @@ impl KernelDatapath {
         self.links.clone()
     }
 
-    /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn verify_links(&self) -> Vec<LinkFault> {
         self.links.faults()
     }
@@ -228,7 +228,7 @@ impl KernelDatapath {
     /// Tries each kind of operation that is needed after the start.
     pub(crate) fn try_everything(&self) -> io::Result<()> {
         self.writer.maps.try_system_calls()?;
-        own_sockets::try_registering(&self.own)?;
+        self.own.register(UdpSocket::bind("127.0.0.1:0")?.as_fd())?;
         match self.verify_links().first() {
             None => Ok(()),
             Some(fault) => Err(io::Error::other(fault.to_string())),

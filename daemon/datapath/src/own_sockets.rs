@@ -2,7 +2,7 @@
 //! depend on the services that it balances.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
@@ -55,9 +55,4 @@ impl OwnSockets {
         let socket = found.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
         Ok(layout::was_observed(socket))
     }
-}
-
-/// Creates and registers a socket, as a test that the kernel permits this process to do so.
-pub(crate) fn try_registering(own: &OwnSockets) -> io::Result<()> {
-    own.register(std::net::UdpSocket::bind("127.0.0.1:0")?.as_fd())
 }

@@ -32,19 +32,13 @@ use crate::sys;
 pub(crate) const UNFINISHED: &str = "-new";
 
 /// The directory of one layout version.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
     crash: CrashPoint,
 }
 
 impl Pins {
-    pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
-        let pins = Self::new(pin_directory, layout, crash);
-        pins.make()?;
-        Ok(pins)
-    }
-
     /// Creates the directories of the version that are missing, in an existing pin directory.
     pub(crate) fn make(&self) -> Result<(), OpenError> {
         for directory in [&self.root, &self.links()] {
@@ -56,10 +50,6 @@ impl Pins {
     /// The directory of the version, which need not exist.
     pub(crate) fn new(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
-    }
-
-    pub(crate) fn duplicate(&self) -> Self {
-        Self { root: self.root.clone(), crash: self.crash.clone() }
     }
 
     pub(crate) fn root(&self) -> &Path {

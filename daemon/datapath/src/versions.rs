@@ -146,8 +146,9 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     };
     // Once more, now that no other process changes the directory.
     let predecessor = predecessor(pin_directory, layout, crash)?;
-    let is_new = !Pins::new(pin_directory, layout, crash).root().exists();
-    let pins = Pins::create(pin_directory, layout, crash)?;
+    let pins = Pins::new(pin_directory, layout, crash);
+    let is_new = !pins.root().exists();
+    pins.make()?;
     if is_new {
         lock.add(pins.root(), pin_directory)?;
     }
@@ -241,12 +242,10 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
             pins::remove_file(&path, crash)?;
         }
     }
-    match fs::remove_dir(directory) {
-        Ok(()) => crash.pass(),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
-        Err(error) => return Err(error),
+    match pins::remove_empty(directory, crash) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed,
     }
-    Ok(())
 }
 
 /// The content of a generation of maps.

@@ -67,7 +67,6 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     state_file::write_json(path, &form)
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
 pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Unhealthy> {
     let path = directory.join(NAME);
     let consequence = "every backend counts as its file says until it is checked";

@@ -76,12 +76,10 @@ impl Hooks {
         self.repairs
     }
 
-    /// The programs that run before nodelb's at the device, if there are any.
     pub(crate) fn ahead(&self, ifindex: u32) -> Option<&str> {
         self.ahead.get(&ifindex).map(String::as_str)
     }
 
-    /// Where the XDP program runs at the device; `None` if it is off.
     pub(crate) fn xdp(&self, ifindex: u32) -> Option<&XdpState> {
         self.xdp.get(&ifindex)
     }

@@ -1,7 +1,6 @@
 //! Which devices lead to other machines, and why the others do not: a pure function over what the kernel lists.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, Family};
@@ -60,50 +59,38 @@ pub enum Role {
     Unused(Reason),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why no program is attached to a device.
+#[derive(Clone, Debug, PartialEq, Eq, strum::Display)]
 pub enum Reason {
+    #[strum(to_string = "it is down")]
     Down,
+    #[strum(to_string = "the loopback device")]
     Loopback,
-    /// It is a port of this device, which receives its packets.
+    #[strum(to_string = "a port of {0}")]
     Port(String),
-    /// It is one end of a pair, with the other end in another network namespace.
+    #[strum(to_string = "its other end is in another network namespace")]
     OtherNamespace,
-    /// Devices of this kind do not lead to other machines.
+    #[strum(to_string = "a {0} device does not lead to other machines")]
     Kind(String),
+    #[strum(to_string = "a bridge without a port that leads to other machines")]
     Bridge,
-    /// It is on top of this device, which does not lead to other machines.
+    #[strum(to_string = "on top of {0}, which does not lead to other machines")]
     Lower(String),
+    #[strum(to_string = "a VRF: programs are attached to the devices in it")]
     Vrf,
+    #[strum(to_string = "it has neither an address nor a route")]
     NoAddress,
-    Excluded {
-        /// Whether the node has its default route or its primary address there.
-        is_needed: bool,
-    },
+    #[strum(to_string = "excluded by packets.except")]
+    Excluded,
+    /// The node has its default route or its primary address there.
+    #[strum(
+        to_string = "excluded by packets.except: answers that leave by it are not translated, so connections time out"
+    )]
+    ExcludedThoughNeeded,
+    #[strum(to_string = "not in packets.devices")]
     NotListed,
-    /// The programs cannot read its link layer, of this `ARPHRD_*` type.
+    #[strum(to_string = "the programs do not support its link layer (ARPHRD type {0})")]
     LinkLayer(u16),
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down => f.write_str("it is down"),
-            Self::Loopback => f.write_str("the loopback device"),
-            Self::Port(master) => write!(f, "a port of {master}"),
-            Self::OtherNamespace => f.write_str("its other end is in another network namespace"),
-            Self::Kind(kind) => write!(f, "a {kind} device does not lead to other machines"),
-            Self::Bridge => f.write_str("a bridge without a port that leads to other machines"),
-            Self::Lower(lower) => write!(f, "on top of {lower}, which does not lead to other machines"),
-            Self::Vrf => f.write_str("a VRF: programs are attached to the devices in it"),
-            Self::NoAddress => f.write_str("it has neither an address nor a route"),
-            Self::Excluded { is_needed: false } => f.write_str("excluded by packets.except"),
-            Self::Excluded { is_needed: true } => f.write_str(
-                "excluded by packets.except: answers that leave by it are not translated, so connections time out",
-            ),
-            Self::NotListed => f.write_str("not in packets.devices"),
-            Self::LinkLayer(number) => write!(f, "the programs do not support its link layer (ARPHRD type {number})"),
-        }
-    }
 }
 
 /// The interfaces with routes that [`devices`] needs: those that may lead to other machines.
@@ -216,7 +203,7 @@ impl Facts<'_> {
         };
         let is_needed = automatic.is_none() && self.is_needed(index);
         if is_in(except) {
-            return Role::Unused(Reason::Excluded { is_needed });
+            return Role::Unused(if is_needed { Reason::ExcludedThoughNeeded } else { Reason::Excluded });
         }
         match automatic {
             None if devices.iter().any(DeviceName::is_auto) || is_needed || is_in(devices) => Role::Uplink,

@@ -30,7 +30,7 @@ pub(super) struct Held {
     pub(super) gone_since: Option<GoneSince>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     pub(super) known: Option<Known>,
     /// Why there are no current records; `None` if `known` is current.
@@ -63,16 +63,9 @@ impl Entry {
             known,
             gone_since: held.as_ref().and_then(|held| held.gone_since),
             problem: held.map(|held| held.problem),
-            server: None,
-            ttl: None,
             due: now,
             since: now,
-            was_asked: false,
-            was_answered: false,
-            is_open: false,
-            failures: 0,
-            is_gone: false,
-            slices: BTreeSet::new(),
+            ..Self::default()
         }
     }
 

@@ -139,7 +139,6 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
     state_file::write_json(path, &form)
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
 pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Saved> {
     let path = directory.join(NAME);
     let consequence = "backends with names are not known until a DNS server answers";

@@ -48,17 +48,13 @@ pub enum Action {
     Undrain,
 }
 
-/// Why a request has no effect: the problem and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such service, backend or drain.
     Unknown(String),
-    /// It is not permitted, or not without `--force`.
     Refused(String),
     Failed(String),
 }
 
-/// Returns the drains of the service with the new one.
 pub(super) fn with_drain(
     snapshot: &Snapshot,
     all: &All,
@@ -145,7 +141,6 @@ fn near_backends(rows: &[BackendReport], wanted: Drained) -> String {
     }
 }
 
-/// Returns the drains of the service without this one, and the drain.
 pub(super) fn without_drain(
     all: &All,
     (service, backend): (&ServiceName, Drained),

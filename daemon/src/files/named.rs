@@ -67,13 +67,13 @@ impl fmt::Display for DnsName {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum RecordType {
     A,
-    #[serde(rename = "AAAA")]
     Aaaa,
     /// Targets with port, priority and weight (RFC 2782).
-    #[serde(rename = "SRV")]
     Srv,
 }
 
@@ -84,20 +84,6 @@ impl RecordType {
             Family::Ipv4 => Self::A,
             Family::Ipv6 => Self::Aaaa,
         }
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::A => "A",
-            Self::Aaaa => "AAAA",
-            Self::Srv => "SRV",
-        }
-    }
-}
-
-impl fmt::Display for RecordType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

@@ -47,37 +47,22 @@ impl ServiceWords {
         owner: offset_of!(types::service, owner) / 8,
     };
 
-    /// Those of `bpf/next_layout.h`.
-    #[cfg(debug_assertions)]
+    /// Those of `bpf/next_layout.h`, which only debug builds have.
     pub(crate) const NEXT: Self = Self { count: 6, cluster: 4, local: 2, policy: 3, owner: 1 };
 
-    /// Whether these are those of `bpf/next_layout.h`.
     pub(crate) fn is_next(self) -> bool {
-        #[cfg(debug_assertions)]
-        if self == Self::NEXT {
-            return true;
-        }
-        false
+        cfg!(debug_assertions) && self == Self::NEXT
     }
 
-    /// Those of this version. Only tests have a next one.
+    /// Those of this version.
     pub(crate) fn of_layout(version: u32) -> Self {
-        #[cfg(debug_assertions)]
-        if version == crate::LAYOUT + 1 {
-            return Self::NEXT;
-        }
-        let _ = version;
-        Self::CURRENT
+        if cfg!(debug_assertions) && version == crate::LAYOUT + 1 { Self::NEXT } else { Self::CURRENT }
     }
 
     /// Those of a map that has entries of this size in bytes.
     pub(crate) fn of_size(size: u32) -> Self {
-        #[cfg(debug_assertions)]
-        if size as usize == 8 * Self::NEXT.count {
-            return Self::NEXT;
-        }
-        let _ = size;
-        Self::CURRENT
+        let is_next = cfg!(debug_assertions) && size as usize == 8 * Self::NEXT.count;
+        if is_next { Self::NEXT } else { Self::CURRENT }
     }
 }
 

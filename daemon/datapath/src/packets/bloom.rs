@@ -61,22 +61,20 @@ impl PacketBloom {
         nodeports: RangeInclusive<u16>,
         source_ports: RangeInclusive<u16>,
     ) -> io::Result<Self> {
-        let map = maps.get(NAME).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { words: SharedWords::map(map)?, nodeports, source_ports })
+        Ok(Self { words: SharedWords::map(maps.find(NAME)?)?, nodeports, source_ports })
     }
 
     /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections in
     /// them must have been loaded with it.
     pub fn fill(&self, maps: &PacketMaps) -> io::Result<()> {
-        let map = |name| maps.get(name).ok_or(io::ErrorKind::NotFound);
         sys::each_batch::<{ size_of::<layout::FrontendKeyBytes>() }, { size_of::<layout::OutsideBytes>() }>(
-            map("outside")?,
+            maps.find("outside")?,
             |keys, _| keys.iter().filter_map(layout::parse_frontend_key).for_each(|address| self.add_outside(&address)),
         )?;
         // A connection moves from the first map to the second one.
         for name in ["half_open", "connections"] {
             sys::each_batch::<{ size_of::<PacketKeyBytes>() }, { size_of::<ConnectionBytes>() }>(
-                map(name)?,
+                maps.find(name)?,
                 |keys, values| keys.iter().zip(values).for_each(|(key, value)| self.add_connection(key, value)),
             )?;
         }

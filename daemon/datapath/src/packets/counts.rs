@@ -130,10 +130,10 @@ pub struct PacketCounter {
 impl PacketCounter {
     /// Reads these maps. `services` is the number of services with counted connections, 0 for none.
     pub(crate) fn new(maps: &PacketMaps, services: u32) -> io::Result<Self> {
-        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-        let handle = |name| MapHandle::try_from(map(name)?).map_err(into_io);
-        let connections = (services > 0).then(|| Counters::new(map("outside_counters")?, services)).transpose()?;
-        Ok(Self { counts: handle("packet_counts")?, drops: handle("packet_drops")?, connections, began: seconds()? })
+        let connections =
+            (services > 0).then(|| Counters::new(maps.find("outside_counters")?, services)).transpose()?;
+        let (counts, drops) = (maps.handle("packet_counts")?, maps.handle("packet_drops")?);
+        Ok(Self { counts, drops, connections, began: seconds()? })
     }
 
     /// The sums over all CPUs.

@@ -108,9 +108,7 @@ pub struct PacketEvents {
 
 impl PacketEvents {
     pub fn new(maps: &PacketMaps) -> io::Result<Self> {
-        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-        let events = MapHandle::try_from(map("packet_events")?).map_err(into_io)?;
-        Ok(Self { events, watch: SharedWords::map(map("packet_watch")?)? })
+        Ok(Self { events: maps.handle("packet_events")?, watch: SharedWords::map(maps.find("packet_watch")?)? })
     }
 
     fn extend_lease(&self, filter: &EventFilter) -> io::Result<()> {

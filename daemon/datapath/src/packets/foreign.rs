@@ -7,12 +7,9 @@ use std::ops::RangeInclusive;
 use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::L4Addr;
 
-use crate::error::into_io;
 use crate::layout::connections::{PacketKeyBytes, packet_key};
 use crate::packets::handles::PacketMaps;
 use crate::sys;
-
-const NAME: &str = "foreign_ports";
 
 /// The two ends of connections: the backend, and the address and port of this node that it sees.
 pub type ForeignConnections = BTreeSet<(L4Addr, L4Addr)>;
@@ -25,10 +22,8 @@ pub struct ForeignPorts {
 }
 
 impl ForeignPorts {
-    /// Uses the map of programs that take ports in this range.
     pub fn new(maps: &PacketMaps, range: RangeInclusive<u16>) -> io::Result<Self> {
-        let map = maps.get(NAME).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { map: MapHandle::try_from(map).map_err(into_io)?, range })
+        Ok(Self { map: maps.handle("foreign_ports")?, range })
     }
 
     pub fn range(&self) -> &RangeInclusive<u16> {

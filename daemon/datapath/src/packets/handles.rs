@@ -43,6 +43,15 @@ impl PacketMaps {
         self.get("services").map_or(ServiceWords::CURRENT, |map| ServiceWords::of_size(map.value_size()))
     }
 
+    pub(super) fn find(&self, name: &str) -> io::Result<&MapHandle> {
+        self.get(name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Another descriptor of a map.
+    pub(super) fn handle(&self, name: &str) -> io::Result<MapHandle> {
+        MapHandle::try_from(self.find(name)?).map_err(into_io)
+    }
+
     pub fn get(&self, name: &str) -> Option<&MapHandle> {
         self.0.get(name)
     }

@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::MapHandle;
-
+use crate::packets::handles::PacketMaps;
 use crate::skeleton::packet::types;
 use crate::sys::SharedWords;
 
@@ -55,8 +54,8 @@ pub struct SettingsWriter {
 }
 
 impl SettingsWriter {
-    pub(crate) fn new(map: &MapHandle) -> io::Result<Self> {
-        Ok(Self { words: SharedWords::map(map)? })
+    pub(crate) fn new(maps: &PacketMaps) -> io::Result<Self> {
+        Ok(Self { words: SharedWords::map(maps.find("packet_settings")?)? })
     }
 
     /// Makes the programs use these settings from their next packet on.

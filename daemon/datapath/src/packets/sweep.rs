@@ -42,9 +42,8 @@ impl Sweep {
         let (skeleton, log) = listening(|| skeleton.load());
         let mut skeleton = skeleton.map_err(|error| refusal(error, &log))?;
         let attaching = || failed("attaching", Path::new(OBJECT));
-        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-        let connections = map("connections").map_err(attaching())?;
-        let half_open = map("half_open").map_err(attaching())?;
+        let connections = maps.find("connections").map_err(attaching())?;
+        let half_open = maps.find("half_open").map_err(attaching())?;
         Ok(Self {
             connections: link(&mut skeleton.progs.sweep_connections, connections).map_err(attaching())?,
             half_open: link(&mut skeleton.progs.sweep_half_open, half_open).map_err(attaching())?,

@@ -146,7 +146,7 @@ fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
     assert_eq!(never_used, down);
     let mut excluded = host.devices("except = [\"eth0\"]");
     host.machine.interfaces.get_mut(&index).unwrap().is_up = true;
-    excluded[0].role = Role::Unused(Reason::Excluded { is_needed: true });
+    excluded[0].role = Role::Unused(Reason::ExcludedThoughNeeded);
     let wanted = excluded.clone();
     keep(&mut excluded[..1], &mut former, &host.machine);
     assert_eq!(excluded[..1], wanted[..1], "the configuration decides");
