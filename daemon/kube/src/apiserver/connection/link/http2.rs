@@ -4,16 +4,18 @@
 //! of the new connection is.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio_util::io::InspectReader;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Frames;
 use super::sockets::{Kept, Sockets};
@@ -41,6 +43,7 @@ const MOST_REPEATS: u32 = 3;
 /// this time has passed.
 const YOUNG: Duration = Duration::from_secs(1);
 
+/// The HTTP/2 connections of a link.
 pub(super) struct Http2 {
     target: Target,
     login: Arc<Login>,
@@ -147,12 +150,7 @@ impl Http2 {
 async fn handshake(target: &Target, stream: tls::Stream, kept: Kept) -> Result<(Connection, Driver), LinkError> {
     let (at, timeouts) = (target.at, target.connector.timeouts);
     let is_drained = Arc::new(AtomicBool::new(false));
-    let (mut frames, drained) = (Frames::default(), Arc::clone(&is_drained));
-    let stream = InspectReader::new(stream, move |bytes| {
-        if frames.read(bytes) {
-            drained.store(true, Ordering::Relaxed);
-        }
-    });
+    let stream = Read { stream, frames: Frames::default(), is_drained: Arc::clone(&is_drained), _kept: kept };
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -166,14 +164,13 @@ async fn handshake(target: &Target, stream: tls::Stream, kept: Kept) -> Result<(
         .await
         .map_err(|error| LinkError::Broken(format!("{at}: no HTTP/2: {}", chain(&error))))?;
     let current = Connection { sender, is_drained: Arc::clone(&is_drained) };
-    Ok((current, Driver { at, connection: Box::pin(connection), kept, is_drained, opened: Instant::now() }))
+    Ok((current, Driver { at, connection: Box::pin(connection), is_drained, opened: Instant::now() }))
 }
 
 /// Runs a connection until it accepts no more requests.
 struct Driver {
     at: std::net::SocketAddr,
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
-    kept: Kept,
     is_drained: Arc<AtomicBool>,
     opened: Instant,
 }
@@ -182,10 +179,9 @@ impl Driver {
     /// When hyper's end of the connection's queue is gone, no sender may remain: a request that is added to the queue at
     /// this moment stays there without an error until the last sender is dropped.
     fn drive(self, link: Weak<Http2>) {
-        let Self { at, connection, kept, is_drained, opened } = self;
+        let Self { at, connection, is_drained, opened } = self;
         tokio::spawn(async move {
             let end = connection.await;
-            drop(kept);
             let Some(http2) = link.upgrade() else { return };
             if !is_drained.load(Ordering::Relaxed) {
                 http2.sockets.over(match end {
@@ -206,5 +202,50 @@ impl Driver {
             // A failure ends the link, and its users handle that.
             drop(next.await);
         });
+    }
+}
+
+/// A stream that detects a GOAWAY in the received data, and keeps its socket registered with the link.
+struct Read {
+    stream: tls::Stream,
+    frames: Frames,
+    is_drained: Arc<AtomicBool>,
+    _kept: Kept,
+}
+
+impl AsyncRead for Read {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if self.frames.read(&buffer.filled()[before..]) {
+            self.is_drained.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Read {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }
