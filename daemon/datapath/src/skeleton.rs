@@ -58,6 +58,7 @@ pub(crate) mod order {
 }
 
 pub(crate) mod packet {
+    /// The object to open.
     fn choose(usual: &'static [u8]) -> &'static [u8] {
         #[cfg(debug_assertions)]
         if super::IS_NEXT.get() {
@@ -70,6 +71,7 @@ pub(crate) mod packet {
 }
 
 pub(crate) mod xdp {
+    /// The object to open.
     fn choose(usual: &'static [u8]) -> &'static [u8] {
         #[cfg(debug_assertions)]
         if super::IS_NEXT.get() {

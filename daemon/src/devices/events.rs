@@ -3,16 +3,62 @@
 //! reader wants, and nothing at all without a reader.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodelb_core::state::entries::ServiceId;
-use nodelb_datapath::packets::{EventFilter, EventReader, PacketEvent};
+use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
 use nodelb_host::messages;
 use tokio::sync::broadcast;
 use tracing::warn;
 
 /// Events that wait for a slow reader; it then misses the oldest ones.
 const QUEUE: usize = 1024;
+
+/// Reads the kernel's buffer, as [`PacketEvents`] does.
+pub trait EventReader: Send + Sync {
+    /// Passes events to `see` until `wanted` returns `None`.
+    fn read(&self, wanted: &mut dyn FnMut() -> Option<EventFilter>, see: &mut dyn FnMut(PacketEvent))
+    -> io::Result<()>;
+
+    /// Number of events that were not written.
+    fn lost(&self) -> u64;
+}
+
+impl EventReader for PacketEvents {
+    fn read(
+        &self,
+        wanted: &mut dyn FnMut() -> Option<EventFilter>,
+        see: &mut dyn FnMut(PacketEvent),
+    ) -> io::Result<()> {
+        Self::read(self, wanted, see)
+    }
+
+    fn lost(&self) -> u64 {
+        Self::lost(self)
+    }
+}
+
+/// The packets that a reader wants to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only packets of these services; `None` for all.
+    pub services: Option<BTreeSet<ServiceId>>,
+    /// Only packets that were dropped, answered, or counted as if they were.
+    pub only_dropped: bool,
+}
+
+impl Wanted {
+    /// Whether the reader wants to see the event.
+    fn has(&self, event: &PacketEvent) -> bool {
+        let is_dropped = event.reason.is_some() || event.verdict == PacketVerdict::Dropped;
+        (is_dropped || !self.only_dropped)
+            && self
+                .services
+                .as_ref()
+                .is_none_or(|services| event.service.is_some_and(|service| services.contains(&service)))
+    }
+}
 
 #[derive(Clone)]
 pub struct PacketWatchers(Arc<SharedWatchers>);
@@ -24,7 +70,7 @@ struct SharedWatchers {
 
 #[derive(Default)]
 struct Readers {
-    wanted: BTreeMap<u64, EventFilter>,
+    wanted: BTreeMap<u64, Wanted>,
     next: u64,
     /// Present while the task reads.
     sender: Option<broadcast::Sender<Arc<PacketEvent>>>,
@@ -37,8 +83,9 @@ impl Readers {
             return None;
         }
         let services: Option<Vec<&BTreeSet<ServiceId>>> = self.wanted.values().map(|it| it.services.as_ref()).collect();
-        let services = services.map(|services| services.into_iter().flatten().copied().collect());
-        Some(EventFilter { services, only_dropped: self.wanted.values().all(|it| it.only_dropped) })
+        let services: BTreeSet<ServiceId> = services.into_iter().flatten().flatten().copied().collect();
+        let only_dropped = self.wanted.values().all(|it| it.only_dropped);
+        Some(EventFilter { services: services.into_iter().collect(), only_dropped })
     }
 }
 
@@ -48,7 +95,7 @@ impl PacketWatchers {
     }
 
     /// Adds a reader, until the result is dropped. Must run on a runtime of tokio.
-    pub fn watch(&self, wanted: EventFilter) -> PacketWatch {
+    pub fn watch(&self, wanted: Wanted) -> PacketWatch {
         let mut readers = self.0.readers();
         let id = readers.next;
         readers.next += 1;
@@ -99,10 +146,11 @@ impl SharedWatchers {
     }
 }
 
+/// One reader's events.
 pub struct PacketWatch {
     shared: Arc<SharedWatchers>,
     id: u64,
-    wanted: EventFilter,
+    wanted: Wanted,
     receiver: broadcast::Receiver<Arc<PacketEvent>>,
     /// The kernel's number of lost events at the last call of [`Self::take_lost`].
     lost: u64,

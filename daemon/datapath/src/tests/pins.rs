@@ -31,9 +31,7 @@ fn version(name: &str) -> Pins {
     let directory = std::env::temp_dir().join(format!("nodelb-pins-{}-{name}", std::process::id()));
     drop(fs::remove_dir_all(&directory));
     fs::create_dir(&directory).unwrap();
-    let pins = Pins::new(&directory, 1, &CrashPoint::default());
-    pins.make().unwrap();
-    pins
+    Pins::create(&directory, 1, &CrashPoint::default()).unwrap()
 }
 
 fn fill(directory: &Path) {

@@ -1,5 +1,3 @@
-use nodelb_core::model::uplink::UplinkEntry;
-
 use super::*;
 use crate::devices::uplinks::Role;
 
@@ -9,8 +7,14 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         ifindex: 1,
         name: name.into(),
         kind: "physical".into(),
+        mtu: 1500,
+        l2_length: 14,
         xdp: nodelb_datapath::XdpFit::Fits,
-        entry: UplinkEntry { mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
+        is_v4_source: false,
+        is_v6_source: false,
+        is_strict: false,
+        v4: None,
+        v6: None,
         role,
     };
     DeviceReport { device, is_attached, error: error.map(str::to_owned), ahead: None, xdp: None }

@@ -10,7 +10,6 @@ use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, PortKey, ServiceName, Source};
-use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content as MapContent;
@@ -189,8 +188,14 @@ fn devices() -> DevicesReport {
         ifindex,
         name: name.into(),
         kind: "physical".into(),
+        mtu: 1_500,
+        l2_length: 14,
         xdp: nodelb_datapath::XdpFit::Fits,
-        entry: UplinkEntry { v4: v4.parse().ok(), mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
+        is_v4_source: false,
+        is_v6_source: false,
+        is_strict: false,
+        v4: v4.parse().ok(),
+        v6: None,
         role,
     };
     let report = |device: Device| DeviceReport {
