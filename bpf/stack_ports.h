@@ -113,8 +113,8 @@ is_tracked_request(struct __sk_buff *skb,
  * passed this node, or comes from a socket with another port. A packet from a
  * device with the programs was redirected by them.
  */
-static __always_inline bool has_other_source(struct __sk_buff *skb,
-					     const struct packet_key *key)
+static __always_inline bool
+has_other_source(struct __sk_buff *skb, const struct packet_key *key)
 {
 	__u32 from = skb->ingress_ifindex;
 	struct bpf_sock *socket = skb->sk;

@@ -3,7 +3,7 @@
 //! else of the sources and the datapath.
 //!
 //! The guard checks a request ([`guard`]), which is then routed and parsed ([`routes`], [`query`]). The answer
-//! ([`answer`]) is a [`Page`](nodelb_report::output::table::Page) of known columns (`tables`, `maps`), rendered
+//! ([`answer`]) is a [`Table`](nodelb_report::output::table::Table) of known columns (`tables`, `maps`), rendered
 //! as text or JSON. Metrics have a format of their own (`metrics`).
 
 use std::pin::pin;
@@ -51,7 +51,7 @@ mod tables;
 mod trace;
 pub mod without_daemon;
 
-pub use state::{AdminState, Now};
+pub use state::{AdminState, now};
 
 /// How often the usage of the maps is looked at without a request, so that its problem has the right time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

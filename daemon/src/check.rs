@@ -34,12 +34,8 @@ use crate::files;
 pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if options.keys {
-        let summary = writeln!(
-            out,
-            "Configuration keys and values OK. The files and addresses in them were not \
-             checked."
-        );
-        return Ok(summary.context("writing the summary")?);
+        let summary = "Configuration keys and values OK. The files and addresses in them were not checked.";
+        return Ok(writeln!(out, "{summary}").context("writing the summary")?);
     }
     for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)).chain(snat_notice(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
@@ -55,17 +51,10 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
             writeln!(out, "note: {problem}").context("writing a notice")?;
         }
     }
-    if let Some(settings) = config.kubernetes_settings() {
-        for notice in check_credentials(&settings)? {
-            writeln!(out, "{notice}").context("writing a notice")?;
-        }
-    }
+    let of_credentials = config.kubernetes_settings().map(|settings| check_credentials(&settings)).transpose()?;
     let directory = &config.files.directory;
     let files::Checked { problems, notices } = files::check(directory);
-    for notice in notices {
-        writeln!(out, "{notice}").context("writing a notice")?;
-    }
-    for notice in refusals(&config) {
+    for notice in of_credentials.into_iter().flatten().chain(notices).chain(refusals(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
     if problems.is_empty() {
@@ -150,7 +139,7 @@ fn snat_notice(config: &Config) -> Option<String> {
     if !config.packets.is_on() {
         return None;
     }
-    match devices::source_ports(config.packets.snat_ports, config.datapath.nodeport_range.into()) {
+    match devices::source_ports(config.packets.snat_ports.clone(), config.datapath.nodeport_range.clone()) {
         Ok((_, overlap)) => overlap.map(|overlap| format!("note: {overlap}")),
         Err(refused) => Some(format!("note: {refused}; connections from outside the node will not be translated")),
     }
@@ -190,7 +179,8 @@ fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
 }
 
 /// How a file or a directory is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Use {
     Read,
     /// A program is started.
@@ -208,14 +198,6 @@ impl Use {
             Self::List => 0o5,
         }
     }
-
-    fn in_words(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Run => "run",
-            Self::List => "list",
-        }
-    }
 }
 
 type ServiceAccess = (&'static str, PathBuf, Use);
@@ -230,11 +212,11 @@ pub(super) fn closed(named: &[ServiceAccess]) -> Vec<String> {
             return None;
         }
         let (how, remedy) = if bits == 0o1 && at != *path && metadata.is_dir() {
-            ("search", "o+x")
+            ("search".into(), "o+x")
         } else if metadata.is_dir() {
-            (wanted.in_words(), "o+rx")
+            (wanted.to_string(), "o+rx")
         } else {
-            (wanted.in_words(), if *wanted == Use::Run { "o+x" } else { "o+r" })
+            (wanted.to_string(), if *wanted == Use::Run { "o+x" } else { "o+r" })
         };
         let (at, owner, group, mode) =
             (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);

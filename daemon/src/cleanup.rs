@@ -35,17 +35,17 @@ pub fn cleanup(options: &CleanupOptions, out: &mut dyn Write) -> Result<(), Fail
         (0, 0) => format!("Nothing to clean up in {}.", directory.display()),
         (links, maps) => format!("removed {links} links and {maps} maps from {}", directory.display()),
     };
-    writeln!(out, "{summary}").context("writing the summary")?;
+    let mut say = |text: String| writeln!(out, "{text}").context("writing the summary");
+    say(summary)?;
     if let Some(state) = state {
         let path = state_file::path(&state);
         let forgotten = state_file::forget(&state).with_context(|| format!("removing {}", path.display()));
         if forgotten.map_err(|error| Failure::new(Code::System, error))? {
-            writeln!(out, "removed {}: Kubernetes is no longer a source", path.display())
-                .context("writing the summary")?;
+            say(format!("removed {}: Kubernetes is no longer a source", path.display()))?;
         }
     }
     for path in report.left {
-        writeln!(out, "kept, because nodelb did not create it: {}", path.display()).context("writing the summary")?;
+        say(format!("kept, because nodelb did not create it: {}", path.display()))?;
     }
     Ok(())
 }

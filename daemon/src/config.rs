@@ -21,10 +21,11 @@ use nodelb_kube::apiserver::settings::Settings;
 use serde::Deserialize;
 use toml::de::DeTable;
 
-pub use self::keys::{Admin, Datapath, Dns, Files, Kubernetes, Log, Node, State};
+pub use self::keys::{Admin, Datapath, Dns, Files, Log, Node, State};
 use self::keys::{Key, Section};
+pub use self::kubernetes::Kubernetes;
 pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown, Xdp};
-pub use self::values::{Disconnect, DnsServer, Hold, Mode, PortRange, Seconds};
+pub use self::values::{Disconnect, DnsServer, Hold, Seconds};
 use crate::document::{self, Problem, Problems, Read};
 
 /// The default path of the configuration. The file need not exist.
@@ -144,7 +145,7 @@ impl Config {
             admin,
             own_ports: listen.chain(healthz).filter(|(port, _)| *port != 0).collect(),
             bypass: self.datapath.bypass.clone(),
-            nodeport_range: self.datapath.nodeport_range.into(),
+            nodeport_range: self.datapath.nodeport_range.clone(),
             external_ips: self.datapath.external_ips.clone(),
             own_addresses: self.datapath.own_addresses.clone(),
         }

@@ -151,7 +151,6 @@ where
     Read { value: T::default(), refused }
 }
 
-/// What [`remove`] removed.
 struct Removed {
     /// The path of keys to it.
     path: Vec<String>,

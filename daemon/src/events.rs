@@ -74,10 +74,10 @@ pub async fn run(reads: Reads) {
 /// Writes one Event, and decides what follows from its result for it and the other Events.
 async fn write(session: &Session, due: &Due, node: &str, now: u64, was_forbidden: &mut bool) -> Outcome {
     let Due { service, reason, message, name, first, count } = due;
-    let event = Event { service, reason: reason.name(), message, name, first: *first, count: *count };
+    let event = Event { service, reason: reason.as_ref(), message, name, first: *first, count: *count };
     let written = post(session, &event, node, now).await;
     if let Err(error) = &written {
-        debug!("cannot write a Kubernetes Event on {service} ({}): {error}", reason.name());
+        debug!("cannot write a Kubernetes Event on {service} ({}): {error}", reason.as_ref());
     }
     match written {
         // 409: an earlier attempt wrote it, and the answer was lost.

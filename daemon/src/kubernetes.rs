@@ -61,7 +61,6 @@ pub struct StartedKubernetes {
     pub tasks: [JoinHandle<()>; 2],
 }
 
-/// What the tasks publish, for readers.
 #[derive(Clone)]
 pub struct KubernetesOutputs {
     /// The rows of `/sources`.

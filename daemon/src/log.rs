@@ -20,7 +20,7 @@ use std::time::Duration;
 use std::{fmt, io, thread};
 
 use limit::{ID_FIELD, Limit};
-use nodelb_host::clock::ticking;
+use nodelb_host::clock::{ticking, until};
 use nodelb_host::messages;
 use nodelb_report::output::wrap::printable;
 use owned::Owned;
@@ -46,10 +46,9 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 /// How long a process that ends waits for its last lines to be written, and then for its last message.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The interval of the check for dropped lines.
+/// The interval of the check for lines that were left out or dropped.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A line for the writer thread.
 enum LogLine {
     Plain(Vec<u8>),
     Journal(Owned),
@@ -69,7 +68,6 @@ struct Out {
 
 static OUT: OnceLock<Out> = OnceLock::new();
 
-/// Controls the log of the running program.
 #[derive(Clone, Debug)]
 pub struct Control {
     level: reload::Handle<Targets, Registry>,
@@ -86,20 +84,17 @@ impl Control {
     /// Until `shutdown`, reports how many lines were left out because there were too many similar ones, and how many
     /// because no process read them.
     pub async fn report_suppressed(self, shutdown: impl Future<Output = ()>) {
-        tokio::select! {
-            () = self.limit.report_suppressed(shutdown) => {}
-            () = report_dropped_lines() => {}
-        }
-    }
-}
-
-async fn report_dropped_lines() {
-    let mut tick = ticking(TICK);
-    loop {
-        tick.tick().await;
-        if let Some(out) = OUT.get().filter(|out| out.queue.has_room()) {
-            out.report_dropped();
-        }
+        let mut tick = ticking(TICK);
+        let reporting = async {
+            loop {
+                tick.tick().await;
+                self.limit.report_due();
+                if let Some(out) = OUT.get().filter(|out| out.queue.has_room()) {
+                    out.report_dropped();
+                }
+            }
+        };
+        until(shutdown, reporting).await;
     }
 }
 

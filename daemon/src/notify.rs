@@ -79,11 +79,6 @@ impl Notifier {
         self.send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
     }
 
-    /// Sets the line in `systemctl status`.
-    pub fn status(&self, status: &str) {
-        self.send(&[NotifyState::Status(&one_line(status))]);
-    }
-
     /// Reports that the reconcile loop is running.
     pub fn watchdog(&self) {
         if self.watchdog.is_some() {

@@ -29,7 +29,7 @@ use nodelb_host::clock::{Clock, Taken, at, ticking};
 use nodelb_host::messages;
 use nodelb_report::problems::HOOKS;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, Interval};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::datapath::DatapathReader;
@@ -44,7 +44,7 @@ mod handle;
 mod report;
 pub mod rounds;
 
-pub(crate) use handle::Marker;
+pub(crate) use handle::{Marker, publish};
 pub use handle::{Marks, OwnerHandle, OwnerOutputs};
 use report::{Losses, reconciled, report, report_last_resorts, report_losses, warn_of_kept, warn_of_refused};
 
@@ -117,10 +117,10 @@ struct LoopState {
 }
 
 impl<D: Datapath> Owner<D> {
-    /// An owner, and its handles for other tasks. Changes wait in the queue until it runs.
+    /// An owner, and its handles for other tasks. Changes wait in the queue until it runs. `probe` tests the datapath.
     pub fn new(
         engine: Engine,
-        datapath: D,
+        (datapath, probe): (D, Probe<D>),
         reporter: Reporter,
         notifier: Arc<Notifier>,
         clock: Clock,
@@ -139,7 +139,6 @@ impl<D: Datapath> Owner<D> {
         };
         // Nothing is suspect until the checker is started.
         let suspects = mpsc::channel(1).1;
-        let probe: Probe<D> = Box::new(|_| ProbeResult::default());
         let handle = OwnerHandle { changes: changes_in, snapshot: snapshots, marks: marker.marks(), clock };
         let owner = Self {
             engine,
@@ -157,12 +156,6 @@ impl<D: Datapath> Owner<D> {
             clock,
         };
         (owner, handle, published)
-    }
-
-    /// Tests the datapath with this function.
-    #[must_use]
-    pub fn with_probe(self, probe: Probe<D>) -> Self {
-        Self { probe, ..self }
     }
 
     /// Starts the task that looks for changes of the maps by other programs, which runs until `shutdown`. Returns what
@@ -193,7 +186,8 @@ impl<D: Datapath> Owner<D> {
         let mut state = LoopState::default();
         let mut heartbeat = ticking(TICK_EVERY);
         let mut canary = ticking(CANARY_EVERY);
-        let mut watchdog = self.notifier.watchdog_interval().map(ticking);
+        // Without a watchdog, the notifier sends nothing.
+        let mut watchdog = ticking(self.notifier.watchdog_interval().unwrap_or(TICK_EVERY));
         tokio::pin!(shutdown);
         self.round(&mut state, Taken::now());
         loop {
@@ -223,7 +217,7 @@ impl<D: Datapath> Owner<D> {
                     self.try_canary(&mut state);
                     self.publish_health(&state);
                 }
-                () = tick(&mut watchdog) => self.notifier.watchdog(),
+                _ = watchdog.tick() => self.notifier.watchdog(),
                 _ = heartbeat.tick() => {
                     self.go_without_all(&mut state);
                     state.losses.report(self.clock.now());
@@ -404,15 +398,6 @@ fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
     let count = snapshot.unanswered_node_addrs().count();
     let detail = format!("NodePorts do not work on {count} addresses of this node, the first is {addr}: {error}");
     Some(Check::passed("node-addresses", detail))
-}
-
-async fn tick(interval: &mut Option<Interval>) {
-    match interval {
-        Some(interval) => {
-            interval.tick().await;
-        }
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

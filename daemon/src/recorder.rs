@@ -2,7 +2,6 @@
 //! readers, and stores them in the state directory, so that they survive a restart. It is a separate task: the owner
 //! passes events on and never waits, not even for a disk.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -92,11 +91,9 @@ pub struct StartedRecorder {
     pub task: JoinHandle<()>,
 }
 
-/// What the recorder publishes, for readers.
 #[derive(Clone, Debug)]
 pub struct RecorderOutputs {
     pub history: watch::Receiver<Arc<History>>,
-    /// The durations of changes and rounds.
     pub latencies: Latencies,
 }
 
@@ -111,7 +108,6 @@ pub fn start(directory: PathBuf, start: Event, limits: Limits) -> StartedRecorde
     StartedRecorder { reporter, published: RecorderOutputs { history, latencies }, task: tokio::spawn(recorder.run()) }
 }
 
-/// The task's state; see the module.
 struct Recorder {
     from: mpsc::Receiver<Batch>,
     publish: watch::Sender<Arc<History>>,
@@ -220,11 +216,7 @@ const MAX_LATEST: u64 = 256 << 10;
 /// If the file exists but cannot be read.
 pub fn latest(directory: &Path) -> io::Result<Vec<Record>> {
     let mut found = Found::default();
-    match state_file::open(&file_path(directory)) {
-        Ok(file) => read_file(file, MAX_LATEST, &mut found)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
+    read_file(&file_path(directory), MAX_LATEST, &mut found)?;
     found.records.retain(Record::is_plausible);
     Ok(found.records)
 }
@@ -251,19 +243,19 @@ pub fn stored(directory: &Path) -> io::Result<History> {
 fn find(directory: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     for path in [old_path(directory), file_path(directory)] {
-        match state_file::open(&path) {
-            Ok(file) => read_file(file, MAX_READ, &mut found)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        read_file(&path, MAX_READ, &mut found)?;
     }
     found.records.sort_by_key(|record| record.sequence);
     found.records.dedup_by_key(|record| record.sequence);
     Ok(found)
 }
 
-/// Reads at most this number of bytes at the end of the file.
-fn read_file(mut file: File, most: u64, found: &mut Found) -> io::Result<()> {
+/// Reads at most this number of bytes at the end of the file, if it exists.
+fn read_file(path: &Path, most: u64, found: &mut Found) -> io::Result<()> {
+    let mut file = match state_file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
     let skipped = file.metadata()?.len().saturating_sub(most);
     file.seek(SeekFrom::Start(skipped))?;
     let mut reader = BufReader::new(file.take(most));

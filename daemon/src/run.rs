@@ -28,8 +28,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Now};
-use crate::config::{Config, Mode};
+use crate::admin::{self, AdminState};
+use crate::config::Config;
 use crate::datapath::{DatapathReader, MemoryReader};
 use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
@@ -94,17 +94,13 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
     let identity = node::Identity::new(&config.node).map_err(system("asking for the node's name"))?;
-    let mode = match options.datapath {
-        Some(DatapathChoice::Kernel) => Mode::Kernel,
-        Some(DatapathChoice::Memory) => Mode::Memory,
-        None => config.datapath.mode,
-    };
+    let mode = options.datapath.unwrap_or(config.datapath.mode);
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "starting \
          nodelb");
     let setup = Setup { config, config_path: options.config.clone(), level, identity, notifier };
     match mode {
-        Mode::Kernel => run_kernel(setup, options.reaper.clone()),
-        Mode::Memory => run_memory(setup),
+        DatapathChoice::Kernel => run_kernel(setup, options.reaper.clone()),
+        DatapathChoice::Memory => run_memory(setup),
     }
 }
 
@@ -181,8 +177,8 @@ async fn serve<D: Datapath + Send + 'static>(
     engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
     let mut engine = Engine::new(engine_config, realised);
     let problems = past.recall(&mut engine, &mut recorder.reporter, clock.now());
-    let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
-    let mut owner = owner.with_probe(probe);
+    let (mut owner, handle, published) =
+        Owner::new(engine, (datapath, probe), recorder.reporter, Arc::clone(&notifier), clock);
 
     // The observers of the node. Stale sockets count from the first snapshot, and the first change has the node's facts.
     let (scope, directory) = (config.datapath.disconnect, config.state.directory.clone());
@@ -227,8 +223,8 @@ async fn serve<D: Datapath + Send + 'static>(
         unopened,
         summaries: Arc::default(),
         nearly_full: Arc::default(),
-        earlier: Arc::new(Mutex::new(Earlier::new(problems.clone(), Now::read(clock).time))),
-        clock: Arc::new(move || Now::read(clock)),
+        earlier: Arc::new(Mutex::new(Earlier::new(problems.clone(), admin::now(clock).time))),
+        clock: Arc::new(move || admin::now(clock)),
         started: clock.started(),
     };
     let (since, beginnings) = since::start(since_file, handle.snapshot.clone(), problems, shutdown.clone());
@@ -300,7 +296,7 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::StartedRecorder
 
 /// Starts the task that looks for NodePorts that a process of the node has bound.
 fn watch_ports(config: &Config, owner: OwnerHandle, stop: impl Future<Output = ()> + Send + 'static) {
-    let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.into()));
+    let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.clone()));
     tokio::spawn(BoundPorts::new(owner).with_overlap(overlap).run(stop));
 }
 

@@ -2,7 +2,7 @@
 //! these labels and values. This is not a full parser: `make lint` runs promtool where it is
 //! installed.
 
-use nodelb::admin::metrics::{Described, METRICS, MetricKind};
+use nodelb::admin::metrics::{METRICS, Metric, MetricKind};
 
 use crate::prose;
 
@@ -17,7 +17,7 @@ const GROUPING: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "g
 const OPERATORS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
 /// A metric in an expression; `None` for the one that Prometheus adds.
-type Named = Option<&'static Described>;
+type Named = Option<&'static Metric>;
 
 /// Checks an expression; returns its metrics.
 pub(crate) fn check(expression: &str) -> Result<Vec<Named>, String> {
@@ -98,7 +98,7 @@ fn find(name: &str) -> Result<Named, String> {
         return Ok(None);
     }
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-    let metric = METRICS.iter().find(|metric| metric.name == name || metric.name == base);
+    let metric = METRICS.iter().copied().find(|metric| metric.name == name || metric.name == base);
     match metric
         .filter(|metric| prose::is_sample(name) && (metric.kind != MetricKind::Histogram || metric.name != name))
     {
@@ -108,7 +108,7 @@ fn find(name: &str) -> Result<Named, String> {
 }
 
 pub(crate) fn has_label(metric: Named, label: &str) -> bool {
-    let own = metric.map_or(&[][..], |metric| metric.labels);
+    let own = metric.map_or(&[][..], |metric| &metric.labels);
     let is_bound = label == "le" && metric.is_some_and(|metric| metric.kind == MetricKind::Histogram);
     TARGET_LABELS.contains(&label) || is_bound || own.iter().any(|own| own.name == label)
 }

@@ -22,7 +22,7 @@ use std::process::Command;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_datapath::packets::{
-    ForeignConnections, Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings,
+    ForeignConnections, Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings, REASONS,
 };
 
 use self::frames::{Frame, NODE_MAC, PEER_MAC, Seen, read};
@@ -288,9 +288,9 @@ impl Node {
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
     }
 
-    /// Number of packets passed on for this reason. The counts follow those of the 16 reasons for drops.
+    /// Number of packets passed on for this reason. The counts follow those of the drops.
     fn passed(&self, reason: usize) -> u64 {
-        self.dropped(16 + reason)
+        self.dropped(REASONS.len() + reason)
     }
 
     /// The numbers of `packet_drops`: packets by service, reason and verdict.

@@ -2,11 +2,12 @@
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::model::service::FrontendKind;
+use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::trace::{self, Verdict};
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
 use nodelb_report::filter::Filter;
+use nodelb_report::rows::described;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -128,13 +129,14 @@ proptest! {
         let snapshot = host.engine.snapshot(host.now);
         let frontends = reports::frontends(&snapshot, &Filter::default());
         let backends = reports::backends(&snapshot, &Filter::default());
-        for service in reports::services(&snapshot, &Filter::default()) {
-            let filter = Filter::for_service(&service.service);
-            let own: Vec<_> = frontends.iter().filter(|row| row.service == service.service).cloned().collect();
+        for service in described::services(&snapshot, &Filter::default()) {
+            let name: ServiceName = service.service.unwrap().parse().unwrap();
+            let filter = Filter::for_service(&name);
+            let own: Vec<_> = frontends.iter().filter(|row| row.service == name).cloned().collect();
             prop_assert_eq!(reports::frontends(&snapshot, &filter), own);
-            let own: Vec<_> = backends.iter().filter(|row| row.service == service.service).cloned().collect();
-            prop_assert!(service.status.is_denied() || service.selectable <= own.len());
-            prop_assert!(own.iter().filter(|row| row.choice == Choice::Selected).count() >= service.selectable);
+            let own: Vec<_> = backends.iter().filter(|row| row.service == name).cloned().collect();
+            prop_assert!(service.status.is_denied() || service.selectable <= own.len() as u64);
+            prop_assert!(own.iter().filter(|row| row.choice == Choice::Selected).count() as u64 >= service.selectable);
             prop_assert_eq!(reports::backends(&snapshot, &filter), own);
         }
         for row in &frontends {

@@ -14,7 +14,6 @@ const MAX_WIDTH: usize = 100;
 /// The width of text on a terminal that does not know its size, such as a serial console.
 const UNKNOWN_WIDTH: usize = 80;
 
-/// When output is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Colour {
     Auto,
@@ -56,7 +55,6 @@ pub(super) fn decode<A: serde::de::DeserializeOwned>(body: &[u8]) -> Result<A, F
     })
 }
 
-/// Returns the current time.
 pub(super) fn now() -> Time {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

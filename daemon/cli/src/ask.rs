@@ -8,7 +8,7 @@ use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
 use nodelb_report::names::named;
 use nodelb_report::rows::{
-    Answer, Backends, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer, Services,
+    Answer, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer,
 };
 use strum::VariantNames;
 
@@ -61,30 +61,6 @@ fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
     PossibleValuesParser::new(FrontendKind::VARIANTS).try_map(|name| named::<FrontendKind>(&name, "type"))
 }
 
-/// An answer that is one list.
-pub(super) trait List {
-    /// Whether the list has no rows.
-    fn is_empty(&self) -> bool;
-}
-
-impl List for FrontendsAnswer {
-    fn is_empty(&self) -> bool {
-        self.frontends.is_empty()
-    }
-}
-
-impl List for Services {
-    fn is_empty(&self) -> bool {
-        self.services.is_empty()
-    }
-}
-
-impl List for Backends {
-    fn is_empty(&self) -> bool {
-        self.backends.is_empty()
-    }
-}
-
 impl DaemonAddresses {
     /// Returns the requested service.
     ///
@@ -98,16 +74,21 @@ impl DaemonAddresses {
         }
     }
 
-    /// Queries the daemon for a list and prints it.
+    /// Queries the daemon for a list of these rows and prints it.
     ///
     /// # Errors
     /// As [`Asking::ask`]; [`Code::NotFound`] when the service does not exist.
-    pub(super) fn list<A: Answer + List>(&self, route: &str, more: &[Parameter]) -> Result<(), Failure> {
+    pub(super) fn list<A: Answer, R>(
+        &self,
+        route: &str,
+        more: &[Parameter],
+        rows: fn(&A) -> &Vec<R>,
+    ) -> Result<(), Failure> {
         let service = self.service()?;
         let parameters = [&self.parameters_of(service.as_ref()), more].concat();
         let body = self.asking.get(route, &parameters)?;
         let answer: A = decode(&body)?;
-        if let Some(name) = service.filter(|_| answer.is_empty()) {
+        if let Some(name) = service.filter(|_| rows(&answer).is_empty()) {
             names::must_exist(&self.asking, &name)?;
         }
         self.asking.show(&body, &answer)
@@ -117,7 +98,6 @@ impl DaemonAddresses {
         self.asking.ask::<A>(route, &self.parameters()?)
     }
 
-    /// Returns the parameters of a request.
     pub(super) fn parameters(&self) -> Result<Vec<Parameter>, Failure> {
         Ok(self.parameters_of(self.service()?.as_ref()))
     }
@@ -132,8 +112,8 @@ impl DaemonAddresses {
 }
 
 impl Rows {
-    pub(super) fn list<A: Answer + List>(&self, route: &str) -> Result<(), Failure> {
-        self.addresses.list::<A>(route, &self.own_parameters())
+    pub(super) fn list<A: Answer, R>(&self, route: &str, rows: fn(&A) -> &Vec<R>) -> Result<(), Failure> {
+        self.addresses.list(route, &self.own_parameters(), rows)
     }
 
     fn own_parameters(&self) -> Vec<Parameter> {
@@ -142,7 +122,6 @@ impl Rows {
     }
 }
 
-/// Options of `nodelb frontends`.
 #[derive(Debug, Args)]
 pub(super) struct Frontends {
     /// Keep running and print each change
@@ -155,14 +134,13 @@ pub(super) struct Frontends {
 impl Frontends {
     pub(super) fn ask(&self) -> Result<(), Failure> {
         if !self.watch {
-            return self.rows.list::<FrontendsAnswer>("/frontends");
+            return self.rows.list("/frontends", |answer: &FrontendsAnswer| &answer.frontends);
         }
         let parameters = [self.rows.addresses.parameters()?, self.rows.own_parameters()].concat();
         self.rows.addresses.asking.follow::<FrontendsAnswer>("/frontends", &parameters)
     }
 }
 
-/// Options of `nodelb connections`.
 #[derive(Debug, Args)]
 pub(super) struct Connections {
     /// Only connections to this service
@@ -189,7 +167,6 @@ impl Connections {
     }
 }
 
-/// Options of `nodelb drops`.
 #[derive(Debug, Args)]
 pub(super) struct Drops {
     /// Only packets to this service

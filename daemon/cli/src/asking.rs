@@ -50,7 +50,6 @@ impl Asking {
         self.show(&body, &decode::<A>(&body)?)
     }
 
-    /// Prints an answer in the requested format.
     pub(super) fn show(&self, body: &[u8], answer: &impl Answer) -> Result<(), Failure> {
         match self.output {
             Format::Text | Format::Wide => print(answer.text(now(), &self.style()).as_bytes()),

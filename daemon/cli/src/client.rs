@@ -74,7 +74,6 @@ impl fmt::Display for At {
     }
 }
 
-/// Default path of the daemon's socket.
 pub const DEFAULT_SOCKET: &str = "/run/nodelb/nodelb.sock";
 
 /// Default addresses of the daemon, in addition to the socket.

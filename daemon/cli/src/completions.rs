@@ -28,7 +28,6 @@ const AUTOLOAD: &str = "[[ ${funcstack[1]} != _nodelb ]] || _clap_dynamic_comple
 /// Maximum time for the names of services: a daemon that does not respond must not delay the prompt.
 const ANSWER_TIME: Duration = Duration::from_millis(300);
 
-/// Options of `nodelb completions`.
 #[derive(Debug, Args)]
 pub(super) struct Completions {
     /// The shell

@@ -14,7 +14,6 @@ pub mod rules;
 mod skipped;
 pub(crate) mod suggest;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -25,6 +24,7 @@ use self::facts::{Facts, Outcome};
 use crate::answer::{self, Colour, Format};
 use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
+use crate::print::print;
 use crate::without_daemon::OpenStoredState;
 use crate::{DiagnoseOptions, ReadPeer, client, yaml};
 
@@ -35,7 +35,6 @@ const FAILED: &str = "the findings cannot be written as JSON";
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
     (configured, read_peer, open): (ReadConfiguration, ReadPeer, OpenStoredState),
-    out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
@@ -49,7 +48,7 @@ pub(crate) fn diagnose(
         Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
         Format::Yaml => yaml::text(&json()?),
     };
-    out.write_all(text.as_bytes()).context("writing what was found")?;
+    print(text.as_bytes())?;
     Ok(exit_code(&diagnosis))
 }
 

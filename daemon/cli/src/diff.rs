@@ -12,7 +12,6 @@ pub(super) mod probe;
 
 use probe::ReadPeer;
 
-/// Options of `nodelb diff`.
 #[derive(Debug, Args)]
 pub(super) struct DiffOptions {
     #[command(flatten)]

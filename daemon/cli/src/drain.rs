@@ -19,7 +19,6 @@ use crate::exit::Failure;
 
 const ROUTE: &str = "/drains";
 
-/// Options of `nodelb undrain`.
 #[derive(Debug, Args)]
 pub(super) struct Undrain {
     /// The service
@@ -32,7 +31,6 @@ pub(super) struct Undrain {
     asking: Asking,
 }
 
-/// Options of `nodelb drain`.
 #[derive(Debug, Args)]
 pub(super) struct Drain {
     #[command(flatten)]
@@ -45,7 +43,6 @@ pub(super) struct Drain {
     force: bool,
 }
 
-/// The answer of the daemon.
 #[derive(Deserialize)]
 struct Answer {
     done: String,

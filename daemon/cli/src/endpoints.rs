@@ -14,13 +14,10 @@ use crate::exit::{Code, Failure};
 /// The part of the daemon's configuration that commands need.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    /// The path of the admin API's socket.
     pub socket: PathBuf,
-    /// The addresses of the admin API.
     pub listen: Vec<SocketAddr>,
     /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub kubernetes: Option<Settings>,
-    /// The services that the daemon reads from Kubernetes.
     pub selection: Selection,
     /// The directory of the state that outlives a reboot.
     pub state_directory: PathBuf,

@@ -16,7 +16,6 @@ pub enum Code {
     Differences = 1,
     /// There is no such service or address. This code is not from sysexits.h.
     NotFound = 4,
-    /// Wrong command line.
     Usage = 64,
     /// A service file, or an answer, has a problem.
     Data = 65,
@@ -35,19 +34,16 @@ pub enum Code {
 /// The reason why a command failed, and the exit code. It is displayed as the whole chain of causes on one line.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code of the process.
     pub code: Code,
     /// The problem and its remedy.
     pub error: anyhow::Error,
 }
 
 impl Failure {
-    /// Creates a failure with this code and cause.
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
 
-    /// Creates a failure with this code and message.
     pub fn message(code: Code, message: impl Into<String>) -> Self {
         Self { code, error: anyhow::Error::msg(message.into()) }
     }

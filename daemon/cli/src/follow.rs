@@ -13,21 +13,19 @@ use super::print::{Sanitizer, print_on};
 use super::yaml;
 use crate::exit::Failure;
 
-/// An answer that continues with changes.
 pub(super) trait Followed: DeserializeOwned {
     type Row: DeserializeOwned;
 
-    fn table<'a>(&'a self, style: &Style) -> Table<'a>;
+    fn table(&self, style: &Style) -> Table;
 
-    /// The cells of a changed row.
     fn cells<'a>(row: &'a Self::Row, style: &Style) -> Vec<Cell<'a>>;
 }
 
 impl Followed for Frontends {
     type Row = rows::FrontendRow;
 
-    fn table<'a>(&'a self, _: &Style) -> Table<'a> {
-        rows::table(&self.frontends, now())
+    fn table(&self, style: &Style) -> Table {
+        rows::table(&self.frontends, now(), style)
     }
 
     fn cells<'a>(row: &'a Self::Row, _: &Style) -> Vec<Cell<'a>> {
@@ -38,23 +36,22 @@ impl Followed for Frontends {
 impl Followed for HistoryAnswer {
     type Row = HistoryRow;
 
-    fn table<'a>(&'a self, style: &Style) -> Table<'a> {
+    fn table(&self, style: &Style) -> Table {
         HistoryRow::table(&self.history, now(), style)
     }
 
     fn cells<'a>(row: &'a Self::Row, style: &Style) -> Vec<Cell<'a>> {
-        if style.wide { row.cells(now()) } else { row.short(now()).into() }
+        row.shown(now(), style)
     }
 }
 
 /// An event. The data of the first one are all rows.
 #[derive(Deserialize)]
-struct Event {
-    event: String,
-    data: serde_json::Value,
+pub(super) struct Event {
+    pub(super) event: String,
+    pub(super) data: serde_json::Value,
 }
 
-/// Prints the events of an answer.
 pub(super) struct Printer<F> {
     output: Format,
     style: Style,
@@ -93,7 +90,7 @@ impl<F: Followed> Printer<F> {
         let data = event.data.to_string();
         let Some(lines) = &self.lines else {
             let all: F = decode(data.as_bytes())?;
-            self.lines = Some(all.table(&self.style).write_lines(&self.style, out));
+            self.lines = Some(all.table(&self.style).write_lines(out));
             return Ok(());
         };
         out.push_str(match event.event.as_str() {

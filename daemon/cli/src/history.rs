@@ -11,7 +11,6 @@ use super::ask::DaemonAddresses;
 use super::names;
 use crate::exit::{Code, Failure};
 
-/// Options of `nodelb history`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Keep running and print each change

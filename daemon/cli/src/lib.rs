@@ -122,7 +122,7 @@ enum Command {
     ///
     /// Exit status: 0 no problems, 1 problems, 2 the node is not ready.
     #[command(after_help = examples::STATUS)]
-    Status(status::Options),
+    Status(Asking),
     /// List services with their source and status
     #[command(visible_alias = "svc", alias = "service", after_help = examples::SERVICES)]
     Services(Rows),
@@ -315,9 +315,9 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Metrics(asking) => asking.ask_as_is("/metrics"),
         Command::Version => print::print(concat!("nodelb ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
         Command::Completions(completions) => completions.print(),
-        Command::Services(rows) => rows.list::<Services>("/services"),
+        Command::Services(rows) => rows.list("/services", |answer: &Services| &answer.services),
         Command::Frontends(frontends) => frontends.ask(),
-        Command::Backends(addresses) => addresses.list::<Backends>("/backends", &[]),
+        Command::Backends(addresses) => addresses.list("/backends", &[], |answer: &Backends| &answer.backends),
         Command::Maps(addresses) => addresses.ask::<Maps>("/maps"),
         Command::Diff(options) => diff::diff(options, actions.peer),
         Command::History(history) => history.ask(),
@@ -333,11 +333,9 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Undrain(options) => options.run(),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
-        Command::Status(options) => return options.run(),
+        Command::Status(asking) => return status::run(asking),
         Command::Diagnose(options) => {
-            return query_options::print_result(|out| {
-                diagnose::diagnose(options, (actions.configured, actions.peer, actions.stored_state), out)
-            });
+            return diagnose::diagnose(options, (actions.configured, actions.peer, actions.stored_state));
         }
         Command::Watch(options) if options.packets => {
             return query_options::print_stream(|out| packets::watch(options, out));

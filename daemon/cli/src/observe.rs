@@ -22,7 +22,7 @@ use anyhow::Context;
 use nodelb_core::text;
 use nodelb_host::clock::ticking;
 use nodelb_kube::apiserver::connection::error::LinkError;
-use nodelb_kube::apiserver::one_shot::{ConnectError, Connected, OneShotClient};
+use nodelb_kube::apiserver::one_shot::{self, ConnectError, Connected};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -133,9 +133,7 @@ async fn connected(endpoints: &Endpoints) -> Result<Connected, Trouble> {
     // Query the daemon before each connected: it learns new addresses, and it may have started or ended.
     let hints = endpoints.hints().await;
     let settings = endpoints.settings.clone().unwrap_or_default();
-    let client =
-        OneShotClient::new(settings, hints).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
-    client.open().await.map_err(|error| match error {
+    one_shot::connect(&settings, &hints).await.map_err(|error| match error {
         ConnectError::Credentials(why) => Trouble::Fatal(Failure::message(Code::Config, why)),
         silent @ ConnectError::Unreachable(_) => Trouble::Passing(silent.to_string()),
     })

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use serde::Deserialize;
 
 /// Options of `nodelb run`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -18,8 +19,9 @@ pub struct RunOptions {
     pub reaper: Option<PathBuf>,
 }
 
-/// The datapaths that the command line accepts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// The datapaths, on the command line and in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum DatapathChoice {
     /// BPF maps and programs.
     Kernel,

@@ -9,41 +9,15 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use nodelb_core::model::calendar;
-use serde::Deserialize;
+use nodelb_report::rows::PacketRow;
 
 use self::headers::Headers;
 use self::pcapng::{Packet, PcapWriter};
 use crate::asking::{Parameter, target};
 use crate::exit::{Code, Failure};
+use crate::follow::Event;
 use crate::print::stdout_for_bytes;
 use crate::{Output, WatchOptions, client, unwritten};
-
-/// A row of `/packets`.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Row {
-    /// Microseconds since 1970.
-    time: u64,
-    device: String,
-    direction: String,
-    verdict: String,
-    reason: Option<String>,
-    service: Option<String>,
-    link: String,
-    length: u32,
-    bytes: String,
-    next_device: Option<String>,
-    next_link: Option<String>,
-    next_length: Option<u32>,
-    next_bytes: Option<String>,
-    lost: u64,
-}
-
-/// An event of the stream. Only those about packets have such a row.
-#[derive(Deserialize)]
-struct Event {
-    event: String,
-    data: serde_json::Value,
-}
 
 /// Prints packets until the command is interrupted, the daemon ends, or the output has no reader any more.
 ///
@@ -77,7 +51,6 @@ fn parameters(options: &WatchOptions) -> Vec<Parameter> {
     service.into_iter().chain(dropped).chain(stream).collect()
 }
 
-/// Where the packets go.
 struct Sinks<'o> {
     output: Output,
     /// `None` if the packets are written to stdout as a capture.
@@ -112,13 +85,13 @@ impl<'o> Sinks<'o> {
         if event.event != "added" {
             return Ok(());
         }
-        let row: Row = serde_json::from_value(event.data.clone()).map_err(unread)?;
+        let row: PacketRow = serde_json::from_value(event.data.clone()).map_err(unread)?;
         if let Some(capture) = &mut self.capture {
             capture_row(capture, &row).map_err(|error| uncaptured(&error))?;
         }
         if let Some(lines) = &mut self.lines {
             let text = match self.output {
-                Output::Text => row.to_text(),
+                Output::Text => to_text(&row),
                 Output::Json => format!("{}\n", event.data),
             };
             lines.write_all(text.as_bytes()).map_err(|error| unwritten(&error))?;
@@ -143,9 +116,9 @@ fn uncaptured(error: &io::Error) -> Failure {
 }
 
 /// Writes the packet as it was, and as it became.
-fn capture_row(capture: &mut PcapWriter<impl Write>, row: &Row) -> io::Result<()> {
+fn capture_row(capture: &mut PcapWriter<impl Write>, row: &PacketRow) -> io::Result<()> {
     let before = unhex(&row.bytes);
-    let comment = row.comment();
+    let comment = comment(row);
     let has_ethernet = row.link == "ethernet";
     let (time, length) = (row.time, row.length);
     capture.packet(&Packet { device: &row.device, has_ethernet, time, length, bytes: &before, comment: &comment })?;
@@ -157,38 +130,36 @@ fn capture_row(capture: &mut PcapWriter<impl Write>, row: &Row) -> io::Result<()
     capture.packet(&Packet { device, has_ethernet, time, length, bytes: &after, comment: &comment })
 }
 
-impl Row {
-    /// One line, and one before it if packets are missing.
-    fn to_text(&self) -> String {
-        let seconds = calendar::utc(self.time / 1_000_000).unwrap_or_default();
-        let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), self.time % 1_000_000);
-        let mut text = String::new();
-        if self.lost > 0 {
-            text.push_str(&format!("# {} packets were not reported: too many at a time\n", self.lost));
-        }
-        let before = headers(&self.bytes, &self.link);
-        text.push_str(&format!("{time}  {} {}  {before}  {}\n", self.device, self.direction, self.comment()));
-        text
+/// One line, and one before it if packets are missing.
+fn to_text(row: &PacketRow) -> String {
+    let seconds = calendar::utc(row.time / 1_000_000).unwrap_or_default();
+    let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), row.time % 1_000_000);
+    let mut text = String::new();
+    if row.lost > 0 {
+        text.push_str(&format!("# {} packets were not reported: too many at a time\n", row.lost));
     }
+    let before = headers(&row.bytes, &row.link);
+    text.push_str(&format!("{time}  {} {}  {before}  {}\n", row.device, row.direction, comment(row)));
+    text
+}
 
-    /// The verdict with the reason, what the packet became, and the service.
-    fn comment(&self) -> String {
-        let mut text = self.verdict.clone();
-        if let Some(reason) = &self.reason {
-            text.push_str(&format!(" ({reason})"));
-        }
-        let link = self.next_link.as_deref().unwrap_or(&self.link);
-        if let Some(after) = self.next_bytes.as_ref().filter(|_| !matches!(&*self.verdict, "rst" | "icmp")) {
-            text.push_str(&format!(" to {}", headers(after, link)));
-        }
-        if let Some(device) = &self.next_device {
-            text.push_str(&format!(" by {device}"));
-        }
-        if let Some(service) = &self.service {
-            text.push_str(&format!("  {service}"));
-        }
-        text
+/// The verdict with the reason, what the packet became, and the service.
+fn comment(row: &PacketRow) -> String {
+    let mut text = row.verdict.clone();
+    if let Some(reason) = &row.reason {
+        text.push_str(&format!(" ({reason})"));
     }
+    let link = row.next_link.as_deref().unwrap_or(&row.link);
+    if let Some(after) = row.next_bytes.as_ref().filter(|_| !matches!(&*row.verdict, "rst" | "icmp")) {
+        text.push_str(&format!(" to {}", headers(after, link)));
+    }
+    if let Some(device) = &row.next_device {
+        text.push_str(&format!(" by {device}"));
+    }
+    if let Some(service) = &row.service {
+        text.push_str(&format!("  {service}"));
+    }
+    text
 }
 
 /// The addresses of a packet, or the number of its bytes if they are not those of an IP packet.

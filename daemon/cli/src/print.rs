@@ -113,7 +113,6 @@ pub(super) fn is_read() -> io::Result<bool> {
     Ok(!asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR)))
 }
 
-/// Returns the failure of a command that cannot write its output.
 pub(crate) fn unwritten(error: &io::Error) -> Failure {
     Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))
 }

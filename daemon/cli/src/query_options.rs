@@ -11,7 +11,7 @@ use nodelb_core::model::service::ServiceName;
 use super::answer::{Format, Output};
 use super::client::At;
 use super::completions;
-use super::print::{Sanitizer, is_read, print};
+use super::print::{Sanitizer, is_read};
 use crate::exit::Failure;
 
 /// The configuration and the credentials of a command, and the address of the daemon.
@@ -83,16 +83,6 @@ pub struct WatchOptions {
     /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub connection: ConnectionOptions,
-}
-
-/// Prints the output of a command, and returns its exit code.
-pub(super) fn print_result(
-    action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>,
-) -> Result<ExitCode, Failure> {
-    let mut out = Vec::new();
-    let code = action(&mut out)?;
-    print(&out)?;
-    Ok(code)
 }
 
 /// Prints the output of a command line by line, until the command ends or the reader has left.

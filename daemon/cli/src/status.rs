@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
 use nodelb_report::problems::Severity;
 use nodelb_report::status_report::StatusReport;
 
@@ -14,21 +13,11 @@ use crate::exit::Failure;
 const PROBLEMS: u8 = 1;
 const NOT_READY: u8 = 2;
 
-/// Options of `nodelb status`.
-#[derive(Debug, Args)]
-pub(super) struct Options {
-    #[command(flatten)]
-    asking: Asking,
-}
-
-impl Options {
-    /// Queries the daemon, and prints the summary.
-    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
-        let body = self.asking.get("/status", &[])?;
-        let report: StatusReport = decode(&body)?;
-        self.asking.show(&body, &report)?;
-        Ok(exit_code(&report))
-    }
+pub(super) fn run(asking: &Asking) -> Result<ExitCode, Failure> {
+    let body = asking.get("/status", &[])?;
+    let report: StatusReport = decode(&body)?;
+    asking.show(&body, &report)?;
+    Ok(exit_code(&report))
 }
 
 /// A notice is no reason for a script to act.

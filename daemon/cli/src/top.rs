@@ -20,7 +20,6 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The lines of a terminal that hold no row: the summary, the headings, and the cursor.
 const OTHER_LINES: usize = 3;
 
-/// Options of `nodelb top`.
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Only this service, with its ports; without a namespace, the service with this name

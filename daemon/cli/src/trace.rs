@@ -17,7 +17,6 @@ use crate::exit::{Code, Failure};
 /// The maximum number of destinations.
 const MAX_DESTINATIONS: usize = 16;
 
-/// Options of `nodelb trace`.
 #[derive(Debug, Args)]
 pub(super) struct Trace {
     /// Destination: ADDRESS:PORT[/PROTOCOL], an address, a service, or HOST:PORT
@@ -33,7 +32,6 @@ pub(super) struct Trace {
     pub(super) asking: Asking,
 }
 
-/// The clients that have a name.
 const CLIENTS: [&str; 3] = ["host", "pod", "outside"];
 
 fn clients() -> Vec<CompletionCandidate> {

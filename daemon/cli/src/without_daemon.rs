@@ -16,9 +16,7 @@ pub type Answer = dyn Fn(&str) -> Result<Vec<u8>, Failure>;
 pub struct StoredState {
     /// Returns the body that the daemon would answer to a request, in JSON.
     pub answer: Box<Answer>,
-    /// The directory of the pinned maps.
     pub pins: PathBuf,
-    /// Looks for the pinned maps.
     pub find_pins: Box<dyn Fn() -> Pins>,
     /// The file with the recorded changes.
     pub history: PathBuf,
@@ -39,7 +37,6 @@ pub type OpenStoredState = fn() -> StoredState;
 /// What a command shows without the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// The content of the kernel's maps.
     Kernel,
     History,
 }

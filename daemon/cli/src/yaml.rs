@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-/// Returns the data as a YAML document.
 pub(super) fn text(value: &Value) -> String {
     let mut out = String::new();
     push(&mut out, value, 0);

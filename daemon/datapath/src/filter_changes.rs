@@ -69,7 +69,7 @@ impl ChangeFilters for InThisProcess {
             FilterChange::RemoveQdisc if filters::at_device(ifindex)?.is_empty() => {
                 qdisc(ifindex, libc::RTM_DELQDISC, 0)
             }
-            FilterChange::RemoveQdisc => return Err(io::ErrorKind::ResourceBusy.into()),
+            FilterChange::RemoveQdisc => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
             FilterChange::Replace(direction) => {
                 let program = program.ok_or(io::ErrorKind::InvalidInput)?;
                 let attributes = [attribute(TCA_KIND, b"bpf\0"), attribute(TCA_OPTIONS, &options(program))].concat();

@@ -22,7 +22,6 @@ const MAX_ANSWER: usize = 2 << 20;
 /// The maximum length of a message in bytes; the apiserver accepts 1024.
 const MAX_MESSAGE: usize = 1000;
 
-/// An Event about a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     pub service: &'a ServiceName,
@@ -37,10 +36,8 @@ pub struct Event<'a> {
     pub count: u32,
 }
 
-/// The result of writing an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostOutcome {
-    /// The apiserver has stored the Event.
     Written,
     /// The service no longer exists.
     Moot,
@@ -68,7 +65,6 @@ async fn write(client: kube::Client, due: &Event<'_>, node: &str, now: u64) -> R
     Ok(PostOutcome::Written)
 }
 
-/// The first Event about a Service.
 fn first(due: &Event<'_>, about: ObjectMeta, node: &str, now: u64) -> KubeEvent {
     let namespace = Some(due.service.namespace.to_string());
     KubeEvent {

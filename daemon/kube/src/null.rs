@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Decodes `null` as the default value of the type.
 pub fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,

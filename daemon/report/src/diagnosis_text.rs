@@ -1,7 +1,5 @@
 //! The text of `nodelb diagnose`: the causes, numbered, each with evidence and remedy.
 
-use std::fmt::Write;
-
 use crate::durations;
 use crate::output::table::Style;
 use crate::output::wrap;
@@ -60,15 +58,15 @@ fn push_head(out: &mut String, diagnosis: &Diagnosis, style: &Style) {
     let severity = diagnosis.severity;
     if severity < FindingSeverity::Warning {
         let what = style.paint(style.green(), "No problems found.");
-        push(out, format_args!("{}: {what}\n", diagnosis.service));
+        wrap::push_display(out, format_args!("{}: {what}\n", diagnosis.service));
     } else {
-        push(out, format_args!("{}: {}\n", diagnosis.service, painted(severity, style)));
+        wrap::push_display(out, format_args!("{}: {}\n", diagnosis.service, painted(severity, style)));
     }
 }
 
 fn push_finding(out: &mut String, number: usize, (finding, now): (&FindingRow, Time), style: &Style) {
     let start = format!("{number}. {}:", word(finding.severity));
-    push(out, format_args!("\n{number}. {}:", painted(finding.severity, style)));
+    wrap::push_display(out, format_args!("\n{number}. {}:", painted(finding.severity, style)));
     let since = finding.since.map(|since| format!(" (for {})", durations::human(since.age(now)))).unwrap_or_default();
     push_paragraph(out, &format!("{}{since}", finding.what), (start.len(), 3), style);
     for evidence in &finding.evidence {
@@ -76,14 +74,14 @@ fn push_finding(out: &mut String, number: usize, (finding, now): (&FindingRow, T
         push_paragraph(out, evidence, (5, 5), style);
     }
     if let Some(cause) = finding.explained_by {
-        push(out, format_args!("   - follows from {}\n", cause.name()));
+        wrap::push_display(out, format_args!("   - follows from {}\n", cause.name()));
     }
     if let Some(remedy) = &finding.remedy {
         out.push_str("   => ");
         push_paragraph(out, remedy, (6, 6), style);
     }
     if let Some(command) = &finding.command {
-        push(out, format_args!("   $ {}\n", wrap::printable(command)));
+        wrap::push_display(out, format_args!("   $ {}\n", wrap::printable(command)));
     }
 }
 
@@ -124,10 +122,6 @@ fn skipped(diagnosis: &Diagnosis) -> String {
         }
     });
     each.collect::<Vec<_>>().join(", ")
-}
-
-fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("invariant: writing to a String does not fail");
 }
 
 #[cfg(test)]

@@ -10,9 +10,7 @@ use nodelb_core::state::status::Status;
 /// ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Accepts only this service.
     pub service: Option<ServiceName>,
-    /// Accepts only services in this namespace.
     pub namespace: Option<Arc<str>>,
     /// Accepts only rows with this address, at any port.
     pub address: Option<Addr>,
@@ -23,13 +21,11 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether the service has the name and namespace.
     pub fn accepts(&self, name: &ServiceName) -> bool {
         self.service.as_ref().is_none_or(|service| service == name)
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
     }
 
-    /// A filter that accepts everything of one service.
     pub fn for_service(name: &ServiceName) -> Self {
         Self { service: Some(name.clone()), ..Self::default() }
     }

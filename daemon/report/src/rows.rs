@@ -2,6 +2,7 @@
 //! as tables. A field is a key in JSON and a column in text at once; the schema of the API is made from these structs.
 
 mod answer;
+pub mod described;
 mod diagnosis;
 pub mod from_maps;
 mod kept;

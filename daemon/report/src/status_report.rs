@@ -1,18 +1,14 @@
 //! The summary of the daemon and the node: the data of `/status`. [`crate::status_text`] renders it.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::explain::rows::Counts;
+use crate::explain::summary::ObjectCounts;
 use crate::problems::Problem;
 use crate::time::Time;
 use nodelb_core::history::{Addresses, Record, What};
-use nodelb_core::model::service::BackendState;
 use nodelb_core::source_report::{SourceReport, SourceState};
-use nodelb_core::state::status::Status;
 use nodelb_core::text::filled;
 
 /// The maximum number of changes in a summary.
@@ -54,36 +50,6 @@ pub struct Kernel {
     pub release: String,
     /// The optional features that it lacks, each with the consequence.
     pub missing_features: Vec<String>,
-}
-
-/// The numbers of objects.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ObjectCounts {
-    /// The number of services.
-    pub services: usize,
-    /// The number of services by status. A status without services is absent.
-    pub services_by_status: BTreeMap<Status, usize>,
-    /// The number of addresses that services claim.
-    pub frontends: usize,
-    /// The number of these addresses by status.
-    pub frontends_by_status: BTreeMap<Status, usize>,
-    /// The number of backends of all service ports.
-    pub backends: usize,
-    /// The number of these backends by state.
-    pub backends_by_state: BTreeMap<BackendState, usize>,
-}
-
-impl From<Counts> for ObjectCounts {
-    fn from(counts: Counts) -> Self {
-        Self {
-            services: counts.services,
-            services_by_status: counts.services_by_status,
-            frontends: counts.frontends.values().sum(),
-            frontends_by_status: counts.frontends,
-            backends: counts.backends.values().sum(),
-            backends_by_state: counts.backends,
-        }
-    }
 }
 
 /// The apiserver in use.

@@ -1,7 +1,7 @@
 //! The text of `nodelb status`: one screen, the problems first.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 use crate::durations;
 use crate::output::table::Style;
@@ -24,21 +24,13 @@ const ADDRESSES: usize = 4;
 
 impl Answer for StatusReport {
     fn text(&self, _: Time, style: &Style) -> String {
-        text(self, style)
+        let mut out = String::new();
+        push_head(&mut out, self, style);
+        push_problems(&mut out, self, style);
+        push_counts(&mut out, self, style);
+        push_changes(&mut out, self, style);
+        out
     }
-}
-
-fn text(report: &StatusReport, style: &Style) -> String {
-    let mut out = String::new();
-    push_head(&mut out, report, style);
-    push_problems(&mut out, report, style);
-    push_counts(&mut out, report, style);
-    push_changes(&mut out, report, style);
-    out
-}
-
-fn push(out: &mut String, text: impl Display) {
-    write!(out, "{text}").expect("invariant: writing to a String does not fail");
 }
 
 fn push_line(out: &mut String, style: &Style, indent: usize, text: &str) {
@@ -60,8 +52,8 @@ fn push_head(out: &mut String, report: &StatusReport, style: &Style) {
         }
     };
     let up = durations::human(report.uptime_seconds.saturating_mul(1_000));
-    push(out, format_args!("{}  nodelb {}  up {up}  ", report.node, report.version));
-    push(out, format_args!("{}  {kernel}\n", style.paint(colour, word)));
+    wrap::push_display(out, format_args!("{}  nodelb {}  up {up}  ", report.node, report.version));
+    wrap::push_display(out, format_args!("{}  {kernel}\n", style.paint(colour, word)));
     let missing = report.kernel.iter().flat_map(|kernel| &kernel.missing_features);
     for feature in missing.filter(|_| style.wide) {
         push_line(out, style, 4, &format!("  missing: {feature}"));
@@ -74,14 +66,14 @@ fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
         out.push_str("No problems found.\n");
         return;
     }
-    push(out, format_args!("PROBLEMS ({})\n", problems.len()));
+    wrap::push_display(out, format_args!("PROBLEMS ({})\n", problems.len()));
     let shown = if style.wide || style.width.is_none() { problems.len() } else { problems.len().min(SHOWN) };
     let object = problems[..shown].iter().map(|it| it.object.chars().count()).max().unwrap_or_default().min(OBJECT);
     for problem in &problems[..shown] {
         push_problem(out, problem, (object, report.time), style);
     }
     if shown < problems.len() {
-        push(out, format_args!("  and {} more: nodelb status -o wide\n", problems.len() - shown));
+        wrap::push_display(out, format_args!("  and {} more: nodelb status -o wide\n", problems.len() - shown));
     }
 }
 
@@ -96,20 +88,20 @@ fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time
     let age = problem.since.map_or_else(|| "-".into(), |since| durations::human(since.age(now)));
     let gap = " ".repeat(8_usize.saturating_sub(word.len()));
     let name = wrap::printable(&problem.object);
-    push(out, format_args!("  {}{gap}  {name:<object$}  {age:<5}  ", style.paint(colour, &word)));
+    wrap::push_display(out, format_args!("  {}{gap}  {name:<object$}  {age:<5}  ", style.paint(colour, &word)));
     let start = 2 + 8 + 2 + object.max(name.chars().count()) + 2 + 5.max(age.len()) + 2;
     let (cause, command) = (wrap::printable(&problem.cause), wrap::printable(&problem.command));
     let Some(width) = style.width else {
-        push(out, format_args!("{cause}  {command}\n"));
+        wrap::push_display(out, format_args!("{cause}  {command}\n"));
         return;
     };
     let (room, indent) = if width > start + 30 { (width - start, start) } else { (0, 12) };
     let taken = wrap::push_words(out, &cause, (0, room.max(1)), indent);
     if taken + 2 + command.chars().count() <= room {
-        push(out, format_args!("  {command}\n"));
+        wrap::push_display(out, format_args!("  {command}\n"));
     } else {
         let indent = indent.min(width.saturating_sub(command.chars().count())).max(4);
-        push(out, format_args!("\n{}{command}\n", " ".repeat(indent)));
+        wrap::push_display(out, format_args!("\n{}{command}\n", " ".repeat(indent)));
     }
 }
 
@@ -167,7 +159,7 @@ fn push_changes(out: &mut String, report: &StatusReport, style: &Style) {
         let age = durations::human(change.time.age(report.time));
         let start = format!("  {age:<5}  {:<width$}  {:<9}  ", service(change), change.change);
         let indent = start.chars().count();
-        push(out, &start);
+        wrap::push_display(out, &start);
         let room = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));
         let shown = what(change, addresses, |detail| {
             let why = detail.split_once(": ").map_or(detail, |(_, why)| why);

@@ -23,8 +23,6 @@ use super::state::AdminState;
 use super::{drain, follow, guard, metrics, page};
 use crate::document::nearest;
 
-const STREAM: Style = Style { width: None, wide: false, is_stream: true, colour: false };
-
 /// Time limit for rendering an answer, including the wait for its turn.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
@@ -114,7 +112,7 @@ async fn respond(
             return problem_response(&Problem::new(StatusCode::FORBIDDEN, message), output);
         }
         let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-        let output_format = OutputFormat { output, style: STREAM, resumed, clock: Arc::clone(&shared.state.clock) };
+        let output_format = OutputFormat { output, resumed, clock: Arc::clone(&shared.state.clock) };
         return match followed(route, &shared, caller, (feed(&shared.state, &query), output_format)) {
             Ok(response) => response,
             Err(problem) => problem_response(&problem, output),

@@ -1,11 +1,12 @@
 //! A change of a row, as `?watch` shows it.
 
-use nodelb_report::output::table::{Cell, Style};
+use nodelb_report::output::table::Cell;
 use nodelb_report::rows::{FrontendRow, HistoryRow, PacketRow, Row};
+use nodelb_report::time::Clocks;
+use serde::Serialize;
 
-use super::state::Now;
-
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
 pub(super) enum AnyRow {
     Frontend(Box<FrontendRow>),
     History(Box<HistoryRow>),
@@ -13,27 +14,18 @@ pub(super) enum AnyRow {
 }
 
 impl AnyRow {
-    pub(super) fn cells(&self, now: Now, style: &Style) -> Vec<Cell<'_>> {
-        let now = now.clocks().time;
+    pub(super) fn cells(&self, now: Clocks) -> Vec<Cell<'_>> {
+        let now = now.time;
         match self {
             Self::Frontend(row) => row.cells(now),
-            Self::History(row) if style.wide => row.cells(now),
             Self::History(row) => row.short(now).into(),
             Self::Packet(row) => row.cells(now),
         }
     }
-
-    pub(super) fn json(&self) -> serde_json::Result<String> {
-        match self {
-            Self::Frontend(row) => serde_json::to_string(row),
-            Self::History(row) => serde_json::to_string(row),
-            Self::Packet(row) => serde_json::to_string(row),
-        }
-    }
 }
 
-/// The kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Mark {
     Added,
     Changed,
@@ -47,14 +39,6 @@ impl Mark {
             Self::Added => '+',
             Self::Changed => '~',
             Self::Removed => '-',
-        }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Changed => "changed",
-            Self::Removed => "removed",
         }
     }
 }

@@ -3,22 +3,21 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use axum::http::StatusCode;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::Connection;
 use nodelb_report::rows::{ConnectionRow, Connections, ListedRow, PATHS};
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 
-use super::query::{Problem, Query};
-use super::state::{AdminState, Now};
+use super::query::{Problem, Query, unreadable};
+use super::state::AdminState;
 
 /// The maximum number of rows unless the request names one.
 pub(super) const LIMIT: usize = 1000;
 
 /// Returns one row per connection, and one about the list. The maps are read in batches, only until the limit is
 /// reached.
-pub(super) fn connections(state: &AdminState, query: &Query, now: Now) -> Result<Connections, Problem> {
+pub(super) fn connections(state: &AdminState, query: &Query, now: Clocks) -> Result<Connections, Problem> {
     let snapshot = state.snapshot();
     let ids = requested_ids(&snapshot, query);
     let is_wanted = |connection: &Connection| {
@@ -39,10 +38,7 @@ pub(super) fn connections(state: &AdminState, query: &Query, now: Now) -> Result
             found.push(connection);
             ControlFlow::Continue(())
         };
-        (packets.connections)(&mut see).map_err(|error| {
-            let message = format!("cannot read the kernel maps: {error}; connections keep working");
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-        })?;
+        (packets.connections)(&mut see).map_err(unreadable)?;
     }
     let listed = ListedRow { connections: found.len() as u64, complete: is_complete };
     let connections = found.iter().map(|connection| row(connection, &snapshot, now)).collect();
@@ -56,9 +52,9 @@ pub(super) fn requested_ids(snapshot: &Snapshot, query: &Query) -> Option<BTreeS
     Some(ports.map(|(id, _)| id).collect())
 }
 
-fn row(connection: &Connection, snapshot: &Snapshot, now: Now) -> ConnectionRow {
+fn row(connection: &Connection, snapshot: &Snapshot, now: Clocks) -> ConnectionRow {
     let [stack, redirect] = PATHS;
-    let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1000));
+    let ago = |seconds: u32| Time(now.time.0.saturating_sub(u64::from(seconds) * 1000));
     let service = |id: ServiceId| match id {
         ServiceId::CANARY => "(this node)".into(),
         ServiceId(number) => snapshot.service_of(id).unwrap_or_else(|| format!("(deleted service {number})")),

@@ -11,10 +11,11 @@ use nodelb_report::explain::differences::{self, ATTACHED_AGAIN, NextCheck};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
 use nodelb_report::rows::{ComparedRow, DiffAnswer, DifferenceRow};
+use nodelb_report::time::Clocks;
 
 use super::maps::held;
 use super::query::{Problem, Query};
-use super::state::{AdminState, Now};
+use super::state::AdminState;
 use crate::reconcile::drift::CHECK_EVERY;
 
 /// Time for changes in progress to finish, before maps and snapshot are read again.
@@ -23,7 +24,7 @@ const UNDER_WAY: Duration = Duration::from_millis(100);
 /// Maximum number of reads before the answer reports that changes are in progress.
 const ATTEMPTS: u32 = 5;
 
-pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAnswer, Problem> {
+pub(super) fn diff(state: &AdminState, query: &Query, now: Clocks) -> Result<DiffAnswer, Problem> {
     let filter = &query.filter;
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare_between_rounds(state, filter, now)?;
@@ -34,11 +35,10 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAn
         rows.extend(state.datapath.link_faults().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
-    let summary = state.summary(&state.snapshot());
-    let frontends: usize = summary.counts.frontends.values().sum();
+    let summary = state.summaries.of(&state.snapshot());
     Ok(DiffAnswer {
         differences: rows.into_iter().map(DifferenceRow::from).collect(),
-        compared: ComparedRow { services: summary.counts.services as u64, frontends: frontends as u64 },
+        compared: ComparedRow { services: summary.counts.services as u64, frontends: summary.counts.frontends as u64 },
         whole: *filter == Filter::default(),
     })
 }
@@ -60,7 +60,7 @@ fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Prob
 
 /// A difference between memory and kernel counts only if no round ran between reading the maps and reading the
 /// snapshot: operations reach the kernel throughout a round, but the snapshot is published at its end.
-fn compare_between_rounds(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
+fn compare_between_rounds(state: &AdminState, filter: &Filter, now: Clocks) -> Result<Vec<Difference>, Problem> {
     let rounds = &state.owner.rounds;
     let is_of_kernel = |row: &Difference| row.between == Between::MemoryKernel;
     let mut rows = Vec::new();
@@ -93,7 +93,7 @@ fn under_way() -> Difference {
     }
 }
 
-fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
+fn compare(state: &AdminState, filter: &Filter, now: Clocks) -> Result<Vec<Difference>, Problem> {
     let held = held(state)?;
     let snapshot = state.snapshot();
     let last = state.owner.drift.borrow().last_check.unwrap_or_default();

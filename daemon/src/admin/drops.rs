@@ -2,15 +2,14 @@
 
 use std::cmp::Reverse;
 
-use axum::http::StatusCode;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{DropCount, REASONS};
 use nodelb_report::rows::{CountedRow, DropRow, Drops};
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 
 use super::connections::requested_ids;
-use super::query::{Problem, Query};
-use super::state::{AdminState, Now};
+use super::query::{Problem, Query, unreadable};
+use super::state::AdminState;
 
 /// What the reasons mean, in the order of [`REASONS`].
 const DESCRIPTIONS: [&str; REASONS.len()] = [
@@ -34,12 +33,9 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
 
 /// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of
 /// them.
-pub(super) fn drops(state: &AdminState, query: &Query, now: Now) -> Result<Drops, Problem> {
+pub(super) fn drops(state: &AdminState, query: &Query, now: Clocks) -> Result<Drops, Problem> {
     let snapshot = state.snapshot();
-    let drops = state.packets.as_ref().map(|packets| (packets.drops)()).transpose().map_err(|error| {
-        let message = format!("cannot read the kernel maps: {error}; connections keep working");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-    })?;
+    let drops = state.packets.as_ref().map(|packets| (packets.drops)()).transpose().map_err(unreadable)?;
     let mut drops = drops.unwrap_or_default();
     let listed: u64 = drops.counts.iter().map(|count| count.packets).sum();
     if let Some(ids) = requested_ids(&snapshot, query) {
@@ -47,7 +43,7 @@ pub(super) fn drops(state: &AdminState, query: &Query, now: Now) -> Result<Drops
     }
     drops.counts.sort_by_key(|count| (Reverse(count.packets), count.reason, count.verdict, count.service));
     let not_listed = drops.packets.saturating_sub(listed);
-    let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1000));
+    let ago = |seconds: u32| Time(now.time.0.saturating_sub(u64::from(seconds) * 1000));
     let counted = CountedRow { since: ago(drops.age), packets: drops.packets, not_listed };
     Ok(Drops { drops: drops.counts.iter().map(|count| row(count, &snapshot, ago)).collect(), counted })
 }

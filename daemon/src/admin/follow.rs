@@ -21,7 +21,9 @@ use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
 use nodelb_report::filter::Filter;
 use nodelb_report::output::table::{Lines, Style, Table};
-use nodelb_report::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow};
+use nodelb_report::rows::{self, FrontendRow, HistoryRow, PacketRow};
+use nodelb_report::time::Clocks;
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -30,20 +32,21 @@ use super::history;
 use super::packets::Packets;
 use super::query::{Output, Query};
 use super::response::with_room;
-use super::state::{AdminState, Now};
+use super::state::AdminState;
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(100);
 /// After this time without a change, a comment shows that the stream is alive, if the format has comments.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The format that the reader wants.
+/// The style of lines.
+const STYLE: Style = Style { width: None, wide: false, is_stream: true, colour: false };
+
 pub(super) struct OutputFormat {
     pub(super) output: Output,
-    pub(super) style: Style,
     /// The last event that the reader has seen, from its `Last-Event-ID` header.
     pub(super) resumed: Option<u64>,
-    pub(super) clock: Arc<dyn Fn() -> Now + Send + Sync>,
+    pub(super) clock: Arc<dyn Fn() -> Clocks + Send + Sync>,
 }
 
 /// The limits that one stream shares with others, and its own slot.
@@ -64,7 +67,7 @@ pub(super) fn body(
     let lines = match output_format.resumed {
         Some(last) if feed.resume(last) => {
             let now = (output_format.clock)();
-            Some(feed.nothing().table(now, &output_format.style).write_lines(&output_format.style, &mut String::new()))
+            Some(feed.nothing().table(now).write_lines(&mut String::new()))
         }
         _ => None,
     };
@@ -153,44 +156,35 @@ impl StreamWriter {
         if self.lines.is_none() {
             let list = self.feed.list(now);
             let mut text = String::new();
-            let style = &self.output_format.style;
-            self.lines = Some(list.table(now, style).write_lines(style, &mut text));
+            self.lines = Some(list.table(now).write_lines(&mut text));
             match self.output_format.output {
                 Output::Text => out = text,
                 Output::Json | Output::Sse => {
-                    let (id, json) = (self.feed.number(), list.json()?);
+                    let (id, json) = (self.feed.number(), serde_json::to_string(&list)?);
                     self.push_event("table", id, &json, &mut out);
                 }
             }
             return Ok(out);
         }
         for change in self.feed.changes(now) {
-            self.push(&change, now, &mut out)?;
+            match self.output_format.output {
+                Output::Text => self.push_line(&change, now, &mut out),
+                Output::Json | Output::Sse => {
+                    let row = serde_json::to_string(&change.row)?;
+                    self.push_event(change.mark.into(), change.number, &row, &mut out);
+                }
+            }
         }
         Ok(out)
     }
 
-    fn push(&mut self, change: &Change, now: Now, out: &mut String) -> serde_json::Result<()> {
-        match self.output_format.output {
-            Output::Text => {
-                self.push_line(change, now, out);
-                Ok(())
-            }
-            Output::Json | Output::Sse => {
-                let row = change.row.json()?;
-                self.push_event(change.mark.name(), change.number, &row, out);
-                Ok(())
-            }
-        }
-    }
-
-    fn push_line(&self, change: &Change, now: Now, out: &mut String) {
+    fn push_line(&self, change: &Change, now: Clocks, out: &mut String) {
         let Some(lines) = &self.lines else { return };
         out.push(change.mark.sign());
         out.push(' ');
-        out.push_str(&utc(now.unix()).unwrap_or_default());
+        out.push_str(&utc(now.time.seconds()).unwrap_or_default());
         out.push_str("  ");
-        lines.push_row(&change.row.cells(now, &self.output_format.style), out);
+        lines.push_row(&change.row.cells(now), out);
     }
 
     /// `number` is the feed's own number; without one, the event gets the stream's.
@@ -206,27 +200,21 @@ impl StreamWriter {
 }
 
 /// All rows of a stream.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum List {
     Frontends(Vec<FrontendRow>),
     History(Vec<HistoryRow>),
-    /// No packet is known before it passes.
-    Packets,
+    /// Always empty: no packet is known before it passes.
+    Packets(Vec<PacketRow>),
 }
 
 impl List {
-    fn table<'a>(&'a self, now: Now, style: &Style) -> Table<'a> {
+    fn table(&self, now: Clocks) -> Table {
         match self {
-            Self::Frontends(rows) => rows::table(rows, now.clocks().time),
-            Self::History(rows) => HistoryRow::table(rows, now.clocks().time, style),
-            Self::Packets => rows::table::<PacketRow>(&[], now.clocks().time),
-        }
-    }
-
-    fn json(self) -> serde_json::Result<String> {
-        match self {
-            Self::Frontends(frontends) => serde_json::to_string(&FrontendsAnswer { frontends }),
-            Self::History(history) => serde_json::to_string(&HistoryAnswer { history }),
-            Self::Packets => Ok("{\"packets\":[]}".into()),
+            Self::Frontends(rows) => rows::table(rows, now.time, &STYLE),
+            Self::History(rows) => HistoryRow::table(rows, now.time, &STYLE),
+            Self::Packets(rows) => rows::table(rows, now.time, &STYLE),
         }
     }
 }
@@ -239,20 +227,17 @@ pub(super) enum ChangeStream {
 }
 
 impl ChangeStream {
-    /// Follows the rows of `/frontends` that match the query.
     pub(super) fn frontends(state: &AdminState, query: &Query) -> Self {
         let snapshots = state.owner.snapshot.clone();
         let reported = Arc::clone(&snapshots.borrow());
         Self::Frontends(Frontends { snapshots, reported, filter: query.filter.clone() })
     }
 
-    /// Follows the records of `/history` that match the query.
     pub(super) fn history(state: &AdminState, query: &Query) -> Self {
         let (histories, snapshots) = (state.recorder.history.clone(), state.owner.snapshot.clone());
         Self::History(Records { histories, snapshots, reported: 0, filter: query.filter.clone() })
     }
 
-    /// Follows the packets that match the query.
     pub(super) fn packets(state: &AdminState, query: &Query) -> Self {
         Self::Packets(Packets::new(state, query))
     }
@@ -272,12 +257,11 @@ impl ChangeStream {
         }
     }
 
-    /// Returns a list without rows.
     pub(super) fn nothing(&self) -> List {
         match self {
             Self::Frontends(_) => List::Frontends(Vec::new()),
             Self::History(_) => List::History(Vec::new()),
-            Self::Packets(_) => List::Packets,
+            Self::Packets(_) => List::Packets(Vec::new()),
         }
     }
 
@@ -290,16 +274,16 @@ impl ChangeStream {
         }
     }
 
-    pub(super) fn list(&mut self, now: Now) -> List {
+    pub(super) fn list(&mut self, now: Clocks) -> List {
         match self {
             Self::Frontends(frontends) => List::Frontends(frontends.list(now)),
             Self::History(records) => List::History(history::rows(&records.unsent())),
-            Self::Packets(_) => List::Packets,
+            Self::Packets(_) => self.nothing(),
         }
     }
 
     /// Returns the changes since the last call of this function or of [`Self::list`].
-    pub(super) fn changes(&mut self, now: Now) -> Vec<Change> {
+    pub(super) fn changes(&mut self, now: Clocks) -> Vec<Change> {
         match self {
             Self::Frontends(frontends) => frontends.changes(now),
             Self::History(records) => records.changes(),
@@ -326,13 +310,13 @@ pub(super) struct Frontends {
 type Key = (L4Addr, ServiceName, Arc<str>, FrontendKind);
 
 impl Frontends {
-    fn list(&mut self, now: Now) -> Vec<FrontendRow> {
+    fn list(&mut self, now: Clocks) -> Vec<FrontendRow> {
         self.reported = Arc::clone(&self.snapshots.borrow_and_update());
         let rows = reports::frontends(&self.reported, &self.filter).into_iter();
-        rows.map(|row| FrontendRow::new(row, now.clocks())).collect()
+        rows.map(|row| FrontendRow::new(row, now)).collect()
     }
 
-    fn changes(&mut self, now: Now) -> Vec<Change> {
+    fn changes(&mut self, now: Clocks) -> Vec<Change> {
         let newest = Arc::clone(&self.snapshots.borrow_and_update());
         let before = std::mem::replace(&mut self.reported, newest);
         let differs = changed_services(&before, &self.reported);
@@ -348,7 +332,7 @@ impl Frontends {
         }
         changes.extend(old.into_iter().map(|(key, row)| (key, Mark::Removed, row)));
         changes.sort_by(|(left, ..), (right, ..)| left.cmp(right));
-        let row = |report| AnyRow::Frontend(FrontendRow::new(report, now.clocks()).into());
+        let row = |report| AnyRow::Frontend(FrontendRow::new(report, now).into());
         changes.into_iter().map(|(_, mark, report)| Change { mark, number: None, row: row(report) }).collect()
     }
 

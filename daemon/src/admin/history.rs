@@ -1,10 +1,8 @@
 //! The records of `/history` that a request selects.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodelb_core::history::{History, Record};
-use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_report::explain::{history, reports};
 use nodelb_report::filter::Filter;
@@ -14,11 +12,8 @@ use nodelb_report::rows::HistoryRow;
 /// of every service with a frontend at it.
 pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Arc<Record>> {
     let at_address = Filter { address: filter.address, ..Filter::default() };
-    let behind: BTreeSet<ServiceName> = match filter.address {
-        Some(_) => reports::frontends(snapshot, &at_address).into_iter().map(|row| row.service).collect(),
-        None => BTreeSet::new(),
-    };
-    history::select(history, filter, &behind)
+    let services = || reports::frontends(snapshot, &at_address).into_iter().map(|row| row.service).collect();
+    history::select(history, filter, &filter.address.map(|_| services()).unwrap_or_default())
 }
 
 pub fn rows(records: &[Arc<Record>]) -> Vec<HistoryRow> {

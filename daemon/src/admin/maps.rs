@@ -13,6 +13,7 @@ use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::packets::ConnectionCount;
 use nodelb_report::explain::explanation::ViewKind;
 use nodelb_report::filter::Filter;
+use nodelb_report::problems::TableUsage;
 use nodelb_report::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow};
 
 use super::query::Problem;
@@ -25,7 +26,7 @@ use super::state::{AdminState, latest};
 pub(super) fn maps(
     held: &MapState,
     name_of: &dyn Fn(ServiceId) -> Option<String>,
-    usage: Vec<MapUsage>,
+    usage: &[TableUsage],
     filter: &Filter,
 ) -> Maps {
     let shown = Shown::new(held, name_of, filter);
@@ -144,44 +145,37 @@ fn node_addresses(held: &MapState, filter: &Filter) -> Vec<NodeAddressRow> {
     shown.map(|addr| NodeAddressRow { address: addr.to_string() }).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MapUsage {
-    /// The name of the map, as in `bpf/maps.h`.
-    pub(super) name: &'static str,
-    /// Number of entries in use, if it is known.
-    pub(super) used: Option<usize>,
-    /// Maximum number of entries.
-    pub(super) limit: u32,
-    /// The configuration key that sets the size.
-    pub(super) key: &'static str,
+/// The name of the map with a limit that nodelb does not have to observe, because the kernel evicts entries.
+const CACHE: &str = "affinity";
+
+/// The usage of the map with this name in `bpf/maps.h`.
+fn table(name: &'static str, used: Option<u64>, limit: u32, key: &'static str) -> TableUsage {
+    TableUsage { name, used, limit: limit.into(), key, is_cache: name == CACHE, full_since: None }
 }
 
 /// Returns the usage of each map. Slots at rest count as used, if their number is known. The maps of connections have two
 /// entries for each connection; their rows count connections, as the last count found them.
-pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<MapUsage> {
+pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<TableUsage> {
     usage_with(held, state, now, state.datapath.clients())
 }
 
 /// [`usage`] with this number of clients, which takes long to count.
-pub(super) fn usage_with(held: &MapState, state: &AdminState, now: Moment, clients: Option<usize>) -> Vec<MapUsage> {
+pub(super) fn usage_with(held: &MapState, state: &AdminState, now: Moment, clients: Option<usize>) -> Vec<TableUsage> {
     let datapath = &state.datapath;
     let slots = datapath.slots_taken(now).unwrap_or_else(|| held.slot_count());
     let mut usage = usage_of(held, datapath.limits(), (slots, clients));
-    let map = |name, used, limit, key| MapUsage { name, used, limit, key };
     if let Some(sweep) = state.packets.as_ref().and_then(|packets| packets.sweep.as_ref()) {
         let (sweep, max_handshakes) = (latest(sweep), latest(&state.config).packets.max_handshakes);
-        let number = |of: fn(&ConnectionCount) -> u64| {
-            sweep.count.as_ref().map(|count| usize::try_from(of(count)).unwrap_or(usize::MAX))
-        };
-        usage.push(map("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
-        usage.push(map("half_open", number(|it| it.handshakes), max_handshakes, "packets.max-handshakes"));
+        let number = |of: fn(&ConnectionCount) -> u64| sweep.count.as_ref().map(of);
+        usage.push(table("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
+        usage.push(table("half_open", number(|it| it.handshakes), max_handshakes, "packets.max-handshakes"));
     }
     usage
 }
 
 /// Returns the usage of the maps with services, which have this number of slots and clients in use.
-pub(super) fn usage_of(held: &MapState, limits: Limits, (slots, clients): (usize, Option<usize>)) -> Vec<MapUsage> {
-    let map = |name, used, limit, key| MapUsage { name, used, limit, key };
+pub(super) fn usage_of(held: &MapState, limits: Limits, (slots, clients): (usize, Option<usize>)) -> Vec<TableUsage> {
+    let map = |name, used: Option<usize>, limit, key| table(name, used.map(|used| used as u64), limit, key);
     let mut usage = vec![
         map("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
         map("services", Some(held.services.len()), limits.services, "datapath.max-services"),
@@ -196,17 +190,12 @@ pub(super) fn usage_of(held: &MapState, limits: Limits, (slots, clients): (usize
     usage
 }
 
-pub(super) fn limits(usage: Vec<MapUsage>) -> Vec<LimitRow> {
-    let row = |MapUsage { name, used, limit, key }| LimitRow {
-        map: String::from(name),
-        used: used.map(|used: usize| used as u64),
-        limit: u64::from(limit),
-        config_key: String::from(key),
-    };
-    usage.into_iter().map(row).collect()
+pub(super) fn limits(usage: &[TableUsage]) -> Vec<LimitRow> {
+    let row =
+        |it: &TableUsage| LimitRow { map: it.name.into(), used: it.used, limit: it.limit, config_key: it.key.into() };
+    usage.iter().map(row).collect()
 }
 
-/// Reads the present contents of the maps.
 pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
     state.datapath.content().map_err(|reason| {
         let message = format!("cannot read the kernel maps: {reason}; connections keep working, see the journal");

@@ -12,13 +12,15 @@ use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
+use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
-use nodelb_report::explain::rows::Counts;
+use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Problem, Reason, Severity};
+use nodelb_report::time::Clocks;
 use strum::IntoEnumIterator;
 
 use super::maps::usage;
-use super::state::{AdminState, Now, latest};
+use super::state::{AdminState, latest};
 use crate::checks::CheckReport;
 use crate::connections::Connections;
 use crate::dns::{DnsReport, NameState};
@@ -32,7 +34,7 @@ mod packets;
 mod plain;
 pub(super) mod table;
 
-pub use family::{Described, Exposition, Group, Label, Metric, MetricKind, Value};
+pub use family::{Exposition, Group, Label, Metric, MetricKind, Value};
 pub(super) use plain::plain;
 pub use table::METRICS;
 
@@ -45,10 +47,10 @@ pub(super) const OPENMETRICS_MEDIA: &str = "application/openmetrics-text";
 /// The readiness checks that show whether connections are translated.
 const HOOKS: [&str; 2] = ["links", "canary"];
 
-pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
+pub(super) fn metrics(state: &AdminState, now: Clocks) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
-    services(&mut exposition, &snapshot, &state.summary(&snapshot).counts);
+    services(&mut exposition, &snapshot, &state.summaries.of(&snapshot));
     health(&mut exposition, state, now);
     problems(&mut exposition, &state.problems(now));
     sources(&mut exposition, &snapshot, &state.sources(now), now);
@@ -72,23 +74,25 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if let Some(published) = &state.packets {
         packets::packets(&mut exposition, published);
     }
-    exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
+    exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], 1_u32)]);
     exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());
     exposition.one(&table::ADMIN_LISTENERS_CLOSED, state.unopened.borrow().len());
     process(&mut exposition);
     exposition.text()
 }
 
-fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
+fn services(exposition: &mut Exposition, snapshot: &Snapshot, summary: &Summary) {
+    let counts = &summary.counts;
     exposition.one(&table::SERVICES, counts.services);
-    exposition.one(&table::SERVICES_HELD, counts.held);
-    exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
-    exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
-    exposition.each(&table::FRONTENDS, every(&counts.frontends));
-    exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
-    exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
-    exposition.each(&table::BACKENDS, every(&counts.backends));
-    exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
+    exposition.one(&table::SERVICES_HELD, summary.held);
+    exposition.one(&table::SERVICES_WITHOUT_BACKENDS, summary.without_backends);
+    exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, summary.load_balancer_pending);
+    exposition.each(&table::FRONTENDS, every(&counts.frontends_by_status));
+    exposition.one(&table::FRONTENDS_REFUSED, summary.refused);
+    let conflicts = counts.frontends_by_status.get(&Status::Conflict).copied();
+    exposition.one(&table::FRONTEND_CONFLICTS, conflicts.unwrap_or_default());
+    exposition.each(&table::BACKENDS, every(&counts.backends_by_state));
+    exposition.one(&table::BACKENDS_SELECTABLE, summary.selectable);
     let facts = &snapshot.facts;
     exposition.one(&table::DRAINS, facts.drains.values().map(|drains| drains.len()).sum::<usize>());
     exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports.len());
@@ -108,12 +112,12 @@ fn changes(exposition: &mut Exposition, latencies: &Latencies) {
     exposition.histogram(&table::SYNC_PROXY_RULES, &latencies.sync_proxy_rules);
 }
 
-fn health(exposition: &mut Exposition, state: &AdminState, now: Now) {
+fn health(exposition: &mut Exposition, state: &AdminState, now: Clocks) {
     let health = state.health();
-    exposition.one(&table::READY, state.is_ready(now));
+    exposition.one(&table::READY, u32::from(state.is_ready(now)));
     let mut hooks = health.checks.iter().filter(|check| HOOKS.contains(&&*check.name)).peekable();
     if hooks.peek().is_some() {
-        exposition.one(&table::HOOKS_IN_EFFECT, hooks.all(|check| check.passed));
+        exposition.one(&table::HOOKS_IN_EFFECT, u32::from(hooks.all(|check| check.passed)));
     }
 }
 
@@ -129,7 +133,7 @@ fn problems(exposition: &mut Exposition, problems: &[Problem]) {
     exposition.each(&table::PROBLEMS, rows);
 }
 
-fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Now) {
+fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Clocks) {
     let mut paths: BTreeMap<_, usize> = BTreeMap::new();
     let mut problems: BTreeMap<Source, usize> = BTreeMap::new();
     for row in rows {
@@ -139,7 +143,8 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
         *problems.entry(row.source).or_default() += row.problems.len();
     }
     let facts = &snapshot.facts;
-    exposition.each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], facts.is_synced(*source))));
+    exposition
+        .each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], u32::from(facts.is_synced(*source)))));
     let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
     exposition.each(&table::SOURCE_PATHS, by_state);
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
@@ -148,20 +153,18 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
     for (row, kind) in rows.iter().filter_map(|row| Some((row, row.kind?))) {
         let (is_up, age) = kinds.entry([row.source.to_string(), kind.to_owned()]).or_insert((true, None));
         *is_up &= row.state == SourceState::Ok;
-        *age = row.last_received.map(|received| now.unix().saturating_sub(received)).max(*age);
+        *age = row.last_received.map(|received| now.time.seconds().saturating_sub(received)).max(*age);
     }
-    exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), *is_up)));
+    exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), u32::from(*is_up))));
     let ages = kinds.into_iter().filter_map(|(labels, (_, age))| Some((labels, age?)));
     exposition.each(&table::SOURCE_AGE, ages);
 }
 
-fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
+fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Clocks) {
     let statuses = report.statuses(now.moment).into_iter().map(|(status, number)| ([status], number));
     exposition.each(&table::APISERVERS, statuses);
-    exposition.one(&table::APISERVER_CONNECTED, report.in_use().is_some());
-    if let Some(received) = report.last_response {
-        exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(received, now));
-    }
+    exposition.one(&table::APISERVER_CONNECTED, u32::from(report.in_use().is_some()));
+    exposition.optional(&table::APISERVER_LAST_RESPONSE, report.last_response.map(|at| seconds_since(at, now)));
     exposition.one(&table::APISERVER_SWITCHES, report.switches());
 }
 
@@ -182,27 +185,22 @@ fn checks(exposition: &mut Exposition, report: &CheckReport) {
     exposition.one(&table::HEALTH_CHECKS_LATE, report.late_millis as f64 / 1_000.0);
 }
 
-fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: Now) {
+fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: Clocks) {
     exposition.each(&table::SOCKETS_DESTROYED, [(["udp"], report.udp), (["tcp"], report.tcp)]);
     exposition.one(&table::SOCKET_PASSES, report.passes);
     exposition.one(&table::SOCKET_ERRORS, report.errors);
-    exposition.one(&table::SOCKET_REAPER_UP, report.is_working);
-    if let Some(last) = report.last_pass {
-        exposition.one(&table::SOCKET_LAST_PASS, seconds_since(last, now));
-    }
+    exposition.one(&table::SOCKET_REAPER_UP, u32::from(report.is_working));
+    exposition.optional(&table::SOCKET_LAST_PASS, report.last_pass.map(|at| seconds_since(at, now)));
 }
 
-fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
+fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Clocks) {
     let usage = usage(&snapshot.realised, state, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
-    exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
+    exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], map.limit)));
 }
 
 /// Adds the connections of the services, by where the clients are.
 fn connections(exposition: &mut Exposition, counted: [(&'static str, Option<&Connections>); 2], snapshot: &Snapshot) {
-    if counted.iter().all(|(_, connections)| connections.is_none()) {
-        return;
-    }
     let samples = counted.into_iter().filter_map(|(from, connections)| Some((from, connections?)));
     let samples = samples.flat_map(|(from, connections)| connection_samples(from, connections, snapshot));
     exposition.each(&table::SERVICE_CONNECTIONS, samples);
@@ -231,17 +229,15 @@ fn connection_samples(
     own.chain(other).collect()
 }
 
-fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {
+fn drift(exposition: &mut Exposition, report: &DriftReport, now: Clocks) {
     let kinds = DriftKind::iter().map(Into::into).chain([LINK]);
     let number = |kind| report.repaired.get(kind).copied().unwrap_or_default();
     exposition.each(&table::DRIFT_REPAIRED, kinds.map(|kind| ([kind], number(kind))));
     exposition.one(&table::DRIFT_CHECKS, report.checks);
-    if let Some(last) = report.last_check {
-        exposition.one(&table::DRIFT_LAST_CHECK_AGE, seconds_since(last, now));
-    }
+    exposition.optional(&table::DRIFT_LAST_CHECK_AGE, report.last_check.map(|at| seconds_since(at, now)));
 }
 
-fn seconds_since(then: Moment, now: Now) -> f64 {
+fn seconds_since(then: Moment, now: Clocks) -> f64 {
     now.moment.0.saturating_sub(then.0) as f64 / 1_000.0
 }
 
@@ -258,19 +254,12 @@ const TICKS: f64 = 100.0;
 pub(super) fn process(exposition: &mut Exposition) {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let stat = read("/proc/self/stat");
-    if let Some(started) = start_time(&stat, &read("/proc/stat")) {
-        exposition.one(&table::START_TIME, started);
-    }
-    if let Some(seconds) = cpu_seconds(&stat) {
-        exposition.one(&table::CPU_TIME, seconds);
-    }
-    if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
-        exposition.one(&table::RESIDENT_MEMORY, bytes);
-    }
-    if let Some((open, limit)) = open_files() {
-        exposition.one(&table::OPEN_FDS, open);
-        exposition.one(&table::MAX_FDS, limit);
-    }
+    let files = open_files();
+    exposition.optional(&table::START_TIME, start_time(&stat, &read("/proc/stat")));
+    exposition.optional(&table::CPU_TIME, cpu_seconds(&stat));
+    exposition.optional(&table::RESIDENT_MEMORY, resident_bytes(&read("/proc/self/status")));
+    exposition.optional(&table::OPEN_FDS, files.map(|(open, _)| open));
+    exposition.optional(&table::MAX_FDS, files.map(|(_, limit)| limit));
 }
 
 /// The number of open file descriptors, and its limit; `None` if they cannot be read.

@@ -2,7 +2,6 @@
 //! something is wrong uses it.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nodelb_core::model::addr::Family;
@@ -17,53 +16,41 @@ use nodelb_report::problems::{
 use nodelb_report::time::{Clocks, Time};
 use tokio::sync::watch;
 
-use super::maps::{MapUsage, usage, usage_with};
+use super::maps::{usage, usage_with};
 use super::metrics::open_files;
-use super::state::{AdminState, Now, latest};
+use super::state::{AdminState, latest};
 use crate::config::PacketMode;
 use crate::devices::forwarding;
 use crate::devices::mode::Activity;
-
-impl Now {
-    /// This time for the core.
-    pub(super) fn clocks(self) -> Clocks {
-        Clocks { moment: self.moment, time: self.time }
-    }
-}
-
-/// The name of the map with a limit that nodelb does not have to observe, because the kernel evicts entries.
-const CACHE: &str = "affinity";
+use crate::reconcile::publish;
 
 /// The time after the start in milliseconds until which the daemon has looked for every problem of the node once.
 const FOUND_AFTER: u64 = 10_000;
 
 impl AdminState {
     /// Every problem, the worst first.
-    pub(super) fn problems(&self, now: Now) -> Vec<Problem> {
+    pub(super) fn problems(&self, now: Clocks) -> Vec<Problem> {
         problems::problems(&self.observed(now))
     }
 
     /// Whether `/readyz` returns 200.
-    pub(super) fn is_ready(&self, now: Now) -> bool {
+    pub(super) fn is_ready(&self, now: Clocks) -> bool {
         problems::is_ready(&self.readiness(now))
     }
 
     /// The dropped packets by reason and verdict. Drops that cannot be read are no problem: `/drops` reports the error.
-    fn recent_drops(&self, now: Now) -> Vec<DroppedPackets> {
+    fn recent_drops(&self, now: Clocks) -> Vec<DroppedPackets> {
         let drops = self.packets.as_ref().and_then(|packets| (packets.drops)().ok()).unwrap_or_default();
-        let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1_000));
+        let ago = |seconds: u32| Time(now.time.0.saturating_sub(u64::from(seconds) * 1_000));
         let mut of_reasons: BTreeMap<_, DroppedPackets> = BTreeMap::new();
         for count in &drops.counts {
             let (reason, verdict, packets) = (count.reason, count.verdict.name(), count.packets);
             let new = DroppedPackets { reason, verdict, packets, first: ago(count.first), last: ago(count.last) };
-            match of_reasons.entry((reason, verdict)) {
-                Entry::Vacant(entry) => drop(entry.insert(new)),
-                Entry::Occupied(mut entry) => {
-                    let known = entry.get_mut();
-                    known.packets += new.packets;
-                    (known.first, known.last) = (known.first.min(new.first), known.last.max(new.last));
-                }
-            }
+            let add = |known: &mut DroppedPackets| {
+                known.packets += packets;
+                (known.first, known.last) = (known.first.min(new.first), known.last.max(new.last));
+            };
+            of_reasons.entry((reason, verdict)).and_modify(add).or_insert(new);
         }
         of_reasons.into_values().collect()
     }
@@ -89,12 +76,11 @@ impl AdminState {
     }
 
     /// The usage of the maps, with the time since which each is nearly full: the first call that found it so.
-    fn tables(&self, usage: Vec<MapUsage>, now: Now) -> Vec<TableUsage> {
-        let mut tables: Vec<TableUsage> = usage.into_iter().map(table).collect();
+    fn tables(&self, mut tables: Vec<TableUsage>, now: Clocks) -> Vec<TableUsage> {
         let mut known = self.nearly_full.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|name, _| tables.iter().any(|table| table.name == *name && table.is_nearly_full()));
         for table in tables.iter_mut().filter(|table| table.is_nearly_full()) {
-            table.full_since = Some(*known.entry(table.name).or_insert(now.clocks().time));
+            table.full_since = Some(*known.entry(table.name).or_insert(now.time));
         }
         tables
     }
@@ -107,13 +93,7 @@ impl AdminState {
         let is_complete = observed.snapshot.is_ready && now.moment >= self.started.plus(FOUND_AFTER);
         let mut earlier = self.earlier();
         earlier.note(&found, is_complete);
-        let latest = earlier.beginnings(&found);
-        beginnings.send_if_modified(|known| {
-            **known != latest && {
-                *known = Arc::new(latest);
-                true
-            }
-        });
+        publish(beginnings, Arc::new(earlier.beginnings(&found)));
     }
 
     fn earlier(&self) -> MutexGuard<'_, Earlier> {
@@ -121,17 +101,17 @@ impl AdminState {
     }
 
     /// The rows of `/sources`: a problem that stood before the start has not begun with it.
-    pub(super) fn shown_sources(&self, now: Now) -> Vec<SourceReport> {
+    pub(super) fn shown_sources(&self, now: Clocks) -> Vec<SourceReport> {
         let (snapshot, earlier) = (self.snapshot(), self.earlier().clone());
-        let observed = Observed { clocks: now.clocks(), snapshot, earlier, ..Observed::default() };
+        let observed = Observed { clocks: now, snapshot, earlier, ..Observed::default() };
         let mut rows = self.sources(now);
         rows.iter_mut().for_each(|row| row.since = problems::source_since(row, &observed).seconds());
         rows
     }
 
-    fn observed(&self, now: Now) -> Observed {
+    fn observed(&self, now: Clocks) -> Observed {
         let observed = self.observed_of_node(now);
-        Observed { summary: self.summary(&observed.snapshot), ..observed }
+        Observed { summary: self.summaries.of(&observed.snapshot), ..observed }
     }
 
     /// Why new connections of clients outside the node are not translated, unless the configuration turns that off.
@@ -144,14 +124,14 @@ impl AdminState {
     }
 
     /// What is observed, without the summary of the services, which may take long.
-    fn observed_of_node(&self, now: Now) -> Observed {
+    fn observed_of_node(&self, now: Clocks) -> Observed {
         let snapshot = self.snapshot();
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
         let tables = self.tables(usage(&snapshot.realised, self, now.moment), now);
         let apiservers = self.apiservers();
         let socket_programs = self.datapath.socket_programs();
         Observed {
-            clocks: now.clocks(),
+            clocks: now,
             checks: self.readiness(now),
             history: self.history(),
             sources: self.sources(now),
@@ -187,28 +167,17 @@ impl AdminState {
     }
 }
 
-fn table(MapUsage { name, used, limit, key }: MapUsage) -> TableUsage {
-    TableUsage {
-        name,
-        used: used.map(|used| used as u64),
-        limit: limit.into(),
-        key,
-        is_cache: name == CACHE,
-        full_since: None,
-    }
-}
-
 /// The apiservers; without one in use, with the reason why.
-pub(super) fn apiserver(report: &PoolReport, now: Now) -> ApiserverState {
+pub(super) fn apiserver(report: &PoolReport, now: Clocks) -> ApiserverState {
     let last_error = || {
-        let mut rows = report.rows(now.moment, now.unix()).into_iter();
+        let mut rows = report.rows(now.moment, now.time.seconds()).into_iter();
         rows.find_map(|row| Some(format!("{}: {}", row.address, row.error?.1)))
     };
     ApiserverState {
         in_use: report.in_use().map(ToString::to_string),
-        last_response: report.last_response.map(|at| now.clocks().time_of(at)),
+        last_response: report.last_response.map(|at| now.time_of(at)),
         problem: report.problem.clone().or_else(last_error),
-        not_renewed: report.not_renewed.as_ref().map(|(since, why)| (now.clocks().time_of(*since), why.clone())),
+        not_renewed: report.not_renewed.as_ref().map(|(since, why)| (now.time_of(*since), why.clone())),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -13,7 +13,7 @@ use axum::{Extension, Router};
 use tokio::sync::{Semaphore, watch};
 
 use self::events::Hub;
-use super::query::{Output, Problem};
+use super::query::{Output, Problem, accepts};
 use super::response::{Caller, problem_response};
 use super::state::AdminState;
 
@@ -87,7 +87,7 @@ pub(super) fn document() -> Response {
 
 /// Whether the client shows documents: a browser, unlike curl, accepts HTML.
 pub(super) fn is_browser(headers: &HeaderMap) -> bool {
-    headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
+    accepts(headers, "text/html")
 }
 
 fn file(asset: &'static Asset) -> Response {

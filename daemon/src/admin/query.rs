@@ -22,16 +22,12 @@ use strum::{IntoEnumIterator, VariantNames};
 
 use crate::document::nearest;
 
-/// The parameters that every route with data accepts.
-pub(super) static FORM: [&Parameter; 1] = [&OUTPUT];
-
 /// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
 pub(super) struct Parameter {
     /// The name, which stands before the `=`.
     pub(super) name: &'static str,
     pub(super) values: Values,
-    /// The description for people.
     pub(super) about: &'static str,
     /// Sets the value in the query, or returns what is wrong with it.
     set: fn(&mut Query, &str) -> Result<(), String>,
@@ -43,7 +39,6 @@ pub(super) enum Values {
     Text(&'static str, &'static str),
     /// As `Text`, for a required parameter.
     Needed(&'static str, &'static str),
-    /// One of these words.
     OneOf(&'static [&'static str]),
     /// A whole number between these two, inclusive.
     Number(u64, u64),
@@ -277,6 +272,12 @@ pub(super) fn internal(path: &str, reason: &str) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
+/// Returns the refusal for maps of the packet path that cannot be read.
+pub(super) fn unreadable(error: impl fmt::Display) -> Problem {
+    let message = format!("cannot read the kernel maps: {error}; connections keep working");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
 /// The client of the connection in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceFrom {
@@ -329,9 +330,7 @@ pub(super) struct Query {
     /// Whether the Accept header names OpenMetrics.
     pub(super) openmetrics: bool,
     pub(super) limit: Option<usize>,
-    /// The backend to drain.
     pub(super) backend: Option<Drained>,
-    /// The length of the drain.
     pub(super) length: Option<Duration>,
     /// Whether a service may lose its last healthy backend.
     pub(super) force: bool,

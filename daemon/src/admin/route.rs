@@ -2,11 +2,12 @@
 
 use axum::http::StatusCode;
 use nodelb_report::rows::Rendered;
+use nodelb_report::time::Clocks;
 use schemars::{Schema, SchemaGenerator};
 
 use super::follow::ChangeStream;
 use super::query::{self, Parameter, Problem, Query};
-use super::state::{AdminState, Now};
+use super::state::AdminState;
 
 /// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -23,11 +24,10 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     /// The parameters in addition to those that format tables.
     pub(super) parameters: &'static [&'static Parameter],
-    /// The description of the answer for people.
     pub(super) shows: &'static str,
     pub(super) form: Form,
     pub(super) cost: Cost,
-    pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,
+    pub(super) answer: fn(&AdminState, &Query, Clocks) -> Answer,
 }
 
 /// The cost of an answer. All but the cheapest are produced outside the runtime's workers, few at a time.
@@ -47,7 +47,6 @@ pub(super) enum Cost {
 /// Describes data for `/openapi.json`.
 pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
 
-/// The format of an answer.
 pub(super) enum Form {
     /// Data of this schema, as text or JSON; `?watch` continues with the changes from this feed.
     Followed(Describe, fn(&AdminState, &Query) -> ChangeStream),
@@ -62,7 +61,6 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Returns the feed of `?watch`.
     pub(super) fn feed(&self) -> Option<fn(&AdminState, &Query) -> ChangeStream> {
         match self {
             Self::Followed(_, feed) | Self::Watched(_, feed) => Some(*feed),
@@ -99,8 +97,9 @@ impl Route {
 
     /// Returns every parameter that the query string may contain.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
-        let watch: &[&Parameter] = if self.form.feed().is_some() { &[&query::WATCH] } else { &[] };
-        let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
-        [self.parameters, watch, form].concat()
+        let mut parameters = self.parameters.to_vec();
+        parameters.extend(self.form.feed().map(|_| &query::WATCH));
+        parameters.extend((!matches!(self.form, Form::Own(_))).then_some(&query::OUTPUT));
+        parameters
     }
 }

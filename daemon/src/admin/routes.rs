@@ -10,6 +10,7 @@ use nodelb_report::rows::{
     listed,
 };
 use nodelb_report::status_report::StatusReport;
+use nodelb_report::time::Clocks;
 use schemars::SchemaGenerator;
 
 use super::follow::ChangeStream;
@@ -17,7 +18,7 @@ use super::query::{
     ADDRESS, DROPPED, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Query, SERVICE, STATUS, TO, TYPE, VERBOSE, internal,
 };
 use super::route::{Answer, Content, Cost, Form, Route};
-use super::state::{AdminState, Now, latest};
+use super::state::{AdminState, latest};
 use super::trace::Kernel;
 use super::{
     connections, counters, devices, diff, drain, drops, history, maps, metrics, openapi, packets, status, tables, trace,
@@ -55,7 +56,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "services with their source and status",
         form: of::<Services>(),
         cost: Cost::ByService,
-        answer: |state, query, now| list(listed::services(state.snapshot(), query.filter.clone(), now.clocks())),
+        answer: |state, query, now| list(listed::services(state.snapshot(), query.filter.clone(), now)),
     },
     Route {
         path: "/frontends",
@@ -63,7 +64,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "service addresses with their backends, status and time of the last change",
         form: Form::Followed(SchemaGenerator::subschema_for::<Frontends>, ChangeStream::frontends),
         cost: Cost::ByPlace,
-        answer: |state, query, now| list(listed::frontends(state.snapshot(), query.filter.clone(), now.clocks())),
+        answer: |state, query, now| list(listed::frontends(state.snapshot(), query.filter.clone(), now)),
     },
     Route {
         path: "/backends",
@@ -71,7 +72,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "backends, and whether they receive traffic",
         form: of::<Backends>(),
         cost: Cost::ByService,
-        answer: |state, query, now| list(listed::backends(state.snapshot(), query.filter.clone(), now.clocks())),
+        answer: |state, query, now| list(listed::backends(state.snapshot(), query.filter.clone(), now)),
     },
     Route {
         path: "/maps",
@@ -235,20 +236,20 @@ pub(super) static ROUTES: &[Route] = &[
     },
 ];
 
-fn ok(answer: impl rows::Answer, now: Now) -> Answer {
+fn ok(answer: impl rows::Answer, now: Clocks) -> Answer {
     verdict(answer, true, now)
 }
 
-fn verdict(answer: impl rows::Answer, is_good: bool, now: Now) -> Answer {
+fn verdict(answer: impl rows::Answer, is_good: bool, now: Clocks) -> Answer {
     let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, Content::Data(Box::new(Dated { answer, now: now.clocks().time }))))
+    Ok((status, Content::Data(Box::new(Dated { answer, now: now.time }))))
 }
 
 fn list(rows: impl Rendered + 'static) -> Answer {
     Ok((StatusCode::OK, Content::Data(Box::new(rows))))
 }
 
-fn list_routes(_: &AdminState, _: &Query, now: Now) -> Answer {
+fn list_routes(_: &AdminState, _: &Query, now: Clocks) -> Answer {
     let row = |route: &Route| RouteRow {
         route: route.path.into(),
         shows: route.shows.into(),
@@ -262,11 +263,11 @@ fn list_routes(_: &AdminState, _: &Query, now: Now) -> Answer {
     ok(Routes { routes: ROUTES.iter().map(row).chain([drains]).collect() }, now)
 }
 
-fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
+fn read_maps(state: &AdminState, query: &Query, now: Clocks) -> Answer {
     let held = maps::held(state)?;
     let snapshot = state.snapshot();
     let usage = maps::usage(&held.state, state, now.moment);
-    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter), now)
+    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), &usage, &query.filter), now)
 }
 
 #[cfg(test)]

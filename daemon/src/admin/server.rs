@@ -75,10 +75,8 @@ fn caller(is_local: bool, streams: &Arc<Semaphore>, connection: Arc<HttpConnecti
 
 async fn answered(router: Router, mut request: Request<Incoming>, caller: Caller) -> Response {
     request.extensions_mut().insert(caller);
-    match TowerToHyperService::new(router).call(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
+    let Ok(response) = TowerToHyperService::new(router).call(request).await;
+    response
 }
 
 #[cfg(test)]

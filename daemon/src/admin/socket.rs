@@ -13,7 +13,6 @@ use socket2::{Domain, SockAddr, Type};
 /// Access for root and for the group of the daemon.
 const MODE: u32 = 0o660;
 
-/// The reason why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("its directory does not exist: create it, or start nodelb with its systemd unit")]

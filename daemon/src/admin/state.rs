@@ -13,7 +13,7 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Earlier, Reloads};
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use tokio::sync::{mpsc, watch};
 
 use crate::checks::CheckReport;
@@ -28,7 +28,6 @@ use crate::recorder;
 use crate::sockets::stale::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
 
-/// Everything that the API serves.
 #[derive(Clone)]
 pub struct AdminState {
     /// The owner task: the table, and the health of the loop.
@@ -60,8 +59,7 @@ pub struct AdminState {
     pub nearly_full: Arc<Mutex<BTreeMap<&'static str, Time>>>,
     /// The problems of the previous run that have not ended since.
     pub earlier: Arc<Mutex<Earlier>>,
-    pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
-    /// The start of the daemon.
+    pub clock: Arc<dyn Fn() -> Clocks + Send + Sync>,
     pub started: Moment,
 }
 
@@ -71,7 +69,7 @@ pub struct Summaries(Mutex<(Weak<Snapshot>, Arc<Summary>)>);
 
 impl Summaries {
     /// The summary of this snapshot. May take long; another request for the same snapshot waits for it.
-    fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
+    pub(super) fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !Weak::ptr_eq(&last.0, &Arc::downgrade(snapshot)) {
             *last = (Arc::downgrade(snapshot), Arc::new(Summary::new(snapshot)));
@@ -80,35 +78,14 @@ impl Summaries {
     }
 }
 
-/// The time on the two clocks that ages in rows refer to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
-    /// The clock of the reconcile loop, for frontends and health.
-    pub moment: Moment,
-    /// The wall clock in milliseconds, so that the age of a frontend is the same in all answers.
-    pub time: Time,
-}
-
-impl Now {
-    /// The current time; `clock` is that of the reconcile loop.
-    pub fn read(clock: Clock) -> Self {
-        Self { moment: clock.now(), time: Time(unix_millis()) }
-    }
-
-    /// Seconds since 1970, for sources.
-    pub(super) fn unix(&self) -> u64 {
-        self.time.seconds()
-    }
+/// The current time, to which ages in rows refer; `clock` is that of the reconcile loop.
+pub fn now(clock: Clock) -> Clocks {
+    Clocks { moment: clock.now(), time: Time(unix_millis()) }
 }
 
 impl AdminState {
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         latest(&self.owner.snapshot)
-    }
-
-    /// The numbers of objects in this snapshot, and where its problems are.
-    pub(super) fn summary(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
-        self.summaries.of(snapshot)
     }
 
     /// The health of the loop and of the datapath.
@@ -132,16 +109,16 @@ impl AdminState {
 
     /// The rows of all sources: files first, then their DNS names, then Kubernetes; then those that are kept without being
     /// configured.
-    pub(super) fn sources(&self, now: Now) -> Vec<SourceReport> {
+    pub(super) fn sources(&self, now: Clocks) -> Vec<SourceReport> {
         let mut rows = self.files.borrow().to_vec();
         rows.extend(self.dns.borrow().source.clone());
         rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
-        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.clocks().time_of(self.started)));
+        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.time_of(self.started)));
         rows
     }
 
     /// All checks that readiness depends on, and notes that do not affect it.
-    pub(super) fn readiness(&self, now: Now) -> Vec<Check> {
+    pub(super) fn readiness(&self, now: Clocks) -> Vec<Check> {
         let mut checks = self.health().ready(now.moment);
         checks.extend(self.packets.as_ref().map(|packets| latest(&packets.devices).check()));
         checks.extend(latest(&self.unopened).iter().map(Unopened::check));

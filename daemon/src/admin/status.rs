@@ -2,23 +2,24 @@
 //! own.
 
 use nodelb_report::status_report::{ApiserverSummary, ChangeSummary, MAX_CHANGES, SourceSummary, StatusReport};
+use nodelb_report::time::Clocks;
 
 use super::observed::apiserver;
-use super::state::{AdminState, Now};
+use super::state::AdminState;
 
-pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
+pub(super) fn status(state: &AdminState, now: Clocks) -> StatusReport {
     let (snapshot, apiservers) = (state.snapshot(), state.apiservers());
     let summary = apiservers.pool.is_some().then(|| apiserver(&apiservers, now));
     StatusReport {
         node: snapshot.facts.node().name.to_string(),
         version: env!("CARGO_PKG_VERSION").into(),
-        time: now.clocks().time,
+        time: now.time,
         uptime_seconds: now.moment.0.saturating_sub(state.started.0) / 1_000,
         ready: state.is_ready(now),
         kernel: state.datapath.kernel().cloned(),
         checks: state.readiness(now),
         problems: state.problems(now),
-        counts: state.summary(&snapshot).counts.clone().into(),
+        counts: state.summaries.of(&snapshot).counts.clone(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
         sources: state.sources(now).iter().map(SourceSummary::from).collect(),
         changes: state

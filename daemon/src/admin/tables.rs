@@ -6,9 +6,8 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::rows::{
     ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, NameRow, Names, SessionRow, SourceRow, Sources,
 };
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 
-use super::state::Now;
 use crate::config::Config;
 use crate::dns::{DnsReport, NameReport};
 use crate::status::Check;
@@ -17,8 +16,7 @@ pub(super) fn sources(rows: &[SourceReport]) -> Sources {
     Sources { sources: rows.iter().map(SourceRow::from).collect() }
 }
 
-pub(super) fn names(report: &DnsReport, now: Now) -> Names {
-    let clocks = now.clocks();
+pub(super) fn names(report: &DnsReport, now: Clocks) -> Names {
     let row = |name: &NameReport| NameRow {
         name: name.question.name.to_string(),
         records: name.question.record.to_string(),
@@ -27,7 +25,7 @@ pub(super) fn names(report: &DnsReport, now: Now) -> Names {
         ttl: name.ttl.map(u64::from),
         next: name.due.map(|due| due.0.saturating_sub(now.moment.0).div_ceil(1_000)),
         server: name.server.as_deref().map(str::to_owned),
-        since: clocks.time_of(name.since),
+        since: now.time_of(name.since),
         services: name.services.iter().map(ToString::to_string).collect(),
         error: name.problem.clone(),
     };
@@ -35,11 +33,10 @@ pub(super) fn names(report: &DnsReport, now: Now) -> Names {
 }
 
 /// Returns one row per address in the order of preference, and the session in use.
-pub(super) fn apiservers(report: &PoolReport, now: Now) -> Apiservers {
-    let clocks = now.clocks();
-    let time_of = |moment: Moment| clocks.time_of(moment);
-    let rows = report.rows(now.moment, now.unix()).into_iter().map(|row| {
-        let worked = row.worked.map(|ago| Time(clocks.time.0.saturating_sub(ago)));
+pub(super) fn apiservers(report: &PoolReport, now: Clocks) -> Apiservers {
+    let time_of = |moment: Moment| now.time_of(moment);
+    let rows = report.rows(now.moment, now.time.seconds()).into_iter().map(|row| {
+        let worked = row.worked.map(|ago| Time(now.time.0.saturating_sub(ago)));
         let (failed, error) = row.error.map(|(at, error)| (time_of(at), error)).unzip();
         let is_past = worked > failed;
         ApiserverRow {

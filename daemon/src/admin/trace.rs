@@ -8,11 +8,11 @@ use nodelb_core::history::History;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, TrafficPolicy};
+use nodelb_core::model::service::BackendState;
 use nodelb_core::packets::admission::Admission;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
-use nodelb_core::text::listed;
+use nodelb_core::text::{filled, listed};
 use nodelb_datapath::SocketProgram;
 use nodelb_report::durations;
 use nodelb_report::explain::explanation;
@@ -22,9 +22,9 @@ use nodelb_report::explain::explanation::{
 use nodelb_report::explain::history::last_withdrawal;
 use nodelb_report::explain::rows::FrontendReport;
 use nodelb_report::rows::{HistoryRow, StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
+use nodelb_report::time::Clocks;
 
 use super::query::{Problem, Query, TraceFrom};
-use super::state::Now;
 use crate::devices::mode::Decision;
 
 pub(super) mod from_maps;
@@ -64,7 +64,7 @@ pub(super) fn trace(
     snapshot: &Snapshot,
     history: &History,
     Kernel { decision, programs: others, not_forwarding }: Kernel<'_>,
-    (query, now): (&Query, Now),
+    (query, now): (&Query, Clocks),
 ) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
@@ -76,8 +76,7 @@ pub(super) fn trace(
     let (is_found, first) = (explanation.found.is_some(), first_programs(explanation.hooks, others));
     let mut answer = answer(explanation, decision, now.moment);
     if let Some(finding) = stopped {
-        let before_verdict = answer.trace.len().saturating_sub(1);
-        answer.trace.insert(before_verdict, StepRow { step: "forwarding".into(), finding });
+        insert_before_verdict(&mut answer, "forwarding", finding);
     }
     if let (Some(finding), Some(hook)) = (first, answer.trace.iter().position(|row| row.step == "hook")) {
         answer.trace.insert(hook, StepRow { step: "programs".into(), finding });
@@ -101,15 +100,19 @@ fn first_programs(hooks: &[&str], others: &[SocketProgram]) -> Option<String> {
 }
 
 /// Adds the last service that had the address, if there was one. `is_nodeport`: NodePorts are answered there.
-pub(super) fn add_former(answer: &mut TraceAnswer, history: &History, (to, is_nodeport): (L4Addr, bool), now: Now) {
+pub(super) fn add_former(answer: &mut TraceAnswer, history: &History, (to, is_nodeport): (L4Addr, bool), now: Clocks) {
     let addresses: &[L4Addr] = if is_nodeport { &[to, to.wildcard()] } else { &[to] };
     let Some(row) = last_withdrawal(history, addresses).map(|record| HistoryRow::from(&**record)) else { return };
-    let age = durations::human(row.time.age(now.clocks().time));
+    let age = durations::human(row.time.age(now.time));
     let cause = row.removal().map(|cause| format!("; {cause}")).unwrap_or_default();
     let finding = format!("until {age} ago this was {}{cause}", row.service.as_deref().unwrap_or_default());
-    let before_verdict = answer.trace.len().saturating_sub(1);
-    answer.trace.insert(before_verdict, StepRow { step: "history".into(), finding });
+    insert_before_verdict(answer, "history", finding);
     answer.removed = Some(row);
+}
+
+fn insert_before_verdict(answer: &mut TraceAnswer, step: &str, finding: String) {
+    let before_verdict = answer.trace.len().saturating_sub(1);
+    answer.trace.insert(before_verdict, StepRow { step: step.into(), finding });
 }
 
 fn answer(mut explanation: Explanation, decision: Option<&Decision>, now: Moment) -> TraceAnswer {
@@ -143,17 +146,16 @@ fn verdict_row(explanation: &Explanation) -> VerdictRow {
 }
 
 fn backend(candidate: &Candidate) -> TraceBackendRow {
-    let row = &candidate.row;
-    let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let (row, (own, all)) = (&candidate.row, candidate.share);
     TraceBackendRow {
         address: row.address.to_string(),
         state: Some(row.state),
         choice: row.choice,
-        share: filled(&share(candidate)),
+        share: (own > 0).then(|| format!("{own} of {all}")),
         node: filled(&row.node),
         zone: filled(&row.zone),
         origin: filled(&row.origin),
-        reason: reason(candidate),
+        reason: row.reason.clone().or_else(|| candidate.is_elsewhere.then(|| ELSEWHERE.into())),
     }
 }
 
@@ -295,18 +297,11 @@ fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, Stri
 fn view(found: &MatchedFrontend) -> String {
     let view = backends_of(found.view);
     let why = match found.why {
-        ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
-        ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
+        ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {policy}"),
+        ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {policy}"),
         ViewReason::ShortCut => "externalTrafficPolicy does not apply to connections from the node itself".into(),
     };
     format!("{view} ({why})")
-}
-
-fn name(policy: TrafficPolicy) -> &'static str {
-    match policy {
-        TrafficPolicy::Cluster => "Cluster",
-        TrafficPolicy::Local => "Local",
-    }
 }
 
 fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
@@ -407,19 +402,6 @@ fn forwarded(explanation: &Explanation) -> String {
         return forwarded_to(backends.iter().map(|backend| (*backend, 1)));
     }
     forwarded_to(shares) + held
-}
-
-/// Returns the share of a backend, such as `2 of 5` slots; empty if there is none.
-pub(super) fn share(candidate: &Candidate) -> String {
-    match candidate.share {
-        (0, _) => String::new(),
-        (own, all) => format!("{own} of {all}"),
-    }
-}
-
-/// Returns why a backend is not chosen, if its choice does not show it.
-pub(super) fn reason(candidate: &Candidate) -> Option<String> {
-    candidate.row.reason.clone().or_else(|| candidate.is_elsewhere.then(|| ELSEWHERE.into()))
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The answers to reading commands without the daemon: from the pinned maps, and from the files in the state directory. The rows are those of the admin API, with what is known.
 
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use std::cell::OnceCell;
-use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -19,6 +18,7 @@ use nodelb_kube::source::state_file;
 use nodelb_report::explain::explanation::Client;
 use nodelb_report::explain::history::select;
 use nodelb_report::filter::Filter;
+use nodelb_report::problems::TableUsage;
 use nodelb_report::rows::from_maps::{MapContent, Names};
 use nodelb_report::rows::{Backends, Frontends, HistoryAnswer, HistoryRow, Maps, TraceAnswer};
 use serde::Serialize;
@@ -26,7 +26,6 @@ use serde_json::json;
 
 use super::query::{Query, TraceFrom};
 use super::routes::ROUTES;
-use super::state::Now;
 use super::{maps, trace};
 use crate::config::{Config, DEFAULT_PATH};
 use crate::{drains, files, recorder, since};
@@ -53,7 +52,7 @@ pub fn open() -> StoredState {
 
 struct ReadMaps {
     content: MapContent,
-    usage: Vec<maps::MapUsage>,
+    usage: Vec<TableUsage>,
 }
 
 struct Reader {
@@ -64,19 +63,12 @@ struct Reader {
     maps: OnceCell<Result<ReadMaps, NoMaps>>,
 }
 
-/// Why there is no content of maps.
+#[derive(Debug, thiserror::Error)]
 enum NoMaps {
+    #[error("no maps of nodelb are pinned in {}", .0.display())]
     Unpinned(PathBuf),
+    #[error("{0}")]
     Unreadable(String),
-}
-
-impl fmt::Display for NoMaps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unpinned(directory) => write!(f, "no maps of nodelb are pinned in {}", directory.display()),
-            Self::Unreadable(why) => f.write_str(why),
-        }
-    }
 }
 
 fn unavailable(problem: &impl ToString) -> Failure {
@@ -134,7 +126,7 @@ impl Reader {
         let content = MapContent {
             state: content.state,
             names: self.known_names(),
-            nodeport_range: self.config.datapath.nodeport_range.into(),
+            nodeport_range: self.config.datapath.nodeport_range.clone(),
             has_outside: limits.outside > 0,
         };
         Ok(ReadMaps { content, usage })
@@ -178,7 +170,7 @@ impl Reader {
 
     fn maps(&self, filter: &Filter) -> Result<Maps, Failure> {
         let ReadMaps { content, usage } = self.read_maps()?;
-        Ok(maps::maps(&content.state, &|id| content.name_of(id), usage.clone(), filter))
+        Ok(maps::maps(&content.state, &|id| content.name_of(id), usage, filter))
     }
 
     /// The names alone: commands use them to complete and check names on the command line.
@@ -209,7 +201,7 @@ impl Reader {
         };
         let content = self.content()?;
         let mut answer = trace::from_maps::trace(content, to, from);
-        let now = Now { moment: Moment(0), time: Time(unix_millis()) };
+        let now = Clocks { moment: Moment(0), time: Time(unix_millis()) };
         if let Ok(history) = self.stored_history().as_ref()
             && content.trace(to, Client::Host).found.is_none()
         {

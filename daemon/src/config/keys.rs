@@ -2,21 +2,19 @@
 //! `config.example.toml`.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nodelb_cli::DatapathChoice;
 use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
 use nodelb_core::model::node::NodePortAddress;
-use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::scope::Selection;
-use nodelb_kube::apiserver::address::Server;
 use serde::Deserialize;
 
-use super::kubernetes::{Together, each_once, label_selector, namespaces, proxy_or_empty, services, together};
 use super::values::{
-    Disconnect, DnsServer, Hold, Mode, PortRange, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers,
-    file_or_credential, lasts, loopback, name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
+    Disconnect, DnsServer, Hold, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers, lasts, loopback,
+    name_or_empty, node_name_or_empty, own_directory, socket_path,
 };
 
 /// A key of a configuration, ready to be printed.
@@ -166,92 +164,6 @@ impl Dns {
 }
 
 section! {
-    /// The Kubernetes cluster. Disabled unless kubeconfig or apiserver is set.
-    Kubernetes, "kubernetes", needs_restart = true, together = Kubernetes::together;
-
-    /// Read services from Kubernetes. If "false" at a start, nodelb removes its Kubernetes services. Without the other
-    /// keys, it keeps them as last known and logs a warning.
-    enabled: bool = true;
-
-    /// Kubeconfig; nodelb uses the server and the credentials of its current context, and reads the file again when it
-    /// changes. Instead of a path, here and in the next two keys, "credential:nodelb.kubeconfig" (nodelb.token,
-    /// nodelb.ca) is a credential that systemd copies from /etc/credstore at the start: for files that change, set a path.
-    kubeconfig: PathBuf = PathBuf::new(), file_or_credential;
-
-    /// File with a bearer token, if kubeconfig is not set.
-    token_file: PathBuf = PathBuf::new(), file_or_credential;
-
-    /// Certificate authority of the API servers in PEM, if kubeconfig is not set.
-    ca_file: PathBuf = PathBuf::new(), file_or_credential;
-
-    /// HTTP proxy to the API servers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
-    proxy: String = String::new(), proxy_or_empty;
-
-    /// Service CIDRs of the cluster: addresses in them are never used as API servers. nodelb adds those that the
-    /// cluster reports.
-    service_cidrs: Vec<IpNet> = Vec::new();
-
-    /// API servers in order of preference, before that of the kubeconfig. Each has an address, HOST:PORT, preferably an
-    /// IP address, and a tls-server-name if the certificate does not contain that host:
-    ///   apiserver = [
-    ///     { address = "192.0.2.1:6443", tls-server-name = "kubernetes" },
-    ///   ]
-    apiserver: Vec<Server> = Vec::new(), each_once;
-
-    /// Label selector for Services, such as "team=shop", which the API server evaluates.
-    label_selector: String = String::new(), label_selector;
-
-    /// The only namespaces that nodelb reads, at most 32; a Role in each is sufficient, see rbac-namespaces.yaml.
-    namespaces: Vec<String> = Vec::new(), namespaces;
-
-    /// The only Services that nodelb reads, such as "default/kubernetes", at most 32, instead of the previous two keys.
-    services: Vec<ServiceName> = Vec::new(), services;
-
-    /// Listen addresses of the kube-proxy-compatible health endpoint (/healthz, /livez) that cloud load balancers
-    /// probe. Reachable from the network. [::] covers IPv4 and IPv6; empty disables it.
-    healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
-
-    /// Check the backends of Services that ask for it with the annotation nodelb.io/health-check. Every user who may
-    /// write Services and EndpointSlices can then make each node connect to any address, up to ten times a second.
-    health_checks: bool = false;
-
-    /// Whether this host has a Node object. Set it to "false" on a host without a kubelet: nodelb then reads no Nodes,
-    /// and a missing one is no problem.
-    node_object: bool = true;
-
-    /// Write a Kubernetes Event for a Service that is held, refused, in conflict with another one or without backends:
-    /// one Event per reason and node, repeated with a count.
-    events: bool = false;
-}
-
-impl Kubernetes {
-    /// The Services that nodelb reads.
-    pub fn selection(&self) -> Selection {
-        Selection {
-            labels: self.label_selector.trim().into(),
-            namespaces: self.namespaces.iter().map(|name| name.as_str().into()).collect(),
-            services: self.services.clone(),
-        }
-    }
-
-    fn together(&self) -> Vec<(&'static str, String)> {
-        let Self { kubeconfig, token_file, ca_file, apiserver, service_cidrs, .. } = self;
-        let mut wrong = together(Together { kubeconfig, token_file, ca_file, apiserver, service_cidrs });
-        let others = [("namespaces", !self.namespaces.is_empty()), ("label-selector", !self.label_selector.is_empty())];
-        let others = others.into_iter().filter(|(_, is_set)| *is_set && !self.services.is_empty());
-        wrong.extend(others.map(|(key, _)| {
-            (
-                key,
-                format!(
-                    "kubernetes.services already names each Service; leave out kubernetes.{key} or kubernetes.services"
-                ),
-            )
-        }));
-        wrong
-    }
-}
-
-section! {
     /// State that persists across reboots.
     State, "state", needs_restart = true;
 
@@ -278,7 +190,7 @@ section! {
     Datapath, "datapath", needs_restart = true;
 
     /// "kernel" translates connections; "memory" does everything else and needs no privileges.
-    mode: Mode = Mode::Kernel;
+    mode: DatapathChoice = DatapathChoice::Kernel;
 
     /// Cgroup of the processes that get their connections translated. Default: the root of cgroup v2, which includes all
     /// processes.
@@ -314,7 +226,7 @@ section! {
     own_addresses: Vec<IpNet> = Vec::new();
 
     /// Port range of NodePorts: connections to other ports on addresses of this node are never looked up as NodePorts.
-    nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };
+    nodeport_range: RangeInclusive<u16> = 30_000..=32_767;
 
     /// Prevent processes on this node from binding a served NodePort: bind() fails with "address already in use".
     /// Backends of the service on this node may bind it, and so may a process that receives the port for port 0.

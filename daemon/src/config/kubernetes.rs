@@ -1,20 +1,21 @@
-//! The `[kubernetes]` section: the format of an apiserver, and the checks of combinations of keys.
+//! The `[kubernetes]` section: its keys, the format of an apiserver, and the checks of combinations of keys.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::scope::MAX_NARROW;
+use nodelb_kube::api::scope::{MAX_NARROW, Selection};
 use nodelb_kube::api::selector;
 use nodelb_kube::apiserver::address::{Address, Host, Server};
 use nodelb_kube::apiserver::url::Shown;
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Deserializer};
 
-use super::values::{Check, Setting};
+use super::keys::{Key, Section, section};
+use super::values::{Check, Setting, file_or_credential, once, reachable};
 use crate::document;
 
 #[derive(Deserialize)]
@@ -51,26 +52,18 @@ impl Setting for Server {
     }
 }
 
-pub(super) fn each_once(servers: &[Server]) -> Check {
-    let mut seen = BTreeSet::new();
-    match servers.iter().find(|server| !seen.insert(&server.address)) {
-        Some(twice) => Err(format!("{} is listed twice; remove one", twice.address)),
-        None => Ok(()),
-    }
-}
-
-pub(super) fn label_selector(selector: &str) -> Check {
-    selector::check(selector)
+fn each_once(servers: &[Server]) -> Check {
+    once(servers.iter().map(|server| &server.address))
 }
 
 /// The names of namespaces that nodelb reads one by one.
-pub(super) fn namespaces(names: &[String]) -> Check {
+fn namespaces(names: &[String]) -> Check {
     names.iter().try_for_each(|name| object_name("namespace", name))?;
     few(names)
 }
 
 /// The names of Services that nodelb reads one by one.
-pub(super) fn services(names: &[ServiceName]) -> Check {
+fn services(names: &[ServiceName]) -> Check {
     for service in names {
         object_name("namespace", &service.namespace)?;
         object_name("Service", &service.name)?;
@@ -89,18 +82,15 @@ fn object_name(what: &str, name: &str) -> Check {
 }
 
 fn few<T: Ord + fmt::Display>(names: &[T]) -> Check {
-    let mut seen = BTreeSet::new();
-    match names.iter().find(|name| !seen.insert(*name)) {
-        Some(twice) => Err(format!("{twice} is listed twice; remove one")),
-        None if names.len() > MAX_NARROW => {
-            let what = "each is watched on its own; remove some, or leave the key out to read the whole cluster";
-            Err(format!("more than {MAX_NARROW} entries ({}): {what}", names.len()))
-        }
-        None => Ok(()),
+    once(names)?;
+    if names.len() <= MAX_NARROW {
+        return Ok(());
     }
+    let what = "each is watched on its own; remove some, or leave the key out to read the whole cluster";
+    Err(format!("more than {MAX_NARROW} entries ({}): {what}", names.len()))
 }
 
-pub(super) fn proxy_or_empty(proxy: &str) -> Check {
+fn proxy_or_empty(proxy: &str) -> Check {
     let is_proxy = || {
         let authority = proxy.strip_prefix("http://")?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
@@ -116,49 +106,117 @@ pub(super) fn proxy_or_empty(proxy: &str) -> Check {
     }
 }
 
-/// The keys that are checked together.
-#[derive(Clone, Copy)]
-pub(super) struct Together<'c> {
-    pub(super) kubeconfig: &'c Path,
-    pub(super) token_file: &'c Path,
-    pub(super) ca_file: &'c Path,
-    pub(super) apiserver: &'c [Server],
-    pub(super) service_cidrs: &'c [IpNet],
+section! {
+    /// The Kubernetes cluster. Disabled unless kubeconfig or apiserver is set.
+    Kubernetes, "kubernetes", needs_restart = true, together = Kubernetes::together;
+
+    /// Read services from Kubernetes. If "false" at a start, nodelb removes its Kubernetes services. Without the other
+    /// keys, it keeps them as last known and logs a warning.
+    enabled: bool = true;
+
+    /// Kubeconfig; nodelb uses the server and the credentials of its current context, and reads the file again when it
+    /// changes. Instead of a path, here and in the next two keys, "credential:nodelb.kubeconfig" (nodelb.token,
+    /// nodelb.ca) is a credential that systemd copies from /etc/credstore at the start: for files that change, set a path.
+    kubeconfig: PathBuf = PathBuf::new(), file_or_credential;
+
+    /// File with a bearer token, if kubeconfig is not set.
+    token_file: PathBuf = PathBuf::new(), file_or_credential;
+
+    /// Certificate authority of the API servers in PEM, if kubeconfig is not set.
+    ca_file: PathBuf = PathBuf::new(), file_or_credential;
+
+    /// HTTP proxy to the API servers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
+    proxy: String = String::new(), proxy_or_empty;
+
+    /// Service CIDRs of the cluster: addresses in them are never used as API servers. nodelb adds those that the
+    /// cluster reports.
+    service_cidrs: Vec<IpNet> = Vec::new();
+
+    /// API servers in order of preference, before that of the kubeconfig. Each has an address, HOST:PORT, preferably an
+    /// IP address, and a tls-server-name if the certificate does not contain that host:
+    ///   apiserver = [
+    ///     { address = "192.0.2.1:6443", tls-server-name = "kubernetes" },
+    ///   ]
+    apiserver: Vec<Server> = Vec::new(), each_once;
+
+    /// Label selector for Services, such as "team=shop", which the API server evaluates.
+    label_selector: String = String::new(), selector::check;
+
+    /// The only namespaces that nodelb reads, at most 32; a Role in each is sufficient, see rbac-namespaces.yaml.
+    namespaces: Vec<String> = Vec::new(), namespaces;
+
+    /// The only Services that nodelb reads, such as "default/kubernetes", at most 32, instead of the previous two keys.
+    services: Vec<ServiceName> = Vec::new(), services;
+
+    /// Listen addresses of the kube-proxy-compatible health endpoint (/healthz, /livez) that cloud load balancers
+    /// probe. Reachable from the network. [::] covers IPv4 and IPv6; empty disables it.
+    healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
+
+    /// Check the backends of Services that ask for it with the annotation nodelb.io/health-check. Every user who may
+    /// write Services and EndpointSlices can then make each node connect to any address, up to ten times a second.
+    health_checks: bool = false;
+
+    /// Whether this host has a Node object. Set it to "false" on a host without a kubelet: nodelb then reads no Nodes,
+    /// and a missing one is no problem.
+    node_object: bool = true;
+
+    /// Write a Kubernetes Event for a Service that is held, refused, in conflict with another one or without backends:
+    /// one Event per reason and node, repeated with a count.
+    events: bool = false;
 }
 
-/// The problems of combinations of valid keys: the key to report, and what to do.
-pub(super) fn together(section: Together<'_>) -> Vec<(&'static str, String)> {
-    let is_set = |path: &Path| !path.as_os_str().is_empty();
-    let (kubeconfig, token, ca) = (is_set(section.kubeconfig), is_set(section.token_file), is_set(section.ca_file));
-    let mut wrong = Vec::new();
-    let mut wrong_at = |key, message: String| wrong.push((key, message));
-    for (key, set) in [("token-file", token), ("ca-file", ca)] {
-        if set && kubeconfig {
-            wrong_at(key, "kubeconfig has the credentials already; leave out one of the two".into());
+impl Kubernetes {
+    /// The Services that nodelb reads.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            labels: self.label_selector.trim().into(),
+            namespaces: self.namespaces.iter().map(|name| name.as_str().into()).collect(),
+            services: self.services.clone(),
         }
     }
-    if !kubeconfig && token && !ca {
-        wrong_at("token-file", "needs ca-file too, so that the token is sent only to a server that is verified".into());
+
+    fn together(&self) -> Vec<(&'static str, String)> {
+        let is_set = |path: &Path| !path.as_os_str().is_empty();
+        let (kubeconfig, token, ca) = (is_set(&self.kubeconfig), is_set(&self.token_file), is_set(&self.ca_file));
+        let mut wrong = Vec::new();
+        let mut wrong_at = |key, message: String| wrong.push((key, message));
+        for (key, set) in [("token-file", token), ("ca-file", ca)] {
+            if set && kubeconfig {
+                wrong_at(key, "kubeconfig has the credentials already; leave out one of the two".into());
+            }
+        }
+        if !kubeconfig && token && !ca {
+            let message = "needs ca-file too, so that the token is sent only to a server that is verified";
+            wrong_at("token-file", message.into());
+        }
+        if !kubeconfig && ca && !token {
+            wrong_at("ca-file", "needs token-file too: an apiserver requires credentials".into());
+        }
+        if !kubeconfig && !token && !ca && !self.apiserver.is_empty() {
+            wrong_at("apiserver", "credentials are missing; set kubeconfig, or token-file and ca-file".into());
+        }
+        if !kubeconfig && token && ca && self.apiserver.is_empty() {
+            let message =
+                "no apiserver is configured for it; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
+            wrong_at("token-file", message.into());
+        }
+        if let Some((server, net)) = in_service_cidr(&self.apiserver, &self.service_cidrs) {
+            let message = format!(
+                "{server} is a service address (it lies in {net}), and nodelb never translates its own connections; \
+                 write an address the apiserver itself listens on"
+            );
+            wrong_at("apiserver", message);
+        }
+        let narrowed =
+            [("namespaces", !self.namespaces.is_empty()), ("label-selector", !self.label_selector.is_empty())];
+        for (key, _) in narrowed.into_iter().filter(|(_, is_set)| *is_set && !self.services.is_empty()) {
+            let message = format!(
+                "kubernetes.services already names each Service; leave out kubernetes.{key} or kubernetes.services"
+            );
+            wrong_at(key, message);
+        }
+        wrong
     }
-    if !kubeconfig && ca && !token {
-        wrong_at("ca-file", "needs token-file too: an apiserver requires credentials".into());
-    }
-    if !kubeconfig && !token && !ca && !section.apiserver.is_empty() {
-        wrong_at("apiserver", "credentials are missing; set kubeconfig, or token-file and ca-file".into());
-    }
-    if !kubeconfig && token && ca && section.apiserver.is_empty() {
-        let message =
-            "no apiserver is configured for it; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
-        wrong_at("token-file", message.into());
-    }
-    if let Some((server, net)) = in_service_cidr(section.apiserver, section.service_cidrs) {
-        let message = format!(
-            "{server} is a service address (it lies in {net}), and nodelb never translates its own connections; \
-             write an address the apiserver itself listens on"
-        );
-        wrong_at("apiserver", message);
-    }
-    wrong
 }
 
 fn in_service_cidr<'c>(servers: &'c [Server], nets: &'c [IpNet]) -> Option<(&'c Address, &'c IpNet)> {

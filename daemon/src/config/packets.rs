@@ -9,7 +9,7 @@ use nodelb_datapath::packets::XdpMode;
 use serde::Deserialize;
 
 use super::keys::{Datapath, Key, Section, section};
-use super::values::{PortRange, Seconds, Setting, between, lasts, lower_case, native, port_range, texts};
+use super::values::{Seconds, Setting, between, dashed, lasts, lower_case, native, port_range, texts};
 
 /// When packets of clients outside the node are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -132,11 +132,11 @@ fn device_name(text: &str) -> Result<DeviceName, String> {
 }
 
 /// The ports from which the node connects to backends on other nodes for its clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnatPorts {
     /// The largest range that the node does not use otherwise.
     Auto,
-    Range(PortRange),
+    Range(RangeInclusive<u16>),
 }
 
 /// The smallest range that is selected automatically, in ports.
@@ -159,8 +159,8 @@ impl SnatPorts {
         local: &RangeInclusive<u16>,
         nodeports: &RangeInclusive<u16>,
     ) -> Result<RangeInclusive<u16>, String> {
-        if let Some(range) = self.explicit() {
-            return Ok(range.into());
+        if let Self::Range(range) = self {
+            return Ok(range);
         }
         let large = |is_free: &dyn Fn(&u16) -> bool| {
             largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS)
@@ -169,56 +169,46 @@ impl SnatPorts {
         apart.or_else(|| large(&|port| !nodeports.contains(port))).ok_or_else(|| {
             format!(
                 "fewer than {MIN_SNAT_PORTS} consecutive ports from {} to {} are outside of datapath.nodeport-range \
-                 ({}-{}); make that range smaller, or set packets.snat-ports to a range outside of it",
+                 ({}); make that range smaller, or set packets.snat-ports to a range outside of it",
                 SNAT_CANDIDATES.start(),
                 SNAT_CANDIDATES.end(),
-                nodeports.start(),
-                nodeports.end()
+                dashed(nodeports)
             )
         })
     }
 
     /// The warning if the range contains ports of `net.ipv4.ip_local_port_range`.
     pub fn overlap(range: &RangeInclusive<u16>, local: &RangeInclusive<u16>) -> Option<String> {
-        (range.start() <= local.end() && local.start() <= range.end()).then(|| {
+        overlap(range, local).then(|| {
             format!(
-                "packets.snat-ports ({}-{}) contains ports of net.ipv4.ip_local_port_range ({}-{}): for each new \
-                 connection nodelb has to find out whether a process of the node uses the port. Use separate ranges",
-                range.start(),
-                range.end(),
-                local.start(),
-                local.end()
+                "packets.snat-ports ({}) contains ports of net.ipv4.ip_local_port_range ({}): for each new connection \
+                 nodelb has to find out whether a process of the node uses the port. Use separate ranges",
+                dashed(range),
+                dashed(local)
             )
         })
     }
+}
 
-    fn explicit(self) -> Option<PortRange> {
-        match self {
-            Self::Auto => None,
-            Self::Range(range) => Some(range),
-        }
-    }
+/// Whether the ranges have a port in common.
+fn overlap(left: &RangeInclusive<u16>, right: &RangeInclusive<u16>) -> bool {
+    left.start() <= right.end() && right.start() <= left.end()
 }
 
 /// The longest run of consecutive ports, the first of several; the ports are ascending.
 fn largest_run(ports: impl Iterator<Item = u16>) -> Option<RangeInclusive<u16>> {
-    let (mut longest, mut run): (Option<RangeInclusive<u16>>, Option<RangeInclusive<u16>>) = (None, None);
-    for port in ports {
-        let first = run.filter(|run| run.end() + 1 == port).map_or(port, |run| *run.start());
-        let extended = first..=port;
-        if longest.as_ref().is_none_or(|longest| longest.len() < extended.len()) {
-            longest = Some(extended.clone());
-        }
-        run = Some(extended);
-    }
-    longest
+    let ports: Vec<u16> = ports.collect();
+    let runs = ports.chunk_by(|left, right| left + 1 == *right);
+    // Of several maxima, `max_by_key` returns the last one.
+    let longest = runs.rev().max_by_key(|run| run.len())?;
+    Some(*longest.first()?..=*longest.last()?)
 }
 
 impl fmt::Display for SnatPorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str(AUTO),
-            Self::Range(PortRange { first, last }) => write!(f, "{first}-{last}"),
+            Self::Range(range) => f.write_str(&dashed(range)),
         }
     }
 }
@@ -228,7 +218,7 @@ fn snat_ports(text: &str) -> Result<SnatPorts, String> {
         return Ok(SnatPorts::Auto);
     }
     let range = port_range(text).map_err(|error| format!("{error}, or \"auto\""))?;
-    if range.first < FIRST_UNPRIVILEGED {
+    if *range.start() < FIRST_UNPRIVILEGED {
         return Err(format!("`{text}` contains ports below {FIRST_UNPRIVILEGED}, which system services use"));
     }
     Ok(SnatPorts::Range(range))
@@ -376,15 +366,17 @@ impl Packets {
 
     /// The problems with keys of `[datapath]`.
     pub(super) fn check_with(&self, datapath: &Datapath) -> Vec<(String, String)> {
-        let PortRange { first, last } = datapath.nodeport_range;
-        let SnatPorts::Range(snat) = self.snat_ports else { return Vec::new() };
-        if snat.last < first || last < snat.first {
+        let (nodeports, SnatPorts::Range(snat)) = (&datapath.nodeport_range, &self.snat_ports) else {
+            return Vec::new();
+        };
+        if !overlap(snat, nodeports) {
             return Vec::new();
         }
         let message = format!(
-            "{}-{} contains ports of datapath.nodeport-range ({first}-{last}): answers of backends would be taken for \
-             connections to NodePorts; use a range outside of it",
-            snat.first, snat.last
+            "{} contains ports of datapath.nodeport-range ({}): answers of backends would be taken for connections to \
+             NodePorts; use a range outside of it",
+            dashed(snat),
+            dashed(nodeports)
         );
         vec![("snat-ports".into(), message)]
     }

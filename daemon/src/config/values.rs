@@ -8,22 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nodelb_cli::DatapathChoice;
 use nodelb_core::durations;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
-
-/// Where the maps are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// In the kernel: connections are translated.
-    Kernel,
-    /// In this process: everything works except translation.
-    Memory,
-}
 
 /// The sockets that are closed when their backend is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -35,26 +26,18 @@ pub enum Disconnect {
     All,
 }
 
-/// An inclusive range of ports, written `30000-32767`. The first port is not above the last, and neither is 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortRange {
-    pub first: u16,
-    pub last: u16,
-}
-
-impl From<PortRange> for RangeInclusive<u16> {
-    fn from(range: PortRange) -> Self {
-        range.first..=range.last
-    }
-}
-
-pub(super) fn port_range(text: &str) -> Result<PortRange, String> {
-    let parsed = text.split_once('-').and_then(|(first, last)| {
-        Some(PortRange { first: first.trim().parse().ok()?, last: last.trim().parse().ok()? })
-    });
+/// Reads a range of ports, written `30000-32767`. The first port is not above the last, and neither is 0.
+pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let parsed: Option<RangeInclusive<u16>> =
+        text.split_once('-').and_then(|(first, last)| Some(first.trim().parse().ok()?..=last.trim().parse().ok()?));
     parsed
-        .filter(|range| 0 < range.first && range.first <= range.last)
+        .filter(|range| 0 < *range.start() && range.start() <= range.end())
         .ok_or_else(|| format!("`{text}` is not a port range (expected FIRST-LAST, such as 30000-32767)"))
+}
+
+/// A range of ports as [`port_range`] reads it.
+pub(super) fn dashed(range: &RangeInclusive<u16>) -> String {
+    format!("{}-{}", range.start(), range.end())
 }
 
 /// The address of a DNS server, written `192.0.2.53`, `127.0.0.1:8600` or, with a network interface, `fe80::1%eth0`.
@@ -104,12 +87,6 @@ impl DnsServer {
     }
 }
 
-impl From<SocketAddr> for DnsServer {
-    fn from(address: SocketAddr) -> Self {
-        Self { address, zone: None }
-    }
-}
-
 /// The maximum length of the name of a network interface, in bytes.
 const MAX_INTERFACE: usize = 15;
 
@@ -137,11 +114,10 @@ fn dns_server(text: &str) -> Result<DnsServer, String> {
 const MAX_DNS_SERVERS: usize = 8;
 
 pub(super) fn dns_servers(servers: &[DnsServer]) -> Check {
-    let mut seen = BTreeSet::new();
-    match servers.iter().find(|server| !seen.insert(*server)) {
-        Some(twice) => Err(format!("{twice} is listed twice; remove one")),
-        None if servers.len() > MAX_DNS_SERVERS => Err(format!("more than {MAX_DNS_SERVERS} servers; remove some")),
-        None => Ok(()),
+    once(servers)?;
+    match servers.len() {
+        0..=MAX_DNS_SERVERS => Ok(()),
+        _ => Err(format!("more than {MAX_DNS_SERVERS} servers; remove some")),
     }
 }
 
@@ -209,7 +185,7 @@ native! {
     PathBuf, path => path.display().to_string().into();
     bool, is_on => (*is_on).into();
     u32, number => (*number).into();
-    Mode, mode => lower_case(mode);
+    DatapathChoice, mode => lower_case(mode);
     Disconnect, disconnect => lower_case(disconnect);
 }
 
@@ -232,7 +208,7 @@ macro_rules! texts {
 pub(super) use texts;
 
 texts! {
-    PortRange, "a string such as \"30000-32767\"", port_range, range => format!("{}-{}", range.first, range.last);
+    RangeInclusive<u16>, "a string such as \"30000-32767\"", port_range, range => dashed(range);
     NodePortAddress, "a string", nodeport_address, address => address.to_string();
     ServiceName, "a string such as \"default/kubernetes\"", service_name, name => name.to_string();
     DnsServer, "a string such as \"127.0.0.1:8600\"", dns_server, server => server.to_string();
@@ -367,9 +343,10 @@ pub(super) fn loopback(listen: &[SocketAddr]) -> Check {
     once(listen)
 }
 
-fn once(listen: &[SocketAddr]) -> Check {
+/// No value may occur twice.
+pub(super) fn once<T: Copy + Ord + fmt::Display>(values: impl IntoIterator<Item = T>) -> Check {
     let mut seen = BTreeSet::new();
-    match listen.iter().find(|addr| !seen.insert(**addr)) {
+    match values.into_iter().find(|value| !seen.insert(*value)) {
         Some(twice) => Err(format!("{twice} is listed twice; remove one")),
         None => Ok(()),
     }

@@ -41,23 +41,12 @@ const LONGEST_PAUSE: u64 = 300;
 const FORBIDDEN_FOR: u64 = 3_600;
 
 /// The reason of an Event; each has an entry in the catalogue of `diagnose`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::AsRefStr)]
 pub(super) enum Reason {
     BackendsHeld,
     AddressRefused,
     AddressConflict,
     NoBackends,
-}
-
-impl Reason {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::BackendsHeld => "BackendsHeld",
-            Self::AddressRefused => "AddressRefused",
-            Self::AddressConflict => "AddressConflict",
-            Self::NoBackends => "NoBackends",
-        }
-    }
 }
 
 /// The problems in a snapshot that deserve an Event.

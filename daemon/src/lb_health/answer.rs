@@ -9,7 +9,6 @@ use hyper::{Response, StatusCode};
 /// The share of a service's traffic for this node, for load balancers that weight their targets.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// An answer to a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HealthAnswer {
     pub(super) status: StatusCode,
@@ -26,7 +25,6 @@ impl HealthAnswer {
         Self { status, content_type: "application/json", weight: None, body, at }
     }
 
-    /// An answer for an unknown path.
     pub(super) fn not_found(at: SystemTime) -> Self {
         let content_type = "text/plain; charset=utf-8";
         Self { status: StatusCode::NOT_FOUND, content_type, weight: None, body: "404 page not found\n".into(), at }

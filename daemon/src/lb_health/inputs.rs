@@ -23,12 +23,10 @@ pub(super) const STUCK_AFTER: u64 = 60_000;
 /// The inputs and outputs of the health check server.
 #[derive(Clone)]
 pub struct LbHealth {
-    /// The state that the answers are computed from.
     pub view: View,
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The addresses of the node's own health check; empty for none.
     pub healthz_addresses: Vec<SocketAddr>,
-    /// The limits for clients.
     pub bounds: Bounds,
     /// The time until a failed bind is repeated.
     pub retry: Duration,
@@ -43,7 +41,6 @@ pub struct View {
     pub clock: Clock,
 }
 
-/// The health of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopStatus {
     /// Whether connections are translated and changes are applied. Independent of the apiservers and of single

@@ -27,7 +27,6 @@ pub(super) type Reply = Arc<dyn Fn(&str) -> HealthAnswer + Send + Sync>;
 pub(super) struct ServerTask(JoinHandle<()>);
 
 impl ServerTask {
-    /// Starts to answer requests.
     pub(super) fn open(listener: TcpListener, slots: &Arc<Slots>, reply: Reply) -> Self {
         let respond = move |request: Request<Incoming>, _connection| {
             let answer = reply(request.uri().path());
@@ -64,16 +63,10 @@ pub(super) struct Listeners<L> {
 }
 
 impl<L: Clone + PartialEq> Listeners<L> {
-    /// Opens at most `most` sockets.
-    pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration) -> Self {
-        let register: Register = Arc::new(|_| Ok(()));
+    /// Opens at most `most` sockets. `register` registers each before it is bound, so that a protected NodePort does not
+    /// prevent the bind.
+    pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration, register: Register) -> Self {
         Self { slots, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
-    }
-
-    /// Sets the function that registers each socket before it is bound, so that a protected NodePort does not prevent
-    /// the bind.
-    pub(super) fn registered_by(self, register: &Register) -> Self {
-        Self { register: Arc::clone(register), ..self }
     }
 
     /// Opens and closes sockets until the open ones are the wanted ones, if possible. Unchanged sockets stay open, and

@@ -22,8 +22,7 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut listeners =
-        Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut listeners = Listeners::new(slots, entry.healthz_addresses.len(), entry.retry, entry.register);
     let mut reported = None;
     loop {
         listeners.want(&wanted, |_, ()| Arc::clone(&reply)).await;

@@ -11,7 +11,6 @@ use nodelb_core::change::Change;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::{FullName, ServiceName};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::table::Facts;
 use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use nodelb_host::messages;
 use tokio::time::sleep;
@@ -33,7 +32,7 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        listeners: Listeners::new(slots, entry.bounds.listeners, entry.retry).registered_by(&entry.register),
+        listeners: Listeners::new(slots, entry.bounds.listeners, entry.retry, entry.register),
         seen: None,
         plan: Plan::default(),
         reported: BTreeMap::new(),
@@ -41,7 +40,9 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     loop {
         servers.refresh();
         let Servers { listeners, plan, .. } = &mut servers;
-        listeners.want(&plan.listeners, |at, name| reply(view.clone(), name.clone(), family(at))).await;
+        listeners
+            .want(&plan.listeners, |at, name| reply(view.clone(), name.clone(), Addr::from(at.ip()).family()))
+            .await;
         let changes = servers.changes();
         if !changes.is_empty() && entry.changes.send(changes).await.is_err() {
             return;
@@ -89,16 +90,12 @@ impl Plan {
     }
 }
 
-/// The addresses where load balancers reach the node: those that answer NodePorts.
-fn addresses(facts: &Facts) -> BTreeSet<Addr> {
-    facts.nodeport_addresses()
-}
-
 impl Servers {
     /// Processes a new snapshot, which usually changes nothing relevant here.
     fn refresh(&mut self) {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
-        let (ports, addresses) = (&snapshot.facts.health_check_ports, addresses(&snapshot.facts));
+        // Load balancers reach the node at the addresses that answer NodePorts.
+        let (ports, addresses) = (&snapshot.facts.health_check_ports, snapshot.facts.nodeport_addresses());
         if !self.seen.as_ref().is_some_and(|(known, at)| known.is_same(ports) && *at == addresses) {
             self.plan = Plan::new(ports, &addresses);
             self.seen = Some((ports.clone(), addresses));
@@ -160,10 +157,6 @@ fn reason(at: SocketAddr, error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => format!("{at}: {error}; take a port above 1023"),
         _ => format!("{at}: {error}"),
     }
-}
-
-fn family(at: SocketAddr) -> Family {
-    if at.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
 }
 
 /// The answer for a service, for any path and method. Its backends are counted once per snapshot, however many requests

@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nodelb_host::messages::{self, MessageId};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, error, info, warn};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// The field with the message id.
 pub const ID_FIELD: &str = "message_id";
 
 /// The field with the number of lines that were left out. A line with this field is always written.
@@ -30,9 +29,6 @@ pub const SAME: u32 = 10;
 
 /// The length of a window, which begins with its first line.
 pub const WINDOW: Duration = Duration::from_secs(60);
-
-/// The interval of the check for windows that have ended.
-const TICK: Duration = Duration::from_secs(1);
 
 /// The key of similar lines.
 type Alike = (MessageId, Level);
@@ -97,19 +93,8 @@ impl Default for Limit {
 }
 
 impl Limit {
-    pub(super) async fn report_suppressed(self, shutdown: impl Future<Output = ()>) {
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut shutdown = std::pin::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                _ = tick.tick() => self.report_due(),
-            }
-        }
-    }
-
-    fn report_due(&self) {
+    /// Reports the lines that were left out in the windows that have ended.
+    pub(super) fn report_due(&self) {
         let due = self.with(Limiter::due);
         for ((id, level), more) in due {
             let what = messages::MESSAGES.iter().find(|message| message.id == id).map_or("", |message| message.subject);

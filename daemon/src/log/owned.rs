@@ -13,15 +13,8 @@ const FIELDS: usize = 32;
 #[derive(Debug)]
 pub(super) struct Owned {
     metadata: &'static Metadata<'static>,
-    values: Vec<(Field, Text)>,
+    values: Vec<(Field, DebugValue<Verbatim>)>,
     bytes: usize,
-}
-
-/// A value: visitors distinguish strings from formatted values.
-#[derive(Debug)]
-enum Text {
-    Str(String),
-    Formatted(DebugValue<Verbatim>),
 }
 
 /// Text with a debug form that is the text itself.
@@ -51,36 +44,26 @@ impl Owned {
         // Subscribers skip fields without a value.
         let mut values: [(&Field, Option<&dyn Value>); FIELDS] = [(first, None); FIELDS];
         for (place, (field, text)) in values.iter_mut().zip(&self.values) {
-            *place = (field, Some(text.value()));
+            *place = (field, Some(text));
         }
         subscriber.event(&Event::new(self.metadata, &self.metadata.fields().value_set(&values)));
     }
 }
 
-impl Text {
-    fn value(&self) -> &dyn Value {
-        match self {
-            Self::Str(text) => text,
-            Self::Formatted(value) => value,
-        }
-    }
-}
-
 impl Owned {
-    fn keep(&mut self, field: &Field, bytes: usize, text: Text) {
-        self.bytes += field.name().len() + bytes;
-        self.values.push((field.clone(), text));
+    fn keep(&mut self, field: &Field, text: String) {
+        self.bytes += field.name().len() + text.len();
+        self.values.push((field.clone(), field::debug(Verbatim(text))));
     }
 }
 
 impl Visit for Owned {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.keep(field, value.len(), Text::Str(value.to_owned()));
+        self.keep(field, value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = format!("{value:?}");
-        self.keep(field, text.len(), Text::Formatted(field::debug(Verbatim(text))));
+        self.keep(field, format!("{value:?}"));
     }
 }
 

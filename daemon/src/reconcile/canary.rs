@@ -6,7 +6,7 @@
 //! marks its own record of the socket: programs of another nodelb have neither the record nor the list of nodelb's own
 //! sockets.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -16,30 +16,7 @@ use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::state::entries::CANARIES;
 
 /// The outcome of a connect() to a canary frontend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Connected,
-    Failed(Errno),
-    /// The host has no sockets of this family.
-    NoFamily,
-}
-
-impl Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connected => f.write_str("connected"),
-            Self::Failed(errno) => f.write_str(errno.desc()),
-            Self::NoFamily => f.write_str("no sockets of this family"),
-        }
-    }
-}
-
-/// The hooks act on this process as they should. Contains a note for each family that could not be tested.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Alive {
-    /// Notes such as `IPv6 is not tried: this host has no IPv6 sockets`.
-    pub notes: Vec<String>,
-}
+type Answer = Result<(), Errno>;
 
 /// The hooks do not act as they should, or the test failed. The text is for `/readyz` and the journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,32 +68,29 @@ pub enum Probe {
 
 /// Tests both halves in both families: an ordinary socket must be refused immediately, one of nodelb's own must not be
 /// refused, and this daemon's program must have made both decisions. `prepare` registers a socket with that program,
-/// and `was_observed` returns whether the program has seen it.
+/// and `was_observed` returns whether the program has seen it. Returns a note for each family that could not be tested,
+/// such as `IPv6 is not tested: this host has no IPv6 sockets`.
 ///
 /// # Errors
 /// The first result that is not as it should be.
 pub fn check<E: Display>(
     prepare: impl Fn(Probe, BorrowedFd<'_>) -> Result<(), E>,
     was_observed: impl Fn(BorrowedFd<'_>) -> Result<bool, E>,
-) -> Result<Alive, CanaryError> {
-    let mut alive = Alive::default();
+) -> Result<Vec<String>, CanaryError> {
+    let mut notes = Vec::new();
     for frontend in CANARIES {
         let family = frontend.addr.family();
         let try_connect = |probe| {
             let prepare = |socket: BorrowedFd<'_>| prepare(probe, socket).map_err(|error| unprepared(probe, &error));
             let was_observed = |socket: BorrowedFd<'_>| {
-                was_observed(socket).map_err(|error| {
-                    format!(
-                        "cannot read the result of a program for a socket: \
-                     {error}"
-                    )
-                })
+                was_observed(socket)
+                    .map_err(|error| format!("cannot read the result of a program for a socket: {error}"))
             };
             try_connect(frontend, prepare, was_observed).map_err(|reason| CanaryError::NotTried { family, reason })
         };
-        alive.notes.extend(judge(frontend, try_connect(Probe::Ordinary)?, try_connect(Probe::Own)?)?);
+        notes.extend(judge(frontend, try_connect(Probe::Ordinary)?, try_connect(Probe::Own)?)?);
     }
-    Ok(alive)
+    Ok(notes)
 }
 
 fn unprepared(probe: Probe, error: &impl Display) -> String {
@@ -126,21 +100,24 @@ fn unprepared(probe: Probe, error: &impl Display) -> String {
     }
 }
 
-/// An answer, and whether this daemon's program took part in it.
-type Seen = (Answer, bool);
+/// An answer, and whether this daemon's program took part in it; `None` if the host has no sockets of the family.
+type Seen = Option<(Answer, bool)>;
 
-/// Returns what the two answers mean together.
+/// Returns what the two answers mean together: a note if there are none.
 fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, CanaryError> {
-    const REFUSED: Answer = Answer::Failed(Errno::ECONNREFUSED);
+    const REFUSED: Answer = Err(Errno::ECONNREFUSED);
     let family = frontend.addr.family();
+    let (Some(ordinary), Some(own)) = (ordinary, own) else {
+        return Ok(Some(format!("{family} is not tested: this host has no {family} sockets")));
+    };
     match (ordinary, own) {
-        ((Answer::NoFamily, _), _) => Ok(Some(format!("{family} is not tested: this host has no {family} sockets"))),
         // Connected, or unreachable because the node has no route: in both cases the hook left nodelb's own socket
         // alone.
         ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),
         ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, is_shared: ordinary && own }),
         ((answer, _), _) => {
-            Err(CanaryError::NotInEffect { family, frontend, answer: answer.to_string(), cgroup: own_cgroup() })
+            let answer = answer.map_or_else(Errno::desc, |()| "connected").into();
+            Err(CanaryError::NotInEffect { family, frontend, answer, cgroup: own_cgroup() })
         }
     }
 }
@@ -157,16 +134,13 @@ fn try_connect(
     };
     let socket: OwnedFd = match socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None) {
         Ok(socket) => socket,
-        Err(Errno::EAFNOSUPPORT) => return Ok((Answer::NoFamily, false)),
+        Err(Errno::EAFNOSUPPORT) => return Ok(None),
         Err(errno) => return Err(format!("no socket: {}", errno.desc())),
     };
     prepare(socket.as_fd())?;
     let address = SockaddrStorage::from(SocketAddr::new(frontend.addr.ip(), frontend.port));
-    let answer = match connect(socket.as_raw_fd(), &address) {
-        Ok(()) => Answer::Connected,
-        Err(errno) => Answer::Failed(errno),
-    };
-    Ok((answer, was_observed(socket.as_fd())?))
+    let answer = connect(socket.as_raw_fd(), &address);
+    Ok(Some((answer, was_observed(socket.as_fd())?)))
 }
 
 /// Returns the cgroup v2 of this process, for the message only.

@@ -66,7 +66,8 @@ impl Marker {
     }
 }
 
-fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
+/// Publishes a value unless it is the published one.
+pub(crate) fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
     to.send_if_modified(|known| {
         let is_new = *known != value;
         *known = value;

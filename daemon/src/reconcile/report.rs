@@ -29,13 +29,13 @@ pub(super) fn report(round: &Round) {
             "{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN
         );
     }
-    report_refusals(round, SHOWN);
+    report_refusals(round);
     for address in round.healed.iter().take(SHOWN) {
         info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
     }
-    report_node_addrs(round, SHOWN);
-    report_uplinks(round, SHOWN);
-    report_contests(round, SHOWN);
+    report_node_addrs(round);
+    report_uplinks(round);
+    report_contests(round);
     if !round.pruned.is_empty() {
         info!(
             message_id = %messages::PRUNED,
@@ -132,39 +132,39 @@ fn refused(snapshot: &Snapshot) -> impl Iterator<Item = String> {
 }
 
 /// Reports addresses that nodelb refuses to serve, whatever the kernel accepts, and those that it now serves.
-fn report_refusals(round: &Round, shown: usize) {
+fn report_refusals(round: &Round) {
     let of = |what| round.events.iter().filter(move |event| event.what == what);
     let service = |event: &Event| event.port.as_ref().map(|port| port.service.to_string()).unwrap_or_default();
-    for event in of(What::Refused).take(shown) {
+    for event in of(What::Refused).take(SHOWN) {
         let (service, detail) = (service(event), event.detail.as_deref().unwrap_or_default());
         warn!(message_id = %messages::FRONTEND_REFUSED, service, "{service} is not served at {detail}");
     }
     let refused = of(What::Refused).count();
-    if refused > shown {
+    if refused > SHOWN {
         warn!(
             message_id = %messages::FRONTEND_REFUSED,
-            "{} more frontends are not served: see `nodelb frontends`", refused - shown
+            "{} more frontends are not served: see `nodelb frontends`", refused - SHOWN
         );
     }
-    for event in of(What::Admitted).take(shown) {
+    for event in of(What::Admitted).take(SHOWN) {
         let (service, detail) = (service(event), event.detail.as_deref().unwrap_or_default());
         info!(message_id = %messages::FRONTEND_SERVED, service, "{service}: {detail}");
     }
 }
 
 /// Reports addresses of the node that should answer NodePorts but do not.
-fn report_node_addrs(round: &Round, shown: usize) {
-    for (addr, error) in round.unanswered.iter().take(shown) {
+fn report_node_addrs(round: &Round) {
+    for (addr, error) in round.unanswered.iter().take(SHOWN) {
         warn!(
             message_id = %messages::NODE_ADDRESS_REFUSED,
             "NodePorts do not work on {addr}: {error}"
         );
     }
-    if round.unanswered.len() > shown {
+    if round.unanswered.len() > SHOWN {
         warn!(
             message_id = %messages::NODE_ADDRESS_REFUSED,
             "NodePorts do not work on {} more addresses of this node: see `nodelb diff`",
-            round.unanswered.len() - shown
+            round.unanswered.len() - SHOWN
         );
     }
     match &round.answered[..] {
@@ -178,42 +178,42 @@ fn report_node_addrs(round: &Round, shown: usize) {
 }
 
 /// Reports devices that should serve clients outside the node, but do not.
-fn report_uplinks(round: &Round, shown: usize) {
-    for (name, error) in round.refused_uplinks.iter().take(shown) {
+fn report_uplinks(round: &Round) {
+    for (name, error) in round.refused_uplinks.iter().take(SHOWN) {
         warn!(message_id = %messages::UPLINK_REFUSED, "backends beyond {name} cannot be reached from outside: {error}");
     }
     if !round.accepted_uplinks.is_empty() {
-        let names = listed(&round.accepted_uplinks, shown);
+        let names = listed(&round.accepted_uplinks, SHOWN);
         info!(message_id = %messages::UPLINK_SERVED, "backends can be reached from outside again by {names}");
     }
 }
 
 /// Reports services that lose or regain an address because another service owns it or no longer owns it.
-fn report_contests(round: &Round, shown: usize) {
-    for AddressConflict { address, claimant, owner, text, described } in round.conflicts.iter().take(shown) {
+fn report_contests(round: &Round) {
+    for AddressConflict { address, claimant, owner, text, described } in round.conflicts.iter().take(SHOWN) {
         warn!(
             message_id = %messages::FRONTEND_CONFLICT,
             frontend = %address, service = %claimant.service, owner = %owner.service,
             "address conflict: {text}; {described} is not served there; remove the address from one of the two"
         );
     }
-    if round.conflicts.len() > shown {
+    if round.conflicts.len() > SHOWN {
         warn!(
             message_id = %messages::FRONTEND_CONFLICT,
-            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - shown
+            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - SHOWN
         );
     }
-    for takeover in round.takeovers.iter().take(shown) {
+    for takeover in round.takeovers.iter().take(SHOWN) {
         let Takeover { address, owner, .. } = takeover;
         info!(
             message_id = %messages::FRONTEND_TAKEN_OVER,
             frontend = %address, service = %owner.service, "{owner} {takeover}"
         );
     }
-    if round.takeovers.len() > shown {
+    if round.takeovers.len() > SHOWN {
         info!(
             message_id = %messages::FRONTEND_TAKEN_OVER,
-            "{} more frontends now belong to the next service that claims them", round.takeovers.len() - shown
+            "{} more frontends now belong to the next service that claims them", round.takeovers.len() - SHOWN
         );
     }
 }

@@ -1,9 +1,8 @@
 //! The listening sockets of the admin API: loopback addresses and a unix socket. nodelb can serve without any of them:
 //! a socket that cannot be opened is skipped with a warning, and an address is retried until it succeeds.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use nix::libc;
@@ -16,6 +15,7 @@ use tracing::{debug, info, warn};
 use crate::admin::socket::{self, Socket};
 use crate::config::Admin;
 use crate::http::{self, LISTEN_AGAIN, Listener};
+use crate::reconcile::publish;
 use crate::status::Unopened;
 
 /// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.
@@ -39,9 +39,10 @@ impl AdminSockets {
         let socket = open_socket(config);
         let (mut tcp, mut unopened) = (Vec::new(), Vec::new());
         for address in &config.listen {
-            match bind(*address, register) {
+            // A loopback address always belongs to one family.
+            match http::bind(*address, true, register) {
                 Ok(listener) => tcp.push(listener),
-                Err(error) => unopened.push(Unopened { address: *address, why: Why(error).to_string() }),
+                Err(error) => unopened.push(Unopened { address: *address, why: why(&error) }),
             }
         }
         for failed in &unopened {
@@ -88,7 +89,7 @@ async fn try_again(
         let mut left = Vec::new();
         for mut failed in unopened {
             let address = failed.address;
-            let listener = bind(address, &register).and_then(tokio::net::TcpListener::from_std);
+            let listener = http::bind(address, true, &register).and_then(tokio::net::TcpListener::from_std);
             match listener {
                 Ok(listener) => {
                     info!(message_id = %messages::LISTENER_WORKS, "the admin API listens on {address} of admin.listen");
@@ -96,7 +97,7 @@ async fn try_again(
                     let _ = opened.send(Listener::Tcp(listener)).await;
                 }
                 Err(error) => {
-                    let why = Why(error).to_string();
+                    let why = why(&error);
                     if why != failed.why {
                         failed.why = why;
                         warn_of(&failed);
@@ -106,13 +107,7 @@ async fn try_again(
             }
         }
         unopened = left;
-        report.send_if_modified(|shown| {
-            let is_new = **shown != unopened;
-            if is_new {
-                *shown = Arc::new(unopened.clone());
-            }
-            is_new
-        });
+        publish(&report, Arc::new(unopened.clone()));
     }
 }
 
@@ -124,27 +119,23 @@ fn warn_of(Unopened { address, why }: &Unopened) {
     );
 }
 
-/// An error of [`bind`], printed with what to do about it.
-struct Why(io::Error);
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let remedy = match (self.0.kind(), self.0.raw_os_error()) {
-            (ErrorKind::AddrInUse, _) => {
-                "another process uses the port, perhaps a second nodelb: stop it (ss -ltnp shows it), or change \
-                 admin.listen; if ss shows none, the programs of another nodelb protect it as a NodePort: remove them \
-                 with nodelb cleanup and its --pin-directory"
-            }
-            (ErrorKind::AddrNotAvailable, _) | (_, Some(libc::EAFNOSUPPORT)) => {
-                "this host does not have the address (no IPv6?): enable it, or remove it from admin.listen"
-            }
-            (ErrorKind::PermissionDenied, _) => {
-                "nodelb lacks the privilege for this port: choose one above 1023 in admin.listen"
-            }
-            _ => "see admin.listen",
-        };
-        write!(f, "{} ({remedy})", self.0)
-    }
+/// An error of [`http::bind`], with what to do about it.
+fn why(error: &io::Error) -> String {
+    let remedy = match (error.kind(), error.raw_os_error()) {
+        (ErrorKind::AddrInUse, _) => {
+            "another process uses the port, perhaps a second nodelb: stop it (ss -ltnp shows it), or change \
+             admin.listen; if ss shows none, the programs of another nodelb protect it as a NodePort: remove them \
+             with nodelb cleanup and its --pin-directory"
+        }
+        (ErrorKind::AddrNotAvailable, _) | (_, Some(libc::EAFNOSUPPORT)) => {
+            "this host does not have the address (no IPv6?): enable it, or remove it from admin.listen"
+        }
+        (ErrorKind::PermissionDenied, _) => {
+            "nodelb lacks the privilege for this port: choose one above 1023 in admin.listen"
+        }
+        _ => "see admin.listen",
+    };
+    format!("{error} ({remedy})")
 }
 
 fn open_socket(config: &Admin) -> Option<Socket> {
@@ -164,11 +155,6 @@ fn open_socket(config: &Admin) -> Option<Socket> {
             None
         }
     }
-}
-
-/// Binds a loopback address, which always belongs to one family.
-fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
-    http::bind(address, true, register)
 }
 
 #[cfg(test)]

@@ -64,11 +64,6 @@ struct Reading {
     is_late: bool,
 }
 
-enum Progress {
-    Done(Box<Loaded>),
-    Late,
-}
-
 impl Reload {
     /// Handles SIGHUP until SIGTERM or SIGINT.
     pub(super) async fn until_shutdown(mut self, signals: Signals) {
@@ -88,14 +83,13 @@ impl Reload {
                     // The latest SIGHUP counts: the result of an earlier read is dropped.
                     reading = self.begin(&threads);
                 }
-                progress = progress(&mut reading) => match progress {
-                    Progress::Done(loaded) => {
+                loaded = loaded(&mut reading) => match loaded {
+                    Some(loaded) => {
                         reading = None;
-                        let outcome = self.conclude(*loaded);
-                        self.notifier.ready(&outcome);
+                        self.notifier.ready(&self.conclude(loaded));
                     }
                     // systemd waits for this message; the read continues.
-                    Progress::Late => self.notifier.ready(&self.report_late()),
+                    None => self.notifier.ready(&self.report_late()),
                 }
             }
         }
@@ -176,14 +170,14 @@ impl Reload {
     }
 }
 
-/// Waits for the current read, or until it is late; forever if there is none.
-async fn progress(reading: &mut Option<Reading>) -> Progress {
+/// Waits for the result of the current read; `None` as soon as it is late. Waits forever if there is none.
+async fn loaded(reading: &mut Option<Reading>) -> Option<Loaded> {
     let Some(reading) = reading else { return std::future::pending().await };
     tokio::select! {
-        loaded = &mut reading.loaded => Progress::Done(Box::new(loaded.unwrap_or_else(|error| Err(error.to_string())))),
+        loaded = &mut reading.loaded => Some(loaded.unwrap_or_else(|error| Err(error.to_string()))),
         () = sleep(TIMEOUT), if !reading.is_late => {
             reading.is_late = true;
-            Progress::Late
+            None
         }
     }
 }

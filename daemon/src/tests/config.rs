@@ -85,7 +85,7 @@ fn every_key_can_be_set_and_printed_again() {
         Limits { frontends: 3, services: 2, slots: 16, affinity: 1000, outside: 16_384, source_ranges: 16_384 }
     );
     assert_eq!(config.datapath.cgroup(), Some(Path::new("/sys/fs/cgroup/test")));
-    assert_eq!(config.datapath.nodeport_range, PortRange { first: 1, last: 65_535 });
+    assert_eq!(config.datapath.nodeport_range, 1..=65_535);
     assert_eq!(config.datapath.bypass[1].to_string(), "2001:db8::7/128");
     assert_eq!(config.datapath.bypass[2].to_string(), "192.0.2.9/32");
     assert_eq!(config.datapath.own_addresses[0].to_string(), "203.0.113.9/32");

@@ -36,8 +36,6 @@ fn says_each_thing_in_the_protocols_words() {
     assert_eq!(lines.next(), Some("STATUS=reading the configuration"));
     notifier.watchdog();
     assert_eq!(received(&supervisor), "WATCHDOG=1\n");
-    notifier.status("idle");
-    assert_eq!(received(&supervisor), "STATUS=idle\n");
     notifier.stopping("traffic goes on");
     assert_eq!(received(&supervisor), "STOPPING=1\nSTATUS=traffic goes on\n");
     assert_eq!(notifier.watchdog_interval(), Some(Duration::from_secs(15)));
@@ -47,8 +45,8 @@ fn says_each_thing_in_the_protocols_words() {
 fn reaches_an_abstract_socket() {
     let name = format!("nodelb-test-{}", std::process::id());
     let supervisor = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-    connected(&format!("@{name}")).status("here");
-    assert_eq!(received(&supervisor), "STATUS=here\n");
+    connected(&format!("@{name}")).stopping("here");
+    assert_eq!(received(&supervisor), "STOPPING=1\nSTATUS=here\n");
 }
 
 #[test]

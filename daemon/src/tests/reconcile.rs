@@ -50,7 +50,8 @@ fn owner<D: Datapath>(
     let notifier = Arc::new(Notifier::connect(environment).unwrap());
     let started = Event::for_daemon(What::Started, "");
     let recorder = recorder::start(directory.join("state"), started, recorder::LIMITS);
-    Owner::new(engine, maps, recorder.reporter, notifier, Clock::start())
+    let probe: Probe<D> = Box::new(|_| ProbeResult::default());
+    Owner::new(engine, (maps, probe), recorder.reporter, notifier, Clock::start())
 }
 
 fn with_a_service() -> MemoryDatapath {

@@ -76,7 +76,6 @@ impl FindingEntry {
         }
     }
 
-    /// Returns the remedy for one case.
     pub(super) fn remedy_for(&self, case: &str) -> Option<&str> {
         self.remedies.get(case).map(String::as_str)
     }
@@ -107,7 +106,6 @@ pub(super) fn finding(kind: FindingKind) -> &'static FindingEntry {
 pub struct PacketProblem {
     pub severity: Severity,
     pub problem: String,
-    /// What can be done about it.
     pub remedy: String,
 }
 
@@ -155,7 +153,6 @@ pub(super) fn packet_problem(name: &str) -> Option<&'static PacketProblem> {
     CATALOGUE.packet.get(name)
 }
 
-/// Returns the entry of a reason.
 pub fn find(reason: &str) -> Option<&'static EventEntry> {
     CATALOGUE.event.iter().find(|entry| entry.reason == reason)
 }

@@ -55,14 +55,10 @@ pub struct KernelSettings {
 }
 
 /// The addresses of the service in the pinned maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
     pub pins: Pins,
-    pub frontends: Vec<String>,
-    /// Those without a backend.
-    pub empty: Vec<String>,
-    /// The backends that connections to them reach.
-    pub backends: Vec<String>,
+    pub frontends: Vec<FrontendRow>,
     /// The node addresses at which NodePorts are served.
     pub node_addresses: Vec<String>,
 }
@@ -89,7 +85,6 @@ impl<T> Probe<T> {
 pub type ClusterAnswer<T> = Result<T, Denial>;
 
 impl Facts {
-    /// Returns the Service of Kubernetes, if there is one.
     pub(super) fn kubernetes_service(&self) -> Option<&Service> {
         self.cluster.ok()?.service.as_ref().ok()?.as_ref()
     }
@@ -158,16 +153,15 @@ pub struct Daemon {
     pub sources: Vec<SourceRow>,
     /// The addresses of `/apiservers`.
     pub apiservers: Vec<ApiserverRow>,
-    /// The session in use, from `/apiservers`.
     pub session: Option<SessionRow>,
-    /// Rows of `/diff` about the service and about the hooks.
-    pub differences: Option<Vec<Value>>,
+    /// Rows of `/diff` about the service, and about what all services need.
+    pub differences: Vec<Difference>,
     /// The verdicts of `/trace?to=` for the first frontends, one row each.
     pub traces: Vec<Value>,
     /// The packet path; `None` if the service has no address for clients outside the node.
     pub packets: Option<Packets>,
     /// Rows of `/history?service=`, the latest last.
-    pub history: Option<Vec<Value>>,
+    pub history: Vec<Value>,
 }
 
 impl Daemon {
@@ -380,6 +374,19 @@ pub struct SessionRow {
     pub last_response: Option<f64>,
     /// Why nodelb cannot connect at all.
     pub problem: Option<String>,
+}
+
+/// A row of `/diff`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Difference {
+    pub between: String,
+    pub what: String,
+    pub service: Option<String>,
+    pub source: Option<String>,
+    pub memory: Option<String>,
+    pub kernel: Option<String>,
+    pub likely_cause: Option<String>,
 }
 
 /// A connection made from here, or one that could not prove anything.

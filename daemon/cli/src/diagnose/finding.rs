@@ -34,7 +34,6 @@ pub(super) fn relate(findings: &mut [Finding]) {
     findings.sort_by_key(|finding| (finding.explained_by.is_some(), Reverse(finding.severity), place(finding.kind)));
 }
 
-/// Returns the place of a kind in the catalogue.
 fn place(kind: Kind) -> usize {
     catalogue::findings().iter().position(|entry| entry.kind == kind).unwrap_or(usize::MAX)
 }

@@ -12,7 +12,7 @@ mod stored;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nodelb_kube::apiserver::one_shot::OneShotClient;
+use nodelb_kube::apiserver::one_shot;
 use nodelb_report::time::Time;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -34,14 +34,11 @@ pub(super) async fn facts(
 ) -> Facts {
     let service = options.service.clone();
     let (daemon, hints) = endpoints.ask_daemon(&service, now).await;
-    let cluster = match endpoints.settings.clone() {
+    let cluster = match &endpoints.settings {
         None => Probe::Skipped,
-        Some(settings) => match OneShotClient::new(settings, hints) {
-            Ok(client) => match client.open().await {
-                Ok(connected) => Probe::Ok(Box::pin(cluster::ask(&connected, &service, &endpoints.node)).await),
-                Err(error) => Probe::Failed(error.to_string()),
-            },
-            Err(error) => Probe::Failed(format!("{error:#}")),
+        Some(settings) => match one_shot::connect(settings, &hints).await {
+            Ok(connected) => Probe::Ok(Box::pin(cluster::ask(&connected, &service, &endpoints.node)).await),
+            Err(error) => Probe::Failed(error.to_string()),
         },
     };
     let outside_cgroup = daemon.ok().and_then(|daemon| cgroup::outside(&daemon.cgroup));

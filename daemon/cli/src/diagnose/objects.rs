@@ -59,7 +59,6 @@ pub(super) fn is_ready(endpoint: &Endpoint) -> bool {
     conditions(endpoint).ready.unwrap_or(true)
 }
 
-/// Returns the name of the pod behind an endpoint.
 pub(super) fn pod_name(endpoint: &Endpoint) -> Option<&str> {
     endpoint.target_ref.as_ref().filter(|target| text(&target.kind) == "Pod")?.name.as_deref()
 }
@@ -82,13 +81,11 @@ pub(super) fn is_pod_ready(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && readiness(pod).is_some_and(|ready| ready.status == "True")
 }
 
-/// Returns the time of the last occurrence of an Event.
 pub(super) fn last_seen(event: &Event) -> Option<u64> {
     let first = seconds(&event.last_timestamp).or_else(|| since_1970(event.event_time.as_ref()?.0));
     first.or_else(|| seconds(&event.metadata.creation_timestamp))
 }
 
-/// Returns the component that reported an Event.
 pub(super) fn component(event: &Event) -> &str {
     let source = event.source.as_ref().map_or("", |source| text(&source.component));
     if source.is_empty() { text(&event.reporting_component) } else { source }

@@ -3,32 +3,15 @@
 
 use nodelb_core::text;
 use nodelb_report::time::Time;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use super::facts::Difference;
 
 /// Maximum number of values of a list that are shown.
 const MOST: usize = 12;
 
-/// A row of `/diff`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Difference {
-    pub(super) between: String,
-    pub(super) what: String,
-    pub(super) service: Option<String>,
-    pub(super) source: Option<String>,
-    pub(super) memory: Option<String>,
-    pub(super) kernel: Option<String>,
-    pub(super) likely_cause: Option<String>,
-}
-
 impl Difference {
-    /// Reads a row, which may be that of a daemon of another version.
-    pub(super) fn new(row: &Value) -> Option<Self> {
-        Self::deserialize(row).ok()
-    }
-
-    /// Returns what differs, and the likely cause.
     pub(super) fn text(&self) -> String {
         let sides = [("source", &self.source), ("memory", &self.memory), ("kernel", &self.kernel)];
         let sides = sides.into_iter().filter_map(|(side, value)| Some(format!("{side}: {}", quoted(value)?)));
@@ -104,6 +87,11 @@ pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
     };
     rows.iter_mut().filter_map(Value::as_object_mut).for_each(|row| row.retain(|_, value| !value.is_null()));
     rows
+}
+
+/// Returns the rows of this type. A row with another form is left out.
+pub(super) fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
+    rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
 }
 
 /// Replaces the times of a row by the seconds since then.

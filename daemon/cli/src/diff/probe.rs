@@ -11,11 +11,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::model::service::ServiceName;
-use nodelb_core::state::status::Status;
-use serde::Deserialize;
+use nodelb_report::rows::{FrontendRow, Frontends, Maps};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::super::answer::decode;
 use super::super::ask::DaemonAddresses;
 use crate::exit::{Code, Failure};
 
@@ -25,45 +24,11 @@ const MAX_PROBES: usize = 64;
 /// Time limit for a backend to accept a connection.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-#[derive(Deserialize)]
-struct Frontends {
-    frontends: Vec<Frontend>,
-}
-
-/// A row of `/frontends`.
-#[derive(Deserialize)]
-struct Frontend {
-    address: String,
-    service: ServiceName,
-    status: Option<Status>,
-    backends: Vec<String>,
-    #[serde(default)]
-    flags: Vec<String>,
-}
-
-impl Frontend {
-    /// Whether only clients in source ranges are admitted, which this host may not be.
-    fn has_ranges(&self) -> bool {
-        self.flags.iter().any(|flag| flag.starts_with("SourceRanges="))
-    }
-}
-
-#[derive(Deserialize)]
-struct Maps {
-    node_addresses: Vec<NodeAddress>,
-}
-
-#[derive(Deserialize)]
-struct NodeAddress {
-    address: Addr,
-}
-
 /// Returns the peer of the socket with this local address and protocol from the kernel's list of sockets, also while
 /// the socket is still connecting; `None` if the list does not contain the socket. The error states why the list cannot
 /// be read.
 pub type ReadPeer = fn(BorrowedFd<'_>, SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
 
-/// The outcome of a connect.
 #[derive(Debug, PartialEq, Eq)]
 enum Met {
     /// The hook refused the connect immediately.
@@ -80,39 +45,36 @@ enum Met {
 /// Probes the frontends that pass the filters, and returns those that do not behave as the daemon wants.
 pub(super) fn differences(addresses: &DaemonAddresses, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
     let parameters = addresses.parameters()?;
-    let frontends: Frontends = parse(&addresses.asking.get("/frontends", &parameters)?)?;
-    let tried = frontends.frontends.into_iter().filter(|row| row.status.is_some_and(Status::is_in_maps));
-    let tried: Vec<(L4Addr, Frontend)> =
-        tried.filter_map(|row| Some((row.address.parse().ok()?, row))).take(MAX_PROBES).collect();
-    let node = if tried.iter().any(|(address, _)| address.addr.is_unspecified()) {
+    let answer: Frontends = decode(&addresses.asking.get("/frontends", &parameters)?)?;
+    let mut tried = answer.frontends;
+    tried.retain(|row| row.status.is_in_maps());
+    tried.truncate(MAX_PROBES);
+    let node: Vec<Addr> = if tried.iter().any(|row| row.address.addr.is_unspecified()) {
         let parameters: Vec<_> = parameters.into_iter().filter(|(name, _)| *name == "service").collect();
-        parse::<Maps>(&addresses.asking.get("/maps", &parameters)?)?.node_addresses
+        let maps: Maps = decode(&addresses.asking.get("/maps", &parameters)?)?;
+        maps.node_addresses.iter().filter_map(|row| row.address.parse().ok()).collect()
     } else {
         Vec::new()
     };
     let mut rows = Vec::new();
-    for (address, row) in tried {
-        let Some(to) = target_of(address, &node) else { continue };
+    for row in tried {
+        let Some(to) = target_of(row.address, &node) else { continue };
         match meet(to, read_peer) {
-            Ok(met) => rows.extend(judge(address, to, &row, &met)),
+            Ok(met) => rows.extend(judge(to, &row, &met)),
             Err(error) => return Err(Failure::message(Code::System, format!("connecting to {to}: {error}"))),
         }
     }
     Ok(rows)
 }
 
-fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(body).map_err(|error| Failure::new(Code::Data, error))
-}
-
 /// Returns the address to connect to. For a NodePort this is an address of the node; `None` if the node has none of the
 /// family.
-fn target_of(frontend: L4Addr, node: &[NodeAddress]) -> Option<L4Addr> {
+fn target_of(frontend: L4Addr, node: &[Addr]) -> Option<L4Addr> {
     if !frontend.addr.is_unspecified() {
         return Some(frontend);
     }
-    let own = node.iter().find(|own| own.address.family() == frontend.addr.family())?;
-    Some(L4Addr { addr: own.address, ..frontend })
+    let own = node.iter().find(|own| own.family() == frontend.addr.family())?;
+    Some(L4Addr { addr: *own, ..frontend })
 }
 
 /// Makes one connect. Any answer of the network is an outcome, not an error.
@@ -157,13 +119,15 @@ fn peer(socket: &Socket, to: L4Addr, read_peer: ReadPeer) -> io::Result<Option<L
 }
 
 /// Returns the difference, if the outcome is not what the daemon wants.
-fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Difference> {
-    let is_backend = |peer: &L4Addr| row.backends.contains(&peer.to_string());
+fn judge(to: L4Addr, row: &FrontendRow, met: &Met) -> Option<Difference> {
+    let is_backend = |peer: &L4Addr| row.backends.contains(peer);
+    // Only clients in source ranges are admitted, which this host may not be.
+    let has_ranges = row.flags.iter().any(|flag| flag.starts_with("SourceRanges="));
     let elsewhere = "the maps changed a moment ago, or another program has hooks that run after those of nodelb";
     let untranslated =
         "the hooks do not apply to this process: it is in another cgroup, or the hooks were detached; see /readyz";
     let (kernel, cause) = match met {
-        Met::Refusal(_) if row.backends.is_empty() || row.has_ranges() => return None,
+        Met::Refusal(_) if row.backends.is_empty() || has_ranges => return None,
         Met::Peer(Some(peer)) if is_backend(peer) => return None,
         // The connect was translated. Otherwise there would be no route, or no peer that could have closed the
         // connection.
@@ -182,11 +146,12 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
         Met::Refusal(why) => (format!("a connect was refused at once: {why}"), elsewhere),
         Met::NoListener(why) => (format!("a connect was not translated: {why}"), untranslated),
     };
-    let memory = if row.backends.is_empty() { "refused".to_owned() } else { format!("[{}]", row.backends.join(", ")) };
+    let backends: Vec<String> = row.backends.iter().map(L4Addr::to_string).collect();
+    let memory = if backends.is_empty() { "refused".to_owned() } else { format!("[{}]", backends.join(", ")) };
     Some(Difference {
         between: Between::KernelConnect,
-        what: frontend.to_string(),
-        service: Some(row.service.clone()),
+        what: row.address.to_string(),
+        service: row.service.as_ref().and_then(|service| service.parse().ok()),
         source: None,
         memory: Some(memory),
         kernel: Some(kernel),

@@ -95,7 +95,6 @@ impl Follower {
         }
     }
 
-    /// Performs one list or one watch.
     async fn list_or_watch(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<(), LinkError> {
         let (start, silence) = match self.version {
             Some(version) => (Start::Version(version), SILENCE),

@@ -22,7 +22,6 @@ enum Said {
     Event(Box<Event>),
 }
 
-/// A change of one object.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Event {
     kind: &'static str,
@@ -101,7 +100,6 @@ impl Event {
     }
 }
 
-/// Returns the last writer of an object, if the object names it.
 fn writer(metadata: &Value) -> Option<String> {
     let write = last_write(metadata["managedFields"].clone()).ok()?;
     (!write.manager.is_empty()).then(|| text::name(&write.manager).into_owned())

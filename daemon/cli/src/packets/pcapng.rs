@@ -26,7 +26,7 @@ pub(super) struct Packet<'a> {
     /// Microseconds since 1970.
     pub(super) time: u64,
     /// Length of the whole packet in bytes.
-    pub(super) length: u32,
+    pub(super) length: u64,
     /// Its first bytes.
     pub(super) bytes: &'a [u8],
     /// A text of at most 65,535 bytes.
@@ -55,7 +55,7 @@ impl<W: Write> PcapWriter<W> {
         let captured = u32::try_from(packet.bytes.len()).map_err(io::Error::other)?;
         let [high, low] = [packet.time >> 32, packet.time & u64::from(u32::MAX)];
         let mut body = Vec::new();
-        for number in [u64::from(interface), high, low, captured.into(), packet.length.max(captured).into()] {
+        for number in [u64::from(interface), high, low, captured.into(), packet.length.max(captured.into())] {
             body.extend(u32::try_from(number).map_err(io::Error::other)?.to_ne_bytes());
         }
         body.extend(packet.bytes);

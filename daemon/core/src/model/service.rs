@@ -298,7 +298,7 @@ impl FrontendKind {
 }
 
 /// Kubernetes `internalTrafficPolicy` and `externalTrafficPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrafficPolicy {
     #[default]

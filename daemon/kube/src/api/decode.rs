@@ -15,7 +15,6 @@ use crate::apiserver::connection::error::LinkError;
 use crate::null::null_is_default;
 use nodelb_core::text;
 
-/// The kinds of objects that nodelb watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// `core/v1` Service.
@@ -32,7 +31,6 @@ impl Kind {
     /// The kinds that define services. The services are complete only when both have been listed.
     pub const SERVED: [Self; 2] = [Self::Service, Self::EndpointSlice];
 
-    /// The name of the kind, as in `kind:`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -121,11 +119,9 @@ pub struct Object {
     pub cluster: Option<String>,
 }
 
-/// Decodes the objects of one kind.
 pub trait Decode {
     type Object;
 
-    /// Decodes an item of a list.
     fn item(&mut self, bytes: &[u8]) -> ListWatchEvent<Self::Object>;
 
     /// Decodes an event of a watch.
@@ -136,7 +132,6 @@ pub trait Decode {
     fn event(&mut self, bytes: &[u8]) -> Result<ListWatchEvent<Self::Object>, LinkError>;
 }
 
-/// An object with only its metadata decoded.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Bare {
@@ -156,7 +151,6 @@ struct Status {
     message: String,
 }
 
-/// A list without its items.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct BareList {
@@ -166,7 +160,6 @@ struct BareList {
     metadata: ListMetadata,
 }
 
-/// Decodes objects of one kind into changes for the core.
 #[derive(Debug)]
 pub struct Decoder {
     kind: Kind,
@@ -285,7 +278,6 @@ pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEve
     }
 }
 
-/// Decodes the metadata of a list without its items.
 pub fn list_metadata(bytes: &[u8]) -> Result<ListMetadata, LinkError> {
     let list: BareList = serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a list: {error}")))?;
     if list.kind.ends_with("List") {
@@ -295,7 +287,6 @@ pub fn list_metadata(bytes: &[u8]) -> Result<ListMetadata, LinkError> {
     }
 }
 
-/// The error of a response that cannot be decoded.
 pub fn invalid(reason: &str) -> LinkError {
     LinkError::Broken(format!("invalid response: {}", text::sentence(reason)))
 }

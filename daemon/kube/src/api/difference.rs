@@ -106,7 +106,6 @@ fn keyed(field: &str, [before, after]: [&Value; 2], keys_only: bool, found: &mut
     }
 }
 
-/// The state of each address.
 fn backends(slice: &Value) -> BTreeMap<String, String> {
     let endpoints = slice["endpoints"].as_array().into_iter().flatten();
     let each = endpoints.flat_map(|endpoint| {

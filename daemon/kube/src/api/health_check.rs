@@ -54,13 +54,10 @@ pub struct Settings {
     pub kind: Option<Kind>,
     /// The port to check instead of the backend's own.
     pub port: Option<NonZeroU16>,
-    /// The path of an HTTP request.
     pub path: Option<Arc<str>>,
-    /// The Host header of an HTTP request.
     pub host: Option<Arc<str>>,
     /// The status codes that count as success.
     pub expected_status: Option<RangeInclusive<u16>>,
-    /// The time from one check to the next.
     pub interval: Option<Duration>,
     pub timeout: Option<Duration>,
     /// The number of successful checks that make a backend healthy.

@@ -16,7 +16,6 @@ use super::splitter::{Lines, MAX_OBJECT, Piece, SplitError, Splitter};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::connection::link::{Body, Link};
 
-/// The beginning of a list or watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// All objects, and nothing after them.
@@ -30,7 +29,6 @@ pub enum Start {
     Version(Version),
 }
 
-/// The time limits of a list or watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// The timeout for the head of each response.
@@ -55,7 +53,6 @@ pub struct ListWatch<'l> {
     pub has_lost_events: bool,
 }
 
-/// The part of the response that has arrived.
 enum Response {
     Page { size: u32, splitter: Splitter, metadata: Option<Result<ListMetadata, LinkError>> },
     Stream { lines: Lines, is_list: bool },

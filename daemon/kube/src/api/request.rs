@@ -11,7 +11,6 @@ use super::decode::Kind;
 use super::scope::Scope;
 use crate::apiserver::connection::error::LinkError;
 
-/// The label of an EndpointSlice that names its service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The label selector for the objects that kube-proxy handles (as of Kubernetes 1.36): no Services of another proxy,

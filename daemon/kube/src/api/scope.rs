@@ -37,7 +37,6 @@ pub struct Selection {
 }
 
 impl Scope {
-    /// All objects of a kind.
     pub fn all(kind: Kind) -> Self {
         Self { kind, namespace: None, names: Vec::new(), labels: Arc::default() }
     }

@@ -28,7 +28,6 @@ pub fn check(selector: &str) -> Result<(), String> {
     })
 }
 
-/// Whether the selector matches these labels.
 pub fn matches(selector: &str, labels: &BTreeMap<String, String>) -> bool {
     terms(selector).into_iter().filter_map(Requirement::parse).all(|requirement| requirement.holds(labels))
 }
@@ -50,7 +49,6 @@ fn terms(selector: &str) -> Vec<&str> {
     selector.split(is_separator).collect()
 }
 
-/// A condition for one label.
 struct Requirement<'a> {
     label: &'a str,
     /// The values that fulfil it; `None` for any.

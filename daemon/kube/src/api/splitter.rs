@@ -20,7 +20,6 @@ const MAX_DEPTH: usize = 10_000;
 /// The nesting depth between the items of a list.
 const ITEMS_DEPTH: usize = 2;
 
-/// A complete part of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// One object: an event of a watch, or an item of a list.
@@ -34,13 +33,10 @@ pub enum Piece<'a> {
 /// The response is not a watch or list in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// The response is not JSON, or not in the expected form.
     #[error("the response is not a sequence of JSON objects (it begins with `{0}`)")]
     NotObjects(String),
-    /// The response is nested too deeply.
     #[error("the response contains JSON that is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
-    /// The list is too large even without its items.
     #[error("the response is a list with more than {MAX_LIST_FIELDS} bytes in addition to its items")]
     ListFieldsTooLong,
 }
@@ -266,7 +262,6 @@ impl Splitter {
         }
     }
 
-    /// The part that the next byte belongs to.
     fn part(&self) -> Part {
         match self.depth {
             0 => Part::Between,

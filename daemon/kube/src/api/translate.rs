@@ -29,7 +29,6 @@ const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// What the object itself does not contain of its origin, and the names that it may share with other objects.
 #[derive(Debug)]
 pub struct Reader {
-    /// The source that has read the object.
     pub source: Source,
     /// The name of the file; without a file, the kind and name of the object.
     pub object: Arc<str>,
@@ -37,7 +36,6 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that shares no names yet.
     pub fn new(source: Source, object: Arc<str>) -> Self {
         Self { source, object, names: Names::default() }
     }

@@ -54,13 +54,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// The reason why a text is not the address of an apiserver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The text has the wrong form.
     #[error("`{0}` is not an apiserver address (expected HOST:PORT, such as 192.0.2.1:6443 or api.example.com:6443)")]
     Form(String),
-    /// No host can have this address.
     #[error("`{0}` is not an apiserver address: {1}; write an address that the apiserver itself listens on")]
     Unusable(String, &'static str),
 }

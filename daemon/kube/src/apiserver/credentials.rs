@@ -73,8 +73,6 @@ pub fn named(settings: &Settings) -> Option<Named> {
     Some(Named { files: looked.stamps.files(), plugin })
 }
 
-/// The source of the current [`Login`].
-#[derive(Debug)]
 pub struct Credentials {
     origin: Origin,
     timeouts: CredentialTimeouts,
@@ -85,7 +83,7 @@ pub struct Credentials {
     threads: Threads,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// The read in progress. It continues after a caller has stopped waiting, so that an unreachable file system blocks
     /// only one thread.
@@ -100,7 +98,6 @@ struct State {
     trouble: Option<String>,
 }
 
-#[derive(Debug)]
 struct Good {
     material: Material,
     login: Arc<Login>,
@@ -236,7 +233,6 @@ impl Credentials {
         printed.refresh(&inputs.material.authority.content, want, &self.timeouts).await
     }
 
-    /// Creates a new login if the credentials have changed.
     fn build(&self, state: &mut State) -> Result<(), CredentialsError> {
         let Some(inputs) = &state.inputs else { return Ok(()) };
         let Some(material) = material(inputs, state.printed.as_ref()) else { return Ok(()) };

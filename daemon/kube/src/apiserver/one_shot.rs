@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::{Address, Server};
-use super::credentials::{self, Credentials};
+use super::credentials::{CredentialTimeouts, Credentials, CredentialsError};
 use super::settings::Settings;
-use crate::apiserver::connection::connect::{self, Connector};
+use crate::apiserver::connection::connect::{ConnectTimeouts, Connector};
 use crate::apiserver::connection::link::Link;
 use crate::apiserver::credentials::authorities::Authorities;
 use crate::apiserver::credentials::login::Login;
@@ -38,27 +38,20 @@ pub struct AddressHints {
     pub balanced: BTreeSet<Address>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum AddressSource {
     /// The daemon uses or could use the address.
+    #[strum(to_string = "reported by the daemon")]
     Daemon,
     /// `[[kubernetes.apiserver]]`
+    #[strum(to_string = "configured")]
     Configured,
     /// The current context of the kubeconfig.
+    #[strum(to_string = "from the kubeconfig")]
     Kubeconfig,
     /// The address has worked for the daemon before.
+    #[strum(to_string = "remembered")]
     Remembered,
-}
-
-impl fmt::Display for AddressSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Daemon => "reported by the daemon",
-            Self::Configured => "configured",
-            Self::Kubeconfig => "from the kubeconfig",
-            Self::Remembered => "remembered",
-        })
-    }
 }
 
 /// A connection to a server that is ready.
@@ -70,14 +63,12 @@ pub struct Connected {
     /// Whether nodelb balances the address, so that the responses depend on the services under examination.
     pub is_balanced: bool,
     pub identity: String,
-    /// The addresses that failed before, with their errors.
     pub failed: Vec<(Address, String)>,
 }
 
-/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectError {
-    /// The credentials cannot be used.
+    /// The credentials or the proxy cannot be used.
     Credentials(String),
     /// No address responds; empty if no address is known.
     Unreachable(Vec<(Address, String)>),
@@ -96,67 +87,51 @@ impl fmt::Display for ConnectError {
     }
 }
 
-/// Opens connections for commands.
-#[derive(Debug)]
-pub struct OneShotClient {
-    settings: Settings,
-    hints: AddressHints,
-    connector: Connector,
-    credentials: Arc<Credentials>,
-}
-
-impl OneShotClient {
-    /// Reads no file and opens no connection yet.
-    pub fn new(settings: Settings, hints: AddressHints) -> anyhow::Result<Self> {
-        let connector =
-            Connector::new(Arc::new(|_| Ok(())), connect::ConnectTimeouts::default(), settings.proxy.as_deref())?;
-        let credentials = Arc::new(Credentials::new(&settings, credentials::CredentialTimeouts::default())?);
-        Ok(Self { settings, hints, connector, credentials })
-    }
-
-    /// Connects to the first address that responds.
-    ///
-    /// # Errors
-    /// The problem with the credentials, or all addresses that were tried, with their errors.
-    pub async fn open(&self) -> Result<Connected, ConnectError> {
-        let login = self.credentials.login().await.map_err(|error| ConnectError::Credentials(error.to_string()))?;
-        let mut failed = Vec::new();
-        for (server, address_source) in self.servers(&login).await {
-            let (address, attempt) = (server.address.clone(), self.attempt(server, &login));
-            match probe(attempt, TIMEOUT).await.0 {
-                Ok(link) => {
-                    let (is_balanced, identity) = (self.hints.balanced.contains(&address), login.identity.clone());
-                    return Ok(Connected { link, address, address_source, is_balanced, identity, failed });
-                }
-                Err(error) => failed.push((address, error.to_string())),
-            }
-        }
-        Err(ConnectError::Unreachable(failed))
-    }
-
-    fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
-        Attempt {
+/// Connects to the first address that responds.
+///
+/// # Errors
+/// The problem with the credentials, or all addresses that were tried, with their errors.
+pub async fn connect(settings: &Settings, hints: &AddressHints) -> Result<Connected, ConnectError> {
+    let unusable = |error: CredentialsError| ConnectError::Credentials(error.to_string());
+    let connector = Connector::new(Arc::new(|_| Ok(())), ConnectTimeouts::default(), settings.proxy.as_deref())
+        .map_err(|error| ConnectError::Credentials(error.to_string()))?;
+    let credentials = Arc::new(Credentials::new(settings, CredentialTimeouts::default()).map_err(unusable)?);
+    let login = credentials.login().await.map_err(unusable)?;
+    let mut failed = Vec::new();
+    for (server, address_source) in servers(settings, credentials.server(), &login, hints).await {
+        let address = server.address.clone();
+        let attempt = Attempt {
             server,
-            connector: self.connector.clone(),
-            login: Arc::clone(login),
-            credentials: Arc::clone(&self.credentials),
+            connector: connector.clone(),
+            login: Arc::clone(&login),
+            credentials: Arc::clone(&credentials),
             cluster: None,
             last: Vec::new(),
             timeouts: PoolTimeouts::default(),
+        };
+        match probe(attempt, TIMEOUT).await.0 {
+            Ok(link) => {
+                let (is_balanced, identity) = (hints.balanced.contains(&address), login.identity.clone());
+                return Ok(Connected { link, address, address_source, is_balanced, identity, failed });
+            }
+            Err(error) => failed.push((address, error.to_string())),
         }
     }
+    Err(ConnectError::Unreachable(failed))
+}
 
-    /// Each address once, in the order of the attempts.
-    async fn servers(&self, login: &Login) -> Vec<(Server, AddressSource)> {
-        let remembered = remembered(&self.settings.state_directory, &login.authority).await;
-        let configured = self.settings.servers.iter().cloned().map(|server| (server, AddressSource::Configured));
-        let named = self.credentials.server().map(|server| (server, AddressSource::Kubeconfig));
-        let known: Vec<_> = configured
-            .chain(named)
-            .chain(remembered.into_iter().map(|server| (server, AddressSource::Remembered)))
-            .collect();
-        in_order(known, &self.hints)
-    }
+/// Each address once, in the order of the attempts. `named` is the server in the kubeconfig.
+async fn servers(
+    settings: &Settings,
+    named: Option<Server>,
+    login: &Login,
+    hints: &AddressHints,
+) -> Vec<(Server, AddressSource)> {
+    let remembered = remembered(&settings.state_directory, &login.authority).await;
+    let configured = settings.servers.iter().cloned().map(|server| (server, AddressSource::Configured));
+    let named = named.map(|server| (server, AddressSource::Kubeconfig));
+    let remembered = remembered.into_iter().map(|server| (server, AddressSource::Remembered));
+    in_order(configured.chain(named).chain(remembered).collect(), hints)
 }
 
 /// The addresses that worked before in the same cluster.

@@ -51,6 +51,5 @@ pub enum Report {
 pub struct Apiservers {
     /// The session in use; `None` while no apiserver is reachable.
     pub session: tokio::sync::watch::Receiver<Option<Arc<Session>>>,
-    /// The queue to the supervisor.
     pub reports: tokio::sync::mpsc::Sender<Report>,
 }

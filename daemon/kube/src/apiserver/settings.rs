@@ -6,7 +6,6 @@ use ipnet::IpNet;
 
 use super::address::Server;
 
-/// The configuration of the connection to Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The configured servers in order of preference. Learned addresses never change it.

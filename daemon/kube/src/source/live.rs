@@ -25,7 +25,6 @@ use crate::api::scope::{Scope, Selection};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
-/// Time limits of a comparison.
 #[derive(Clone, Debug)]
 pub struct LiveTimeouts {
     /// The time limit of the whole comparison; shorter than that of a request to the admin API.
@@ -49,7 +48,6 @@ impl Default for LiveTimeouts {
     }
 }
 
-/// The number of objects in a page.
 const PAGE: u32 = 500;
 
 const MAX_REPORTED: usize = 1_000;
@@ -69,10 +67,7 @@ pub struct Live {
 }
 
 /// The reason why there is no result, and the remedy.
-struct Unanswered {
-    cause: String,
-    action: String,
-}
+type Unanswered = (String, String);
 
 impl Live {
     /// A comparison of these services over the session in use at the time of the request.
@@ -90,7 +85,7 @@ impl Live {
     pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
         match self.try_compare(service).await {
             Ok(rows) => rows,
-            Err(Unanswered { cause, action }) => vec![Difference {
+            Err((cause, action)) => vec![Difference {
                 between: Between::SourceMemory,
                 what: "apiserver".into(),
                 service: service.cloned(),
@@ -104,7 +99,7 @@ impl Live {
     }
 
     async fn try_compare(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, Unanswered> {
-        let refused = |cause: &str, action: &str| Unanswered { cause: cause.into(), action: action.into() };
+        let refused = |cause: &str, action: &str| (cause.to_owned(), action.to_owned());
         let Ok(mut last_whole) = self.last_whole.try_lock() else {
             return Err(refused("another comparison is in progress", "ask again when it is complete"));
         };
@@ -186,7 +181,7 @@ fn unanswered(error: &LinkError) -> Unanswered {
         LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
         _ => "try again; see `nodelb apiservers`",
     };
-    Unanswered { cause: error.to_string(), action: format!("nodelb keeps serving the last known state; {action}") }
+    (error.to_string(), format!("nodelb keeps serving the last known state; {action}"))
 }
 
 /// An object in the table or in the list.

@@ -55,7 +55,6 @@ const BATCH: usize = 1000;
 /// The inputs and outputs of the Kubernetes source.
 pub struct KubernetesSource {
     pub apiservers: Apiservers,
-    /// The queue to the owner task.
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The rows of `/sources`.
     pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
@@ -64,7 +63,6 @@ pub struct KubernetesSource {
     /// The part of it that this task must know at once.
     pub followed: watch::Receiver<Followed>,
     pub state: StateSettings,
-    /// The services that nodelb reads.
     pub selection: Selection,
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
@@ -134,7 +132,6 @@ struct Running {
     watches: Vec<WatchStatus>,
     /// The number of the Node's watch, which is the last one, if this host has a Node.
     node: usize,
-    /// The state that the watchers share.
     restores: Restores,
     /// The slices of `default/kubernetes` with the endpoints that the supervisor knows.
     apiserver_slices: Vec<Arc<Slice>>,
@@ -226,7 +223,6 @@ impl Running {
         self.send(vec![Change::NodeObjectUnknown]).await
     }
 
-    /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
         let loaded = self.source.state.load(&self.source.node).await;
         self.saver.recalled(&self.source.state, &loaded);

@@ -55,7 +55,6 @@ enum Line<'a> {
     NodeObject(Option<&'a NodeObject>),
 }
 
-/// The contents of the file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// The changes, in a valid order.
@@ -163,7 +162,6 @@ fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> 
     writer.write_all(b"\n")
 }
 
-/// The settings of the state file.
 #[derive(Clone, Debug)]
 pub struct StateSettings {
     pub directory: PathBuf,
@@ -225,7 +223,6 @@ struct Pace {
     every: Duration,
     /// The time that the next writes may use up, each as much as `every`.
     credit: Duration,
-    /// The time of the latest write.
     written: Option<Instant>,
     /// When the credit was last computed.
     counted: Instant,

@@ -28,7 +28,6 @@ const MIN_FAILURES: u32 = 3;
 /// fail immediately, every time.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// The status of one watch.
 pub(super) struct WatchStatus {
     pub(super) scope: Scope,
     state: State,
@@ -188,12 +187,10 @@ fn missing_permission(scope: &Scope, state: &State) -> Option<String> {
     ))
 }
 
-/// A message about failures.
 #[derive(Debug, PartialEq, Eq)]
 enum Transition {
     /// The number of consecutive failures, and the latest error.
     Failing(u32, LinkError),
-    /// The kind works again.
     Works,
 }
 
@@ -224,7 +221,6 @@ impl Failures {
         }
     }
 
-    /// The message to log now, if any.
     fn transition(&mut self, now: Instant, is_connected: bool) -> Option<Transition> {
         let is_stable = |since: Option<Instant>| since.is_some_and(|since| now.duration_since(since) >= STABLE_AFTER);
         if is_stable(self.working_since) {

@@ -41,7 +41,6 @@ pub struct Store {
     unread: BTreeSet<Arc<str>>,
 }
 
-/// A scope and its objects.
 #[derive(Debug)]
 struct Watched {
     scope: Scope,
@@ -96,7 +95,6 @@ impl Store {
         self.unselected.len()
     }
 
-    /// Adds the Node from the state file.
     pub fn remember_node(&mut self, key: Key) {
         self.nodes.remember(key);
     }
@@ -175,11 +173,6 @@ impl Store {
     pub fn forget_node(&mut self) {
         self.nodes = Collection::new(Kind::Node, false);
         self.absence = Absence::default();
-    }
-
-    /// Whether everything that nodelb may read has been listed.
-    pub fn is_synced(&self) -> bool {
-        self.synced.is_some()
     }
 
     pub fn was_listed(&self, number: usize) -> bool {

@@ -25,7 +25,6 @@ use crate::api::request::Query;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
-/// The reason why a list or watch ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The list is complete; watch from its version.
@@ -286,7 +285,6 @@ impl Watcher {
         }
     }
 
-    /// Passes events to the source, and reports progress.
     async fn receive(&mut self, session: &Session, events: Vec<ListWatchEvent>) {
         let now = Instant::now();
         self.received_at = now;

@@ -12,7 +12,6 @@ use nodelb_core::snapshot::Snapshot;
 pub enum ChangedServices {
     /// Every service, because something changed that all rows may depend on.
     All,
-    /// Only these services.
     Services(BTreeSet<ServiceName>),
 }
 

@@ -102,15 +102,14 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
     }
     for (descriptions, _) in reports::described(snapshot, filter).filter(|(descriptions, _)| descriptions.len() > 1) {
         let name = &descriptions[0].name;
-        let narrow = Filter::for_service(name);
         // The first description takes precedence.
-        for report in reports::services(snapshot, &narrow).into_iter().skip(1) {
-            let Some(error) = report.error else { continue };
+        for service in &descriptions[1..] {
+            let Some(error) = reports::shadowed(snapshot, service) else { continue };
             rows.push(Difference {
                 between: Between::SourceMemory,
                 what: name.to_string(),
                 service: Some(name.clone()),
-                source: Some(format!("{} describes it ({})", report.source, report.origin)),
+                source: Some(format!("{} describes it ({})", service.source, service.origin.object)),
                 memory: Some("another description takes precedence".into()),
                 kernel: None,
                 cause: error,

@@ -8,10 +8,9 @@ use nodelb_core::model::drain::{Drained, Drains};
 use nodelb_core::model::service::{BackendState, PortKey, ServiceName, ServicePort, Slice};
 use nodelb_core::snapshot::Snapshot;
 
-use super::reports::{candidates, port_backends, port_keys};
+use super::reports::{candidates, port_backends, port_keys, port_text};
 use super::rows::BackendReport;
 
-/// What drains would take from a service.
 pub struct Loss {
     /// The ports that would lose their last backend, or their last healthy one, each as `http/TCP/IPv4`, with ` on this
     /// node` if others remain for clients that may use any node.
@@ -43,8 +42,7 @@ pub fn lost_by_drains(snapshot: &Snapshot, name: &ServiceName, drains: Drains) -
         let of_cluster = has_lost(|supply| supply.cluster).map(|of_healthy| (of_healthy, ""));
         let of_local = || has_lost(|supply| supply.local).map(|of_healthy| (of_healthy, " on this node"));
         if let Some((of_healthy, place)) = of_cluster.or_else(|| of_local().filter(|_| is_local_used)) {
-            let separator = if key.port.is_empty() { "" } else { "/" };
-            loss.ports.push(format!("{}{separator}{}/{}{place}", key.port, key.protocol, key.family));
+            loss.ports.push(format!("{}{place}", port_text(&key)));
             loss.is_of_healthy |= of_healthy;
         }
         port_backends(&then, slices, &key, &mut loss.left);

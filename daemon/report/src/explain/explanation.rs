@@ -2,7 +2,6 @@
 //! and the reason for it, the result for each backend, and the end. [`nodelb_core::trace`] decides; this module
 //! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::explain::kept::why_kept;
@@ -22,7 +21,8 @@ use nodelb_core::state::entries::{EntryKey, FrontendEntry, MapState, backends_of
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, destination, lookup_frontend, lookup_outside, trace, trace_outside};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Client {
     /// A process in the node's own network namespace.
     Host,
@@ -32,20 +32,9 @@ pub enum Client {
     Outside,
 }
 
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Host => "host",
-            Self::Pod => "pod",
-            Self::Outside => "outside",
-        })
-    }
-}
-
 /// The full account of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The address that the client connects to.
     pub to: L4Addr,
     pub from: Client,
     /// The client's address, if the client was given as an address.
@@ -61,11 +50,9 @@ pub struct Explanation {
     pub near: Vec<NearMatch>,
     /// Every backend of the frontend's service port, by address.
     pub backends: Vec<Candidate>,
-    /// Whether the source ranges of the service admit the client.
     pub admitted: Admitted,
     /// What applies to a client outside the node; `None` for other clients.
     pub outside: Option<OutsideAccount>,
-    /// The end of the connection attempt.
     pub result: ConnectResult,
 }
 
@@ -85,9 +72,7 @@ pub struct OutsideAccount {
 /// A client that was given as an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// The client's address.
     pub addr: Addr,
-    /// The client's port, if it is given.
     pub port: Option<u16>,
     /// Whether nodelb knows the location of the address. An unknown one counts as another host, but may be a pod of
     /// this node that is no backend.
@@ -102,7 +87,6 @@ pub struct ClientAddress {
 pub struct MatchedFrontend {
     /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
     pub at: L4Addr,
-    /// The view that the client gets.
     pub view: ViewKind,
     pub why: ViewReason,
     /// The session affinity timeout in seconds; 0 for none.
@@ -119,7 +103,6 @@ pub enum ViewKind {
     Local,
 }
 
-/// Why a client gets a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViewReason {
     /// The internal traffic policy, which applies to addresses inside the cluster.
@@ -163,11 +146,9 @@ pub enum NearMatch {
     /// The address lies between these two ClusterIPs, which share its prefix. It is probably a ClusterIP of an unknown
     /// service.
     Between(L4Addr, L4Addr),
-    /// SCTP is not translated.
     Sctp,
 }
 
-/// How a connection attempt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::VariantNames)]
 pub enum ConnectResult {
     /// The connection goes to one of this number of backends.
@@ -176,7 +157,6 @@ pub enum ConnectResult {
     Refused(Refusal),
     /// The connection is not translated.
     PassedThrough,
-    /// The packets of the client are dropped.
     Dropped(DropReason),
     /// The connection goes to one of this number of backends if the source ranges admit the client. Its address is not
     /// given.

@@ -9,7 +9,6 @@ use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::trace::lookup_outside;
 
-/// Whether a client is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
     pub admission: Admission,

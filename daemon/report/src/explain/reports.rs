@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::explain::kept::{is_as_before, unowned};
-use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::explain::rows::{BackendReport, FrontendReport};
 use crate::explain::{actual, outside};
 use crate::filter::Filter;
 use crate::time::Time;
@@ -13,9 +13,7 @@ use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::model::health_check::all_failed;
-use nodelb_core::model::service::{
-    BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source,
-};
+use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::{Slot, backends_of};
@@ -162,7 +160,7 @@ pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<Str
 }
 
 /// The descriptions of each service in a report, in the order of their names.
-pub(super) fn described<'a>(
+pub(crate) fn described<'a>(
     snapshot: &'a Snapshot,
     filter: &'a Filter,
 ) -> Box<dyn Iterator<Item = Described<'a>> + 'a> {
@@ -181,19 +179,6 @@ fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> 
 pub(super) fn checks_of<'a>(snapshot: &'a Snapshot, service: &Service) -> Option<Checks<'a>> {
     let is_checked = service.health_check.is_some() && makes_checks(snapshot, service.source);
     is_checked.then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
-}
-
-/// Why the health checks that the service requests are not made; `None` if it requests none, or if they are made.
-fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
-    let error = service.health_check_error.as_deref().cloned();
-    if makes_checks(snapshot, service.source) {
-        return error;
-    }
-    (service.health_check.is_some() || error.is_some()).then(|| {
-        "it asks for health checks, and its backends are not checked: kubernetes.health-checks is false; set it to true \
-         and restart nodelb, or remove the annotations"
-            .into()
-    })
 }
 
 /// The first start after the source reported anything for the last time, as far as the history tells.
@@ -234,49 +219,8 @@ pub fn absent_sources<'a>(
     })
 }
 
-/// The rows of `/services`, by name, then source.
-pub fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceReport> {
-    each_service(snapshot, filter).collect()
-}
-
-/// [`services`], each computed when it is needed.
-pub fn each_service<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = ServiceReport> + 'a {
-    described(snapshot, filter)
-        .flat_map(|(descriptions, slices)| {
-            descriptions.iter().map(move |service| (service, (&descriptions[0], slices)))
-        })
-        .filter(|(service, _)| filter.address.is_none_or(|addr| claims(service, |frontend| frontend.addr == addr)))
-        .filter(|(service, _)| filter.kind.is_none_or(|kind| claims(service, |frontend| frontend.kind == kind)))
-        .map(|(described, used)| service(snapshot, described, used))
-        .filter(|report| filter.status.is_none_or(|status| report.status == status))
-}
-
 /// The description of a service that takes precedence, and its slices.
-type Used<'a> = (&'a Arc<Service>, &'a [Arc<Slice>]);
-
-fn service(snapshot: &Snapshot, service: &Arc<Service>, used: Used<'_>) -> ServiceReport {
-    let mut report = ServiceReport {
-        service: service.name.clone(),
-        source: service.source,
-        origin: Arc::clone(&service.origin.object),
-        ports: port_texts(service),
-        internal_policy: service.internal_policy,
-        external_policy: service.external_policy,
-        affinity_seconds: service.affinity_seconds,
-        frontends: 0,
-        outside: OutsideAccess::Off,
-        backends: 0,
-        selectable: 0,
-        status: Status::Ok,
-        error: None,
-    };
-    if Arc::ptr_eq(used.0, service) {
-        add_use(snapshot, used, &mut report);
-    } else {
-        (report.status, report.error) = (Status::Conflict, shadowed(snapshot, service));
-    }
-    report
-}
+pub(crate) type Used<'a> = (&'a Arc<Service>, &'a [Arc<Slice>]);
 
 /// Why this description of a service is not used; `None` if it is.
 pub(crate) fn shadowed(snapshot: &Snapshot, service: &Arc<Service>) -> Option<String> {
@@ -287,30 +231,6 @@ pub(crate) fn shadowed(snapshot: &Snapshot, service: &Arc<Service>) -> Option<St
         Precedence::Equal => "both are equally old",
     };
     Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name))
-}
-
-fn add_use(snapshot: &Snapshot, used: Used<'_>, report: &mut ServiceReport) {
-    let frontends = frontends(snapshot, &Filter::for_service(&report.service));
-    report.frontends = frontends.len();
-    report.outside = frontends.iter().map(|f| f.outside).min().unwrap_or(OutsideAccess::Off);
-    report.status = frontends.iter().map(|f| f.status).max_by_key(|s| s.badness()).unwrap_or(Status::Ok);
-    let mut failed = frontends.into_iter().filter(|f| f.status == Status::Held || f.status.is_denied());
-    report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
-    let backends = backends_of_service(snapshot, used);
-    if report.error.is_none() {
-        report.error = text_of_unused(&backends);
-    }
-    let entry = || snapshot.facts.health_check_port_error(Some(&report.service)).map(ToString::to_string);
-    let unchecked = || unchecked_text(snapshot, used.0);
-    report.error = report.error.take().or_else(entry).or_else(unchecked);
-    let count = |is_meant: fn(&&BackendReport) -> bool| {
-        let mut addresses: Vec<L4Addr> = backends.iter().filter(is_meant).map(|backend| backend.address).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses.len()
-    };
-    report.backends = count(|_| true);
-    report.selectable = count(|backend| matches!(backend.choice, Choice::Selected | Choice::Held));
 }
 
 /// The rows of `/backends`, by service, port and address.
@@ -325,7 +245,7 @@ pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iter
     reports.filter(|report| filter.address.is_none_or(|addr| report.address.addr == addr))
 }
 
-fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
+pub(crate) fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
     let mut reports = Vec::new();
     port_keys(service).iter().for_each(|key| port_backends(snapshot, slices, key, &mut reports));
     reports
@@ -407,7 +327,7 @@ fn add_held(snapshot: &Snapshot, key: &PortKey, reports: &mut Vec<BackendReport>
 
 /// Formats as `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, or similarly for backends that
 /// failed their checks; `None` if there are neither.
-fn text_of_unused(rows: &[BackendReport]) -> Option<String> {
+pub(crate) fn text_of_unused(rows: &[BackendReport]) -> Option<String> {
     let refused = rows.iter().filter(|row| row.choice == Choice::Refused);
     let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
     first_of(refused, ["refused", "refused"], " is")
@@ -445,8 +365,10 @@ pub(crate) fn port_keys(service: &Service) -> BTreeSet<PortKey> {
     keys
 }
 
-fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
-    service.ports.iter().flat_map(|port| &port.frontends).any(is_meant)
+/// The service port's name without that of the service, such as `http/TCP/IPv4`.
+pub(crate) fn port_text(key: &PortKey) -> String {
+    let separator = if key.port.is_empty() { "" } else { "/" };
+    format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
 }
 
 /// The backends in these slots, each once.
@@ -454,16 +376,4 @@ pub(crate) fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
     let mut backends = Vec::with_capacity(slots.len());
     backends.extend(backends_of(slots).map(|(addr, _)| addr));
     backends
-}
-
-/// Formats each port as `http=80/TCP` for each port number, without the name if the port has none.
-fn port_texts(service: &Service) -> Vec<String> {
-    let mut texts = BTreeSet::new();
-    for port in &service.ports {
-        for frontend in &port.frontends {
-            let number = format!("{}/{}", frontend.port, port.protocol);
-            texts.insert(if port.name.is_empty() { number } else { format!("{}={number}", port.name) });
-        }
-    }
-    texts.into_iter().collect()
 }

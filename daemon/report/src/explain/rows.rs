@@ -1,22 +1,19 @@
 //! The row types that readers see, one for each kind of question, built from a [`nodelb_core::snapshot::Snapshot`]. The admin
 //! API, the command line and the scenario tests print exactly these rows, so they cannot disagree.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
+use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
 
 /// A row of `/frontends`: one service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendReport {
-    /// The address that clients connect to.
     pub address: L4Addr,
     pub kind: FrontendKind,
-    /// The service that claims the address.
     pub service: ServiceName,
     /// The port name, empty for an unnamed port.
     pub port: Arc<str>,
@@ -28,7 +25,6 @@ pub struct FrontendReport {
     pub outside: OutsideAccess,
     /// Whether connections reach a backend, and if not, why.
     pub status: Status,
-    /// Since when it has this status.
     pub since: Moment,
     /// Why the status is not OK, with the remedy. For a NodePort also the process that has bound it; for a frontend
     /// without backends also the backends that nodelb refuses to use or found unhealthy.
@@ -59,41 +55,9 @@ impl OutsideAccess {
     pub const USUAL: [&'static str; 2] = ["NodeOnly", "Off"];
 }
 
-/// A row of `/services`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceReport {
-    pub service: ServiceName,
-    /// The source that describes the service.
-    pub source: Source,
-    /// The file or object that describes the service.
-    pub origin: Arc<str>,
-    /// Formatted as `http=80/TCP` for each port, or `80/TCP` for an unnamed port.
-    pub ports: Vec<String>,
-    /// The traffic policy for clients inside the cluster.
-    pub internal_policy: TrafficPolicy,
-    /// The traffic policy for clients outside the cluster.
-    pub external_policy: TrafficPolicy,
-    /// The session affinity timeout in seconds.
-    pub affinity_seconds: Option<u32>,
-    /// The number of addresses that the service claims.
-    pub frontends: usize,
-    /// Whether clients outside the node are served at any of them, or why not.
-    pub outside: OutsideAccess,
-    /// The number of distinct backends in its slices.
-    pub backends: usize,
-    /// The number of those backends that new connections can reach.
-    pub selectable: usize,
-    /// The worst status of its frontends.
-    pub status: Status,
-    /// The first error of its frontends, the reason why the whole service is not served, or the backends that nodelb
-    /// refuses to use or found unhealthy.
-    pub error: Option<String>,
-}
-
 /// A row of `/backends`: one backend of one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendReport {
-    /// The transport address of the backend.
     pub address: L4Addr,
     pub service: ServiceName,
     /// The port name, empty for an unnamed port.
@@ -110,38 +74,10 @@ pub struct BackendReport {
     pub zone: Arc<str>,
     /// Whether new connections can reach the backend, and if not, the reason.
     pub choice: Choice,
-    /// Whether an operator drains it.
     pub is_drained: bool,
     /// The file or object that contains the backend. For a held backend that none contains any more, the one that
     /// removed it.
     pub origin: Arc<str>,
     /// Why the backend is refused, who drains it until when, or the last error of its health checks.
     pub reason: Option<String>,
-}
-
-/// Numbers of objects, counted without building a row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// The number of services, each name counted once.
-    pub services: usize,
-    /// The number of services by the worst status of their frontends. A status without services is absent.
-    pub services_by_status: BTreeMap<Status, usize>,
-    /// The number of services with a held frontend.
-    pub held: usize,
-    /// The number of services with a port that has no backend for new connections.
-    pub without_backends: usize,
-    /// The number of services that wait for a load balancer's address, see
-    /// [`nodelb_core::model::service::Service::awaits_load_balancer`].
-    pub load_balancer_pending: usize,
-    /// The number of rows of `/frontends` by status. A status without rows is absent.
-    pub frontends: BTreeMap<Status, usize>,
-    /// The number of rows in the status Refused that can never own their address.
-    pub refused: usize,
-    /// The number of rows in the status Conflict.
-    pub conflicting: usize,
-    /// The number of backends in the slices of the services by state, counted once for each port. Those that failed
-    /// their checks count as quarantined.
-    pub backends: BTreeMap<BackendState, usize>,
-    /// The number of backends that new connections can reach, counted once for each port and family.
-    pub selectable: usize,
 }

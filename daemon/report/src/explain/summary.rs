@@ -1,14 +1,15 @@
 //! What a single pass over a snapshot finds: the numbers of objects, and where to look for problems. Readers of one
 //! snapshot share it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use strum::{IntoEnumIterator, VariantNames};
 
 use crate::explain::reports;
-use crate::explain::rows::Counts;
 use nodelb_core::compile::outside::is_outside;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::drain;
@@ -17,11 +18,39 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::backends_of;
 use nodelb_core::state::status::Status;
 
-/// See the module's documentation.
+/// The numbers of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ObjectCounts {
+    /// The number of services.
+    pub services: usize,
+    /// The number of services by status. A status without services is absent.
+    pub services_by_status: BTreeMap<Status, usize>,
+    /// The number of addresses that services claim.
+    pub frontends: usize,
+    /// The number of these addresses by status.
+    pub frontends_by_status: BTreeMap<Status, usize>,
+    /// The number of backends of all service ports.
+    pub backends: usize,
+    /// The number of these backends by state.
+    pub backends_by_state: BTreeMap<BackendState, usize>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The numbers of objects.
-    pub counts: Counts,
+    /// Each service counts with the worst status of its frontends. The backends are those in the slices of the services,
+    /// counted once for each port; those that failed their checks count as quarantined.
+    pub counts: ObjectCounts,
+    /// The number of services with a held frontend.
+    pub held: usize,
+    /// The number of services with a port that has no backend for new connections.
+    pub without_backends: usize,
+    /// The number of services that wait for a load balancer's address, see
+    /// [`nodelb_core::model::service::Service::awaits_load_balancer`].
+    pub load_balancer_pending: usize,
+    /// The number of rows in the status Refused that can never own their address.
+    pub refused: usize,
+    /// The number of backends that new connections can reach, counted once for each port and family.
+    pub selectable: usize,
     /// The claims with a status other than OK: the address, and the position in its row.
     pub(crate) claims: Vec<(L4Addr, usize)>,
     /// Whether a file asks for clients outside the node to be served.
@@ -38,12 +67,12 @@ impl Summary {
         summary.add_services(snapshot);
         summary.add_frontends(snapshot);
         for entry in snapshot.desired.services.values() {
-            summary.counts.selectable += backends_of(&entry.cluster).count();
+            summary.selectable += backends_of(&entry.cluster).count();
         }
         let mut without: Vec<&ServiceName> = snapshot.empty_ports().map(|key| &key.service).collect();
         without.sort_unstable();
         without.dedup();
-        summary.counts.without_backends = without.len();
+        summary.without_backends = without.len();
         summary
     }
 
@@ -55,13 +84,14 @@ impl Summary {
             self.serves_outside_from_files |= service.source == Source::Files
                 && frontends.any(|frontend| is_outside(service, frontend.kind, snapshot.config.packets));
             self.counts.services += 1;
-            self.counts.load_balancer_pending += usize::from(service.awaits_load_balancer);
+            self.load_balancer_pending += usize::from(service.awaits_load_balancer);
             if descriptions.len() > 1 || service.awaits_load_balancer || service.health_check_error.is_some() {
                 self.descriptions.push(service.name.clone());
             }
             add_backends(snapshot, service, slices, &mut states);
         }
-        self.counts.backends = BackendState::iter().zip(states).filter(|(_, number)| *number > 0).collect();
+        self.counts.backends = states.iter().sum();
+        self.counts.backends_by_state = BackendState::iter().zip(states).filter(|(_, number)| *number > 0).collect();
     }
 
     fn add_frontends(&mut self, snapshot: &Snapshot) {
@@ -71,8 +101,7 @@ impl Summary {
             for (place, claim) in row.claims().iter().enumerate() {
                 let status = snapshot.status_of(row, place, *address).status;
                 statuses[status as usize] += 1;
-                self.counts.conflicting += usize::from(status == Status::Conflict);
-                self.counts.refused += usize::from(claim.target.is_err());
+                self.refused += usize::from(claim.target.is_err());
                 if status != Status::Ok {
                     self.claims.push((*address, place));
                 }
@@ -84,9 +113,10 @@ impl Summary {
         }
         snapshot.kept().for_each(|(.., kept)| statuses[kept.status as usize] += 1);
         let held: BTreeSet<&ServiceName> = snapshot.held().map(|port| &port.key.service).collect();
+        self.held = held.len();
         let counts = &mut self.counts;
-        counts.held = held.len();
-        counts.frontends = Status::iter().zip(statuses).filter(|(_, number)| *number > 0).collect();
+        counts.frontends = statuses.iter().sum();
+        counts.frontends_by_status = Status::iter().zip(statuses).filter(|(_, number)| *number > 0).collect();
         // A service without addresses has none with a problem.
         let without = counts.services.saturating_sub(worst.len());
         worst.into_values().for_each(|status| *counts.services_by_status.entry(status).or_default() += 1);

@@ -1,14 +1,11 @@
 //! The names and columns of the tables, defined once and known without any row. [`crate::rows`]
 //! defines them, and [`super::table`] adds the rows.
 
-/// A table's name and columns. `C` is an array where rows are created, so that the compiler checks the number of cells,
-/// and a slice everywhere else.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Schema<C: ?Sized = [Column]> {
+pub struct Schema {
     /// The heading of the table in a response with several tables.
     pub name: &'static str,
-    /// The columns in the order of display.
-    pub columns: C,
+    pub columns: &'static [Column],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +21,6 @@ pub struct Column {
     pub usual: &'static [&'static str],
 }
 
-/// The kind of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// A name or an address, which is never shortened.
@@ -33,12 +29,10 @@ pub enum ColumnKind {
     /// One of these words.
     OneOf(&'static [&'static str]),
     Number,
-    /// Yes or no.
     Flag,
     List,
     /// Sentences. A last column of them is shown whole, like text.
     Texts,
-    /// The time since an event.
     Age,
     Duration,
 }
@@ -48,7 +42,6 @@ impl Column {
         Self { heading, kind, is_wide: false, is_spare: false, usual: &[] }
     }
 
-    /// A column of names or addresses.
     pub const fn name(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Name)
     }
@@ -57,7 +50,6 @@ impl Column {
         Self::new(heading, ColumnKind::Text)
     }
 
-    /// A column of words from a fixed set.
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(heading, ColumnKind::OneOf(words))
     }
@@ -75,7 +67,6 @@ impl Column {
         Self::new(heading, ColumnKind::Number)
     }
 
-    /// A column of booleans.
     pub const fn flag(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Flag)
     }
@@ -84,17 +75,14 @@ impl Column {
         Self::new(heading, ColumnKind::List)
     }
 
-    /// A column of lists of sentences.
     pub const fn texts(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Texts)
     }
 
-    /// A column of times since an event.
     pub const fn age(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Age)
     }
 
-    /// A column of durations of operations.
     pub const fn duration(heading: &'static str) -> Self {
         Self::new(heading, ColumnKind::Duration)
     }

@@ -1,6 +1,7 @@
 //! Text in lines of limited width, and text from sources made safe for a terminal.
 
 use std::borrow::Cow;
+use std::fmt::{Display, Write};
 
 use nodelb_core::text::is_control;
 
@@ -22,6 +23,10 @@ pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize
         taken += more;
     }
     taken
+}
+
+pub(crate) fn push_display(out: &mut String, value: impl Display) {
+    write!(out, "{value}").expect("invariant: writing to a String does not fail");
 }
 
 pub(crate) fn push_spaces(out: &mut String, mut number: usize) {

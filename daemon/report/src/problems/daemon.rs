@@ -233,7 +233,6 @@ fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
     Some(Problem::new(kind, "packets", format!("{cause}; {packets} {verdict}")).since(since))
 }
 
-/// Problems that the recent history shows.
 fn recent(observed: &Observed, found: &mut Vec<Problem>) {
     let now = observed.clocks.time;
     let within = |window: u64| {

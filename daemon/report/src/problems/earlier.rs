@@ -25,7 +25,6 @@ pub type Found = ((Reason, String), Option<Time>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Earlier(BTreeMap<(Reason, String), Known>);
 
-/// A problem of the previous run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     since: Time,

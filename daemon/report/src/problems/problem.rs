@@ -74,7 +74,6 @@ pub struct TableUsage {
     pub name: &'static str,
     /// The number of entries in use; `None` if it is not known.
     pub used: Option<u64>,
-    /// The maximum number of entries.
     pub limit: u64,
     /// The configuration key that sets the maximum.
     pub key: &'static str,
@@ -137,9 +136,7 @@ pub struct Untranslated {
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub clocks: Clocks,
-    /// The conditions of readiness.
     pub checks: Vec<Check>,
-    /// The state of the services.
     pub snapshot: Arc<Snapshot>,
     pub summary: Arc<Summary>,
     pub history: Arc<History>,

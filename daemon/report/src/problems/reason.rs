@@ -19,7 +19,6 @@ pub enum Severity {
     Critical,
 }
 
-/// A row of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReasonEntry {
     pub name: &'static str,
@@ -150,7 +149,6 @@ reasons! {
 }
 
 impl Reason {
-    /// The row of the catalogue.
     pub fn entry(self) -> &'static ReasonEntry {
         &Self::CATALOGUE[self as usize]
     }

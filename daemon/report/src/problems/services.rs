@@ -190,11 +190,7 @@ fn part(snapshot: &Snapshot, name: &ServiceName, ports: &[(&Arc<PortKey>, &Arc<D
     if ports.len() >= all {
         return String::new();
     }
-    let named = ports.iter().map(|(key, _)| {
-        let separator = if key.port.is_empty() { "" } else { "/" };
-        format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
-    });
-    format!(" on port {}", listed(named, SHOWN))
+    format!(" on port {}", listed(ports.iter().map(|(key, _)| reports::port_text(key)), SHOWN))
 }
 
 /// Formats as `EndpointSlice shop/web emptied by bob (resourceVersion 15)`.

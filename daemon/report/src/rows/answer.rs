@@ -1,13 +1,15 @@
 //! A response: one list of rows, or several.
 
+use std::slice;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::output::table::Style;
+use super::row::{self, Row};
+use crate::output::table::{Style, Table};
 use crate::time::Time;
 
-/// A response of the admin API.
 pub trait Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// The text form. Ages are computed from `now`.
     fn text(&self, now: Time, style: &Style) -> String;
@@ -41,19 +43,36 @@ impl<A: Answer> Rendered for Dated<A> {
     }
 }
 
-/// Defines responses. Each field is a list of rows.
+/// A part of a response: rows, or a single one.
+pub(super) trait Part {
+    fn table(&self, now: Time, style: &Style) -> Table;
+}
+
+impl<R: Row> Part for Vec<R> {
+    fn table(&self, now: Time, style: &Style) -> Table {
+        row::table(self, now, style)
+    }
+}
+
+impl<R: Row> Part for R {
+    fn table(&self, now: Time, style: &Style) -> Table {
+        row::table(slice::from_ref(self), now, style)
+    }
+}
+
+/// Defines responses that are shown as the tables of their fields.
 macro_rules! answers {
-    ($($(#[$about:meta])* $name:ident { $($(#[$meta:meta])* $field:ident: $row:ty,)* })*) => {
+    ($($(#[$about:meta])* $name:ident { $($(#[$meta:meta])* $field:ident: $part:ty,)* })*) => {
         $($(#[$about])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         pub struct $name {
-            $($(#[$meta])* pub $field: Vec<$row>,)*
+            $($(#[$meta])* pub $field: $part,)*
         }
 
         impl $crate::rows::answer::Answer for $name {
             fn text(&self, now: crate::time::Time, style: &$crate::output::table::Style) -> String {
-                let tables = vec![$($crate::rows::row::table(&self.$field, now)),*];
-                $crate::output::table::Page(tables).to_styled_text(style)
+                use $crate::rows::answer::Part;
+                $crate::output::table::sections(&[$(self.$field.table(now, style)),*])
             }
         })*
     };

@@ -19,145 +19,127 @@ pub enum FindingSeverity {
     Critical,
 }
 
-/// Defines the kinds of findings with their names in JSON.
-macro_rules! kinds {
-    ($(#[doc = $meaning:literal] $name:ident = $text:literal,)*) => {
-        /// The kind of a finding.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-        pub enum FindingKind {
-            $(#[doc = $meaning] #[serde(rename = $text)] $name,)*
-        }
-
-        impl FindingKind {
-            /// Every kind.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
-
-            /// The name in output.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)*
-                }
-            }
-
-            /// The meaning, for the documents.
-            pub fn meaning(self) -> &'static str {
-                match self {
-                    $(Self::$name => $meaning.trim(),)*
-                }
-            }
-        }
-    };
+/// The kind of a finding. The comments are in the documents, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[derive(strum::EnumIter, strum::EnumMessage, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum FindingKind {
+    /// The maps are in memory, and no connection is translated.
+    NotTranslated,
+    /// The BPF programs do not apply to the processes of the node.
+    HooksNotInEffect,
+    /// This command is not in the cgroup with the processes that use services.
+    OutsideCgroup,
+    /// Programs of other software run at the same hooks, and may translate the service.
+    HooksShared,
+    /// The reconcile loop of the daemon is stuck.
+    LoopStuck,
+    /// The daemon or this command lacks a permission.
+    PermissionMissing,
+    /// The daemon has no API server.
+    ApiserverAway,
+    /// A source that existed before is not configured, or has not synced since nodelb started.
+    SourceAbsent,
+    /// The services directory cannot be read, or a watch does not work.
+    SourceFailing,
+    /// The daemon has not read everything since its start.
+    NotSynced,
+    /// The file with the service is not served, or not in its present form.
+    FileNotServed,
+    /// Another place of a source has a problem, and may describe the service.
+    SourceProblem,
+    /// No witness knows a service of this name.
+    NoSuchService,
+    /// The service is headless, or of type `ExternalName`.
+    NotForProxies,
+    /// Two sources define the service, and one of the definitions is not used.
+    DefinedTwice,
+    /// Another service owns an address.
+    AddressConflict,
+    /// nodelb refuses to serve an address.
+    AddressRefused,
+    /// The kernel maps do not accept an entry.
+    ReconcileFailing,
+    /// The kernel does not have an address yet.
+    Pending,
+    /// Connections get backends from before the start of nodelb, and the service has others now.
+    Kept,
+    /// The maps do not contain what the daemon wrote.
+    KernelDiffers,
+    /// A process of the node has bound a NodePort of the service.
+    NodePortBound,
+    /// No pod has the labels of the selector.
+    SelectorMatchesNothing,
+    /// The service has no selector, so only its author fills the slices.
+    NoSelector,
+    /// The service names a port that its slices do not have.
+    PortMismatch,
+    /// There are slices, but their endpoints were removed.
+    SliceEmptied,
+    /// There is no slice at all.
+    SliceMissing,
+    /// Pods and slices disagree.
+    SliceNotUpdated,
+    /// Endpoints are not ready.
+    NotReady,
+    /// A traffic policy is Local, and this node has no backend.
+    NoLocalBackend,
+    /// Backends are refused, in maintenance, or failed nodelb's health checks.
+    BackendsUnusable,
+    /// Every backend failed its health checks, and all of them are used as a last resort.
+    LastResort,
+    /// Some backends failed their health checks.
+    BackendsQuarantined,
+    /// The operator drains some backends.
+    BackendsDrained,
+    /// The Service asks for health checks that nodelb cannot make.
+    HealthCheckInvalid,
+    /// The Service asks for health checks, and the daemon makes none for Services of Kubernetes.
+    HealthChecksOff,
+    /// The service has no backends, whatever the reason.
+    NoBackends,
+    /// A backend does not answer.
+    BackendUnreachable,
+    /// Packets of clients outside the node are not translated, or do not arrive.
+    PacketPath,
+    /// Backends are held although the source removed them.
+    Held,
+    /// The daemon's table differs from the cluster.
+    MemoryDiffers,
+    /// The load balancer does not exist yet.
+    LoadBalancerPending,
+    /// Load balancers get no answer to their health checks.
+    HealthCheckPortClosed,
+    /// An address does not answer, and not because of a backend.
+    FrontendFails,
+    /// nodelb refuses connections to an address, because it has no backend.
+    FrontendRefused,
+    /// Connections to an address fail as those to one of its backends do.
+    FrontendAffected,
+    /// The daemon reports that it is not ready.
+    DaemonNotReady,
+    /// The daemon does not answer.
+    DaemonSilent,
+    /// No API server answers this command.
+    ApiserverSilent,
+    /// A Kubernetes Event with its explanation.
+    Event,
+    /// The service's name in DNS.
+    DnsName,
+    /// The number of endpoints in each condition.
+    Endpoints,
+    /// nodelb itself balances the API server that this command asked.
+    ApiserverBalanced,
+    /// Addresses that answer.
+    Works,
 }
 
-kinds! {
-    /// The maps are in memory, and no connection is translated.
-    NotTranslated = "not-translated",
-    /// The BPF programs do not apply to the processes of the node.
-    HooksNotInEffect = "hooks-not-in-effect",
-    /// This command is not in the cgroup with the processes that use services.
-    OutsideCgroup = "outside-cgroup",
-    /// Programs of other software run at the same hooks, and may translate the service.
-    HooksShared = "hooks-shared",
-    /// The reconcile loop of the daemon is stuck.
-    LoopStuck = "loop-stuck",
-    /// The daemon or this command lacks a permission.
-    PermissionMissing = "permission-missing",
-    /// The daemon has no API server.
-    ApiserverAway = "apiserver-away",
-    /// A source that existed before is not configured, or has not synced since nodelb started.
-    SourceAbsent = "source-absent",
-    /// The services directory cannot be read, or a watch does not work.
-    SourceFailing = "source-failing",
-    /// The daemon has not read everything since its start.
-    NotSynced = "not-synced",
-    /// The file with the service is not served, or not in its present form.
-    FileNotServed = "file-not-served",
-    /// Another place of a source has a problem, and may describe the service.
-    SourceProblem = "source-problem",
-    /// No witness knows a service of this name.
-    NoSuchService = "no-such-service",
-    /// The service is headless, or of type `ExternalName`.
-    NotForProxies = "not-for-proxies",
-    /// Two sources define the service, and one of the definitions is not used.
-    DefinedTwice = "defined-twice",
-    /// Another service owns an address.
-    AddressConflict = "address-conflict",
-    /// nodelb refuses to serve an address.
-    AddressRefused = "address-refused",
-    /// The kernel maps do not accept an entry.
-    ReconcileFailing = "reconcile-failing",
-    /// The kernel does not have an address yet.
-    Pending = "pending",
-    /// Connections get backends from before the start of nodelb, and the service has others now.
-    Kept = "kept",
-    /// The maps do not contain what the daemon wrote.
-    KernelDiffers = "kernel-differs",
-    /// A process of the node has bound a NodePort of the service.
-    NodePortBound = "node-port-bound",
-    /// No pod has the labels of the selector.
-    SelectorMatchesNothing = "selector-matches-nothing",
-    /// The service has no selector, so only its author fills the slices.
-    NoSelector = "no-selector",
-    /// The service names a port that its slices do not have.
-    PortMismatch = "port-mismatch",
-    /// There are slices, but their endpoints were removed.
-    SliceEmptied = "slice-emptied",
-    /// There is no slice at all.
-    SliceMissing = "slice-missing",
-    /// Pods and slices disagree.
-    SliceNotUpdated = "slice-not-updated",
-    /// Endpoints are not ready.
-    NotReady = "not-ready",
-    /// A traffic policy is Local, and this node has no backend.
-    NoLocalBackend = "no-local-backend",
-    /// Backends are refused, in maintenance, or failed nodelb's health checks.
-    BackendsUnusable = "backends-unusable",
-    /// Every backend failed its health checks, and all of them are used as a last resort.
-    LastResort = "last-resort",
-    /// Some backends failed their health checks.
-    BackendsQuarantined = "backends-quarantined",
-    /// The operator drains some backends.
-    BackendsDrained = "backends-drained",
-    /// The Service asks for health checks that nodelb cannot make.
-    HealthCheckInvalid = "health-check-invalid",
-    /// The Service asks for health checks, and the daemon makes none for Services of Kubernetes.
-    HealthChecksOff = "health-checks-off",
-    /// The service has no backends, whatever the reason.
-    NoBackends = "no-backends",
-    /// A backend does not answer.
-    BackendUnreachable = "backend-unreachable",
-    /// Packets of clients outside the node are not translated, or do not arrive.
-    PacketPath = "packet-path",
-    /// Backends are held although the source removed them.
-    Held = "held",
-    /// The daemon's table differs from the cluster.
-    MemoryDiffers = "memory-differs",
-    /// The load balancer does not exist yet.
-    LoadBalancerPending = "load-balancer-pending",
-    /// Load balancers get no answer to their health checks.
-    HealthCheckPortClosed = "health-check-port-closed",
-    /// An address does not answer, and not because of a backend.
-    FrontendFails = "frontend-fails",
-    /// nodelb refuses connections to an address, because it has no backend.
-    FrontendRefused = "frontend-refused",
-    /// Connections to an address fail as those to one of its backends do.
-    FrontendAffected = "frontend-affected",
-    /// The daemon reports that it is not ready.
-    DaemonNotReady = "daemon-not-ready",
-    /// The daemon does not answer.
-    DaemonSilent = "daemon-silent",
-    /// No API server answers this command.
-    ApiserverSilent = "apiserver-silent",
-    /// A Kubernetes Event with its explanation.
-    Event = "event",
-    /// The service's name in DNS.
-    DnsName = "dns-name",
-    /// The number of endpoints in each condition.
-    Endpoints = "endpoints",
-    /// nodelb itself balances the API server that this command asked.
-    ApiserverBalanced = "apiserver-balanced",
-    /// Addresses that answer.
-    Works = "works",
+impl FindingKind {
+    /// The name in output.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// A problem or an observation.

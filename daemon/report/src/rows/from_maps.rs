@@ -35,9 +35,7 @@ pub struct Names {
     ports: BTreeMap<OwnerTag, Option<Arc<PortKey>>>,
     kinds: BTreeMap<(ServiceName, L4Addr), FrontendKind>,
     backends: BTreeMap<PortKey, BTreeSet<L4Addr>>,
-    /// The backends that an operator drains.
     pub drains: BTreeMap<ServiceName, Drains>,
-    /// The statuses that the daemon has stored.
     pub statuses: Statuses,
 }
 
@@ -126,19 +124,16 @@ pub struct MapTrace<'a> {
 pub struct MapMatch<'a> {
     /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
     pub at: L4Addr,
-    /// The id of the service port.
     pub id: ServiceId,
     /// The service port; `None` if its name is unknown.
     pub port: Option<&'a Arc<PortKey>>,
     /// The kind of the address; `None` if it is unknown.
     pub kind: Option<FrontendKind>,
-    /// The view that the client gets.
     pub view: ViewKind,
     /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
     /// Every backend of the service port, with the number of its slots in the view.
     pub backends: Vec<(L4Addr, usize)>,
-    /// The backends that an operator drains.
     pub drained: Vec<(L4Addr, &'a Drain)>,
     /// Whether every backend failed its health checks while the daemon ran.
     pub is_last_resort: bool,
@@ -236,7 +231,6 @@ impl MapContent {
         rows.filter(|row| filter.address.is_none_or(|addr| row.address.addr == addr)).collect()
     }
 
-    /// Where a connection of this client leads.
     pub fn trace(&self, to: L4Addr, from: Client) -> MapTrace<'_> {
         let (state, range) = (&self.state, &self.nodeport_range);
         let admitted = Admitted::new(state, range, destination(to), None);

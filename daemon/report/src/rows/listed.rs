@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde::ser::Error;
 
 use super::answer::Rendered;
-use super::kept;
-use super::row::{Row, none_found};
+use super::row::{Row, empty_table};
 use super::services::{BackendRow, FrontendRow, ServiceRow};
+use super::{described, kept};
 use crate::explain::reports;
 use crate::filter::Filter;
-use crate::output::table::{Style, Texts};
+use crate::output::table::Style;
 use crate::time::{Clocks, Time};
 use nodelb_core::snapshot::Snapshot;
 
@@ -26,11 +26,9 @@ type ForEach<R> = dyn Fn(&mut dyn FnMut(R)) + Send;
 
 impl<R: Row> Rendered for Listed<R> {
     fn text(&self, style: &Style) -> String {
-        let mut texts = Texts::new(R::schema(), style);
-        (self.for_each)(&mut |row| texts.push(&row.cells(self.now)));
-        let mut out = String::new();
-        texts.write(Some(&none_found::<R>()), &mut out);
-        out
+        let mut table = empty_table::<R>(style);
+        (self.for_each)(&mut |row| table.push(&row.cells(self.now)));
+        table.to_text()
     }
 
     fn json(&self) -> serde_json::Result<String> {
@@ -62,7 +60,7 @@ pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Lis
 /// One row per description of a service, and one per service port that no source describes and that is kept.
 pub fn services(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<ServiceRow> {
     let for_each = move |each: &mut dyn FnMut(ServiceRow)| {
-        reports::each_service(&snapshot, &filter).for_each(|report| each(report.into()));
+        described::services(&snapshot, &filter).for_each(&mut *each);
         kept::services(&snapshot, &filter).into_iter().for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }

@@ -1,13 +1,7 @@
 //! Rows about the packet path: network devices, and connections of clients outside the node.
 
-use std::slice;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::answer::{Answer, answers};
-use super::row::{rows, table};
-use crate::output::table::{Page, Style};
+use super::answer::answers;
+use super::row::rows;
 use crate::time::Time;
 
 /// What a device is used for.
@@ -161,57 +155,36 @@ rows! {
     }
 }
 
-/// The response of `/devices`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Devices {
-    /// The packet path in general.
-    pub packets: PacketsRow,
-    /// The devices in the order of their indexes.
-    pub devices: Vec<DeviceRow>,
-}
-
-impl Answer for Devices {
-    fn text(&self, now: Time, style: &Style) -> String {
-        Page(vec![table(slice::from_ref(&self.packets), now), table(&self.devices, now)]).to_styled_text(style)
-    }
-}
-
-/// The response of `/connections`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Connections {
-    /// The connections.
-    pub connections: Vec<ConnectionRow>,
-    /// The extent of the list.
-    pub listed: ListedRow,
-}
-
-impl Answer for Connections {
-    fn text(&self, now: Time, style: &Style) -> String {
-        Page(vec![table(&self.connections, now), table(slice::from_ref(&self.listed), now)]).to_styled_text(style)
-    }
-}
-
-/// The response of `/drops`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Drops {
-    /// One row per service, reason and verdict, the largest number of packets first.
-    pub drops: Vec<DropRow>,
-    /// The sum of all packets.
-    pub counted: CountedRow,
-}
-
-impl Answer for Drops {
-    fn text(&self, now: Time, style: &Style) -> String {
-        Page(vec![table(&self.drops, now), table(slice::from_ref(&self.counted), now)]).to_styled_text(style)
-    }
-}
-
 answers! {
+    /// The response of `/devices`.
+    Devices {
+        /// The packet path in general.
+        packets: PacketsRow,
+        /// The devices in the order of their indexes.
+        devices: Vec<DeviceRow>,
+    }
+
+    /// The response of `/connections`.
+    Connections {
+        /// The connections.
+        connections: Vec<ConnectionRow>,
+        /// The extent of the list.
+        listed: ListedRow,
+    }
+
+    /// The response of `/drops`.
+    Drops {
+        /// One row per service, reason and verdict, the largest number of packets first.
+        drops: Vec<DropRow>,
+        /// The sum of all packets.
+        counted: CountedRow,
+    }
+
     /// The response of `/packets`.
     Packets {
         /// The packets; empty, because they are shown only while a client watches.
-        packets: PacketRow,
+        packets: Vec<PacketRow>,
         /// The clients that watch; empty without the packet path.
-        watchers: WatcherRow,
+        watchers: Vec<WatcherRow>,
     }
 }

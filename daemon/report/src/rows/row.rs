@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantNames;
 
 use crate::output::schema::Schema;
-use crate::output::table::{Cell, Table};
+use crate::output::table::{Cell, Style, Table};
 use crate::time::Time;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::history::What;
@@ -19,30 +19,22 @@ pub trait Row: Serialize + DeserializeOwned + JsonSchema {
     /// The name and columns of the table.
     fn schema() -> &'static Schema;
 
-    /// Appends the cells, one for each column. Ages are computed from `now`.
-    fn push_cells<'a>(&'a self, now: Time, cells: &mut Vec<Cell<'a>>);
-
-    /// The cells, one for each column.
-    fn cells(&self, now: Time) -> Vec<Cell<'_>> {
-        let mut cells = Vec::new();
-        self.push_cells(now, &mut cells);
-        cells
-    }
+    /// The cells, one for each column. Ages are computed from `now`.
+    fn cells(&self, now: Time) -> Vec<Cell<'_>>;
 }
 
-pub fn table<R: Row>(rows: &[R], now: Time) -> Table<'_> {
+/// A table without rows, and with the text that replaces it.
+pub(super) fn empty_table<R: Row>(style: &Style) -> Table {
     let schema = R::schema();
-    let mut cells = Vec::with_capacity(rows.len() * schema.columns.len());
-    rows.iter().for_each(|row| row.push_cells(now, &mut cells));
-    Table::of_cells(schema, cells).or_text(none_found::<R>())
+    Table::new(schema, style).or_text(format!("No {} found.", schema.name.replace('_', " ")))
 }
 
-/// The text that replaces a table without rows.
-pub(super) fn none_found<R: Row>() -> String {
-    format!("No {} found.", R::schema().name.replace('_', " "))
+pub fn table<R: Row>(rows: &[R], now: Time, style: &Style) -> Table {
+    let mut table = empty_table::<R>(style);
+    rows.iter().for_each(|row| table.push(&row.cells(now)));
+    table
 }
 
-/// A field that is shown in one cell.
 pub trait ToCell {
     /// The cell. Ages are computed from `now`.
     fn to_cell(&self, now: Time) -> Cell<'_>;
@@ -101,7 +93,7 @@ impl ToCell for f64 {
 /// Data of any kind, as in JSON.
 impl ToCell for serde_json::Value {
     fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::text(self)
+        Cell::Text(self.to_string().into())
     }
 }
 
@@ -141,7 +133,6 @@ impl ToCell for Vec<L4Addr> {
     }
 }
 
-/// Words from a fixed set.
 macro_rules! words {
     ($($type:ty),*) => {
         $(impl ToCell for $type {
@@ -174,18 +165,13 @@ macro_rules! rows {
         impl $crate::rows::row::Row for $name {
             fn schema() -> &'static $crate::output::schema::Schema {
                 use $crate::output::schema::{Column, Schema};
-                const COLUMNS: usize = [$(stringify!($field)),*].len();
-                static SCHEMA: Schema<[Column; COLUMNS]> =
-                    Schema { name: $table, columns: [$(Column::$column($($argument),*)$(.$modifier())?),*] };
+                static SCHEMA: Schema =
+                    Schema { name: $table, columns: &[$(Column::$column($($argument),*)$(.$modifier())?),*] };
                 &SCHEMA
             }
 
-            fn push_cells<'a>(
-                &'a self,
-                now: crate::time::Time,
-                cells: &mut Vec<$crate::output::table::Cell<'a>>,
-            ) {
-                cells.extend([$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]);
+            fn cells(&self, now: crate::time::Time) -> Vec<$crate::output::table::Cell<'_>> {
+                vec![$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]
             }
         })*
     };

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use strum::VariantNames;
 
 use super::answer::{Answer, answers};
-use super::row::{Micros, ToCell, rows};
+use super::row::{Micros, Row, ToCell, rows};
 use crate::durations;
-use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::explain::reports::port_text;
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use crate::time::{Clocks, Time};
@@ -15,7 +16,7 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
-use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, TrafficPolicy};
+use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
 
@@ -153,19 +154,19 @@ answers! {
     /// The response of `/frontends`.
     Frontends {
         /// The claims, by address, then in order of precedence.
-        frontends: FrontendRow,
+        frontends: Vec<FrontendRow>,
     }
 
     /// The response of `/services`.
     Services {
         /// The services, by name, then source.
-        services: ServiceRow,
+        services: Vec<ServiceRow>,
     }
 
     /// The response of `/backends`.
     Backends {
         /// The backends, by service, port and address.
-        backends: BackendRow,
+        backends: Vec<BackendRow>,
     }
 }
 
@@ -180,9 +181,9 @@ pub struct HistoryAnswer {
 const REMOVED: &str = " (removed)";
 
 /// The columns of the short form of a change.
-static SHORT: Schema<[Column; 6]> = Schema {
+static SHORT: Schema = Schema {
     name: "history",
-    columns: [
+    columns: &[
         Column::age("Age"),
         Column::name("Service"),
         Column::one_of("Change", What::VARIANTS),
@@ -194,18 +195,21 @@ static SHORT: Schema<[Column; 6]> = Schema {
 
 impl Answer for HistoryAnswer {
     fn text(&self, now: Time, style: &Style) -> String {
-        HistoryRow::table(&self.history, now, style).to_text_with(style)
+        HistoryRow::table(&self.history, now, style).to_text()
     }
 }
 
 impl HistoryRow {
     /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones.
-    pub fn table<'a>(rows: &'a [Self], now: Time, style: &Style) -> Table<'a> {
-        let table = match style.wide {
-            true => super::row::table(rows, now),
-            false => Table::new(&SHORT, rows.iter().map(|row| row.short(now))),
-        };
+    pub fn table(rows: &[Self], now: Time, style: &Style) -> Table {
+        let mut table = Table::new(if style.wide { Self::schema() } else { &SHORT }, style);
+        rows.iter().for_each(|row| table.push(&row.shown(now, style)));
         table.or_text("No changes found.".into())
+    }
+
+    /// The cells of such a table.
+    pub fn shown(&self, now: Time, style: &Style) -> Vec<Cell<'_>> {
+        if style.wide { self.cells(now) } else { self.short(now).into() }
     }
 
     /// How the service was removed, or lost the address, such as `its entry in /etc/nodelb/services.d/shop.toml was
@@ -274,26 +278,6 @@ impl FrontendRow {
     }
 }
 
-impl From<ServiceReport> for ServiceRow {
-    fn from(report: ServiceReport) -> Self {
-        Self {
-            service: Some(String::from(&report.service)),
-            source: report.source.to_string(),
-            ports: report.ports,
-            internal_policy: policy(report.internal_policy),
-            external_policy: policy(report.external_policy),
-            affinity: report.affinity_seconds.map(u64::from),
-            frontends: report.frontends as u64,
-            outside: report.outside.to_string(),
-            backends: report.backends as u64,
-            selectable: report.selectable as u64,
-            status: report.status,
-            origin: filled(&report.origin),
-            error: report.error,
-        }
-    }
-}
-
 pub(super) fn policy(policy: TrafficPolicy) -> String {
     let [cluster, local] = POLICIES;
     match policy {
@@ -352,12 +336,6 @@ impl From<&Record> for HistoryRow {
             detail: detail(record),
         }
     }
-}
-
-/// The service port's name, such as `http/TCP/IPv4`.
-pub(super) fn port_text(key: &PortKey) -> String {
-    let separator = if key.port.is_empty() { "" } else { "/" };
-    format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
 }
 
 /// Whether the change is in the kernel, or why not.

@@ -1,15 +1,13 @@
 //! Rows about the daemon itself: what its sources read, the apiservers, the checks, the configuration, the routes.
 
-use std::slice;
-
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use strum::VariantNames;
 
-use super::answer::{Answer, answers};
-use super::row::{rows, table};
+use super::answer::{Answer, Part, answers};
+use super::row::rows;
 use crate::check::Check;
-use crate::output::table::{Page, Style};
+use crate::output::table::{Style, sections};
 use crate::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
 
@@ -144,31 +142,31 @@ answers! {
     /// The response of `/sources`.
     Sources {
         /// The places: files first, then their DNS names, then Kubernetes.
-        sources: SourceRow,
+        sources: Vec<SourceRow>,
     }
 
     /// The response of `/dns`.
     Names {
         /// The questions, by name and type.
-        names: NameRow,
+        names: Vec<NameRow>,
     }
 
     /// The response of `/config`.
     ConfigAnswer {
         /// The keys in the order of `config.example.toml`.
-        config: ConfigRow,
+        config: Vec<ConfigRow>,
     }
 
     /// The response of `/readyz`.
     Readyz {
         /// The checks of readiness.
-        readyz: CheckRow,
+        readyz: Vec<CheckRow>,
     }
 
     /// The response of `/`.
     Routes {
         /// Every route.
-        routes: RouteRow,
+        routes: Vec<RouteRow>,
     }
 }
 
@@ -187,7 +185,7 @@ impl Answer for Healthz {
     fn text(&self, now: Time, style: &Style) -> String {
         let [ok, _] = RESULTS;
         match self.is_verbose || self.healthz.iter().any(|check| check.result != ok) {
-            true => table(&self.healthz, now).to_text_with(style),
+            true => self.healthz.table(now, style).to_text(),
             false => format!("{ok}\n"),
         }
     }
@@ -207,7 +205,7 @@ impl Answer for Apiservers {
         let Some(session) = &self.session else {
             return "Kubernetes is not configured (section [kubernetes] of nodelb.toml).\n".into();
         };
-        Page(vec![table(&self.apiservers, now), table(slice::from_ref(session), now)]).to_styled_text(style)
+        sections(&[self.apiservers.table(now, style), session.table(now, style)])
     }
 }
 

@@ -1,16 +1,14 @@
 //! Rows about the kernel: the content of the maps, differences, and the path of a connection.
 
-use std::slice;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::VariantNames;
 
-use super::answer::{Answer, answers};
-use super::row::{rows, table};
+use super::answer::{Answer, Part, answers};
+use super::row::rows;
 use super::services::HistoryRow;
 use crate::explain::explanation::{ConnectResult, ViewKind};
-use crate::output::table::{Page, Style};
+use crate::output::table::{Style, sections};
 use crate::output::wrap::{printable, push_words};
 use crate::time::Time;
 use nodelb_core::compile::select::Choice;
@@ -168,15 +166,15 @@ answers! {
     /// The response of `/maps`.
     Maps {
         /// The addresses.
-        frontends: MapFrontendRow,
+        frontends: Vec<MapFrontendRow>,
         /// The service ports.
-        services: MapServiceRow,
+        services: Vec<MapServiceRow>,
         /// The backends of each view.
-        slots: MapSlotRow,
+        slots: Vec<MapSlotRow>,
         /// The addresses on which NodePorts are answered.
-        node_addresses: NodeAddressRow,
+        node_addresses: Vec<NodeAddressRow>,
         /// The usage of each map.
-        limits: LimitRow,
+        limits: Vec<LimitRow>,
     }
 }
 
@@ -195,11 +193,11 @@ pub struct TraceAnswer {
 
 impl Answer for TraceAnswer {
     fn text(&self, now: Time, style: &Style) -> String {
-        let mut tables = vec![table(slice::from_ref(&self.verdict), now), table(&self.trace, now)];
+        let mut tables = vec![self.verdict.table(now, style), self.trace.table(now, style)];
         if !self.backends.is_empty() {
-            tables.push(table(&self.backends, now));
+            tables.push(self.backends.table(now, style));
         }
-        Page(tables).to_styled_text(style)
+        sections(&tables)
     }
 }
 

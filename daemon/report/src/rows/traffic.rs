@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
 use super::row::{rows, table};
-use super::services::port_text;
+use crate::explain::reports::port_text;
 use crate::output::table::Style;
 use crate::time::Time;
 use nodelb_core::datapath::Count;
@@ -75,8 +75,7 @@ impl Answer for Counters {
         if !self.is_counting {
             return "Connections are not counted (key datapath.count-connections of nodelb.toml).\n".into();
         }
-        let table = table(&self.counters, now).or_text("No connections counted.".into());
-        table.to_text_with(style)
+        table(&self.counters, now, style).or_text("No connections counted.".into()).to_text()
     }
 }
 
@@ -93,8 +92,7 @@ pub struct Rates {
 
 impl Answer for Rates {
     fn text(&self, now: Time, style: &Style) -> String {
-        let table = table(&self.rates, now).or_text("No connections counted.".into());
-        table.to_text_with(style)
+        table(&self.rates, now, style).or_text("No connections counted.".into()).to_text()
     }
 }
 

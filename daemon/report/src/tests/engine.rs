@@ -22,6 +22,7 @@ use nodelb_core::state::status::Status;
 
 use crate::explain::reports;
 use crate::explain::rows::OutsideAccess::{Draining, NoSourceRange, NodeOnly, Off, Refused, Served};
+use crate::rows::described;
 
 #[path = "../../../../tests/dump.rs"]
 mod dump;
@@ -76,14 +77,14 @@ fn reports_say_whether_outside_clients_are_served() {
             found.dedup();
             found
         };
-        let service = reports::services(&snapshot, &Filter::default())[0].outside;
+        let service = described::services(&snapshot, &Filter::default()).next().unwrap().outside;
         (of(FrontendKind::ClusterIP), of(FrontendKind::LoadBalancer), of(FrontendKind::ExternalIP), service)
     };
-    assert_eq!(access(ON, None), (vec![NodeOnly], vec![Served], vec![Served, Refused], Served));
+    assert_eq!(access(ON, None), (vec![NodeOnly], vec![Served], vec![Served, Refused], Served.to_string()));
     let only_v6 = access(ON, Some(&["2001:db8::/32"]));
     assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
     let off = PacketsConfig { is_on: false, ..ON };
-    assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off));
+    assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off.to_string()));
 }
 
 #[test]
@@ -118,7 +119,8 @@ fn reports_contain_the_backends_of_a_frontend() {
 #[test]
 fn reports_contain_the_error_of_a_health_check_port() {
     let (mut engine, _) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:80/TCP"]);
-    let error = |engine: &Engine| reports::services(&engine.snapshot(Moment(1)), &Filter::default())[0].error.clone();
+    let error =
+        |engine: &Engine| described::services(&engine.snapshot(Moment(1)), &Filter::default()).next().unwrap().error;
     engine.change(Change::HealthCheckPortError(Some(name("shop/web")), Some("in use".into())));
     assert_eq!(error(&engine).as_deref(), Some("in use"));
     engine.change(Change::HealthCheckPortError(Some(name("shop/web")), None));
@@ -155,5 +157,5 @@ fn reports_contain_held_backends_with_their_origin() {
     let rows = reports::backends(&snapshot, &Filter::default());
     let shown: Vec<_> = rows.iter().map(|row| (row.address, row.choice, &*row.origin)).collect();
     assert_eq!(shown, [(apiserver, Choice::Held, "EndpointSlice a/proxy")]);
-    assert_eq!(reports::services(&snapshot, &Filter::default())[0].status, Status::Held);
+    assert_eq!(described::services(&snapshot, &Filter::default()).next().unwrap().status, Status::Held);
 }

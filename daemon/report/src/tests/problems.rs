@@ -8,6 +8,7 @@ use crate::check::Check;
 use crate::explain::reports;
 use crate::explain::summary::Summary;
 use crate::filter::Filter;
+use crate::rows::described;
 use crate::time::{Clocks, Time};
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
@@ -273,7 +274,7 @@ fn a_drain_is_a_notice_with_its_author_and_end_while_another_backend_is_left() {
     assert_eq!(problem.cause, format!("192.0.2.1:80 is {drained}"));
     assert_eq!(problem.since, Some(Time::from_seconds(1_000_000)));
     let observed = node.observed();
-    assert_eq!(observed.summary.counts.backends[&BackendState::Maintenance], 1);
+    assert_eq!(observed.summary.counts.backends_by_state[&BackendState::Maintenance], 1);
     let rows = reports::backends(&observed.snapshot, &Filter::default());
     assert_eq!(rows.iter().map(|row| row.choice.to_string()).collect::<Vec<_>>(), ["Maintenance", "Selected"]);
     assert_eq!(rows[0].reason.as_deref(), Some(drained));
@@ -309,7 +310,7 @@ fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked
     let row = |node: &mut Node| {
         let snapshot = node.engine.snapshot(node.now);
         let flags = reports::frontends(&snapshot, &Filter::default()).remove(0).flags;
-        (reports::services(&snapshot, &Filter::default()).remove(0).error, flags)
+        (described::services(&snapshot, &Filter::default()).next().unwrap().error, flags)
     };
 
     let mut node = Node::new();

@@ -1,7 +1,8 @@
-use super::text;
+use crate::explain::summary::ObjectCounts;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
-use crate::status_report::{ChangeSummary, Kernel, ObjectCounts, StatusReport};
+use crate::rows::Answer;
+use crate::status_report::{ChangeSummary, Kernel, StatusReport};
 use crate::time::Time;
 use nodelb_core::history::What;
 use nodelb_core::state::status::Status;
@@ -44,7 +45,7 @@ fn problem(object: &str) -> Problem {
 
 #[test]
 fn without_problems_it_says_so() {
-    let text = text(&report(Vec::new()), &Style::default());
+    let text = report(Vec::new()).text(Time(NOW), &Style::default());
     assert_eq!(
         text,
         "node-7  nodelb 0.1.0  up 9m  READY  kernel 6.18.44 (all features)\n\
@@ -59,7 +60,7 @@ fn lines_fit_and_the_first_problem_comes_first() {
     let report = report(vec![problem("shop/web"), problem("shop/other")]);
     for width in [80, 100] {
         let style = Style { width: Some(width), ..Style::default() };
-        let text = text(&report, &style);
+        let text = report.text(Time(NOW), &style);
         assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
         assert!(text.lines().nth(2).is_some_and(|line| line.starts_with("  CRITICAL  shop/web")), "{text}");
         assert!(text.contains("nodelb diagnose shop/other"), "{text}");
@@ -69,10 +70,10 @@ fn lines_fit_and_the_first_problem_comes_first() {
 #[test]
 fn a_pipe_gets_one_line_for_each_problem() {
     let problems: Vec<Problem> = (0..30).map(|number| problem(&format!("shop/web-{number}"))).collect();
-    let wide = text(&report(problems.clone()), &Style::default());
+    let wide = report(problems.clone()).text(Time(NOW), &Style::default());
     assert_eq!(wide.matches("emptied by bob").count(), 30);
     assert!(wide.contains("(resourceVersion 15)  nodelb diagnose shop/web-29\n"), "{wide}");
-    let narrow = text(&report(problems), &Style { width: Some(100), ..Style::default() });
+    let narrow = report(problems).text(Time(NOW), &Style { width: Some(100), ..Style::default() });
     assert!(narrow.contains("and 20 more: nodelb status -o wide"), "{narrow}");
 }
 
@@ -91,15 +92,15 @@ fn a_change_does_not_repeat_a_problem() {
     };
     let known = Problem { cause: "198.51.100.1:80/TCP: it is an address of this node".into(), ..problem("shop/web") };
     let report = StatusReport { changes: vec![change], ..report(vec![known]) };
-    let narrow = text(&report, &Style { width: Some(100), ..Style::default() });
+    let narrow = report.text(Time(NOW), &Style { width: Some(100), ..Style::default() });
     assert!(narrow.ends_with("Refused    see above\n"), "{narrow}");
-    let pipe = text(&report, &Style::default());
+    let pipe = report.text(Time(NOW), &Style::default());
     assert!(pipe.ends_with("it is an address of this node\n"), "{pipe}");
 }
 
 #[test]
 fn names_cannot_send_commands_to_the_terminal() {
     let hostile = Problem { cause: "\u{1b}[2J\u{202e}".into(), ..problem("a\u{1b}]0;x\u{7}") };
-    let text = text(&report(vec![hostile]), &Style { width: Some(80), colour: false, ..Style::default() });
+    let text = report(vec![hostile]).text(Time(NOW), &Style { width: Some(80), colour: false, ..Style::default() });
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}') && !text.contains('\u{7}'), "{text:?}");
 }

@@ -5,12 +5,14 @@ use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The type of a metric; as text, its name in OpenMetrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum MetricKind {
     Gauge,
     /// A count since the daemon started. The name ends in `_total`.
@@ -22,16 +24,6 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// Returns the type's name in OpenMetrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gauge => "gauge",
-            Self::Counter => "counter",
-            Self::Histogram => "histogram",
-            Self::Info => "info",
-        }
-    }
-
     /// Returns the suffix that a sample's name has in addition to the family's name.
     const fn suffix(self) -> &'static str {
         match self {
@@ -45,35 +37,23 @@ impl MetricKind {
 /// A label, and the bound on its number of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// The name, as in the samples.
     pub name: &'static str,
     /// The values, separated by commas, or a description of them with their maximum number.
     pub values: &'static str,
 }
 
-/// A metric with this number of labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Metric<const LABELS: usize = 0> {
+/// A metric with these labels, in the order of the values: an array in its definition, so that their number is known.
+#[derive(Debug)]
+pub struct Metric<L: ?Sized = [Label]> {
     /// The section in the documents, and the condition for the metric to exist.
     pub group: Group,
     /// The name as in queries: with the unit, and `_total` or `_info`. The samples of a histogram have `_bucket`,
     /// `_sum` and `_count` appended.
     pub name: &'static str,
     pub kind: MetricKind,
-    /// The labels, in the order of the values.
-    pub labels: [Label; LABELS],
     /// The meaning: one sentence without a full stop.
     pub help: &'static str,
-}
-
-/// A row of the table: a metric with any number of labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Described {
-    pub group: Group,
-    pub name: &'static str,
-    pub kind: MetricKind,
-    pub labels: &'static [Label],
-    pub help: &'static str,
+    pub labels: L,
 }
 
 /// The subject of a metric, which also decides when the metric exists.
@@ -84,15 +64,12 @@ pub enum Group {
     Changes,
     /// The maps and the programs.
     Kernel,
-    /// The places that services are read from.
     Sources,
     Apiservers,
-    /// The resolver of DNS names.
     Dns,
     Checks,
     /// Sockets that have to connect again.
     Sockets,
-    /// Packets of clients outside the node.
     Packets,
     Process,
 }
@@ -119,14 +96,7 @@ impl Group {
     }
 }
 
-impl<const LABELS: usize> Metric<LABELS> {
-    /// Returns the metric as a row of the table.
-    pub const fn described(&'static self) -> Described {
-        Described { group: self.group, name: self.name, kind: self.kind, labels: &self.labels, help: self.help }
-    }
-}
-
-impl Described {
+impl<L: ?Sized> Metric<L> {
     /// Returns the unit, which is part of the name.
     pub fn unit(&self) -> Option<&'static str> {
         let family = self.family();
@@ -139,43 +109,10 @@ impl Described {
     }
 }
 
-/// A value of a gauge or a counter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
-    Whole(u64),
-    /// A measurement in the metric's unit.
-    Fraction(f64),
-}
+/// A value of a gauge or a counter: a whole number, or a measurement in the metric's unit.
+pub trait Value: EncodeGaugeValue + EncodeCounterValue + fmt::Debug + Send + Sync + 'static {}
 
-impl From<u64> for Value {
-    fn from(number: u64) -> Self {
-        Self::Whole(number)
-    }
-}
-
-impl From<usize> for Value {
-    fn from(number: usize) -> Self {
-        Self::Whole(u64::try_from(number).unwrap_or(u64::MAX))
-    }
-}
-
-impl From<u32> for Value {
-    fn from(number: u32) -> Self {
-        Self::Whole(number.into())
-    }
-}
-
-impl From<bool> for Value {
-    fn from(is_so: bool) -> Self {
-        Self::Whole(is_so.into())
-    }
-}
-
-impl From<f64> for Value {
-    fn from(number: f64) -> Self {
-        Self::Fraction(number)
-    }
-}
+impl<V: EncodeGaugeValue + EncodeCounterValue + fmt::Debug + Send + Sync + 'static> Value for V {}
 
 /// The answer to one scrape while it is built.
 #[derive(Debug, Default)]
@@ -183,14 +120,19 @@ pub struct Exposition(Registry);
 
 impl Exposition {
     /// Adds the value of a metric without labels.
-    pub fn one(&mut self, metric: &'static Metric, value: impl Into<Value>) {
-        self.each::<0, &str, _>(metric, [([], value)]);
+    pub fn one(&mut self, metric: &'static Metric<[Label; 0]>, value: impl Value) {
+        self.optional(metric, Some(value));
+    }
+
+    /// Adds the value of a metric without labels, if there is one.
+    pub fn optional<V: Value>(&mut self, metric: &'static Metric<[Label; 0]>, value: Option<V>) {
+        self.each::<0, &str, V>(metric, value.map(|value| ([], value)));
     }
 
     /// Adds a value for each set of label values, in the order of the metric's labels. No set may occur twice.
-    pub fn each<const LABELS: usize, L: ToString, V: Into<Value>>(
+    pub fn each<const LABELS: usize, L: ToString, V: Value>(
         &mut self,
-        metric: &'static Metric<LABELS>,
+        metric: &'static Metric<[Label; LABELS]>,
         samples: impl IntoIterator<Item = ([L; LABELS], V)>,
     ) {
         let labelled = |values: [L; LABELS]| {
@@ -200,15 +142,14 @@ impl Exposition {
                 (metric.labels[index - 1].name, value.to_string())
             })
         };
-        let samples = samples.into_iter().map(|(values, value)| (labelled(values), value.into())).collect();
-        self.0.register_collector(Box::new(Family { metric: metric.described(), samples }));
+        let samples = samples.into_iter().map(|(values, value)| (labelled(values), value)).collect();
+        self.0.register_collector(Box::new(Family { metric, samples }));
     }
 
     /// Adds a histogram that another module fills. Clones of it share their values.
     pub fn histogram(&mut self, metric: &'static Metric, histogram: &Histogram) {
-        let described = metric.described();
-        let name = plain_name(&described);
-        match unit(&described) {
+        let name = plain_name(metric);
+        match unit(metric) {
             Some(unit) => self.0.register_with_unit(name, metric.help, unit, histogram.clone()),
             None => self.0.register(name, metric.help, histogram.clone()),
         }
@@ -222,52 +163,49 @@ impl Exposition {
 }
 
 /// Returns the name without the parts that the encoder adds.
-fn plain_name(metric: &Described) -> &'static str {
+fn plain_name(metric: &Metric) -> &'static str {
     let family = metric.family();
     let without = metric.unit().and_then(|unit| family.strip_suffix(unit)).and_then(|rest| rest.strip_suffix('_'));
     without.unwrap_or(family)
 }
 
-fn unit(metric: &Described) -> Option<Unit> {
+fn unit(metric: &Metric) -> Option<Unit> {
     metric.unit().map(|unit| if unit == "bytes" { Unit::Bytes } else { Unit::Seconds })
 }
 
-/// The samples of one metric.
 #[derive(Debug)]
-struct Family<const LABELS: usize> {
-    metric: Described,
-    samples: Vec<([(&'static str, String); LABELS], Value)>,
+struct Family<const LABELS: usize, V> {
+    metric: &'static Metric,
+    samples: Vec<([(&'static str, String); LABELS], V)>,
 }
 
-impl<const LABELS: usize> Collector for Family<LABELS> {
+impl<const LABELS: usize, V: Value> Collector for Family<LABELS, V> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         if self.samples.is_empty() {
             return Ok(());
         }
-        let (help, unit) = (format!("{}.", self.metric.help), unit(&self.metric));
+        let (help, unit) = (format!("{}.", self.metric.help), unit(self.metric));
         let kind = match self.metric.kind {
             MetricKind::Counter => MetricType::Counter,
             MetricKind::Info => MetricType::Info,
             MetricKind::Gauge | MetricKind::Histogram => MetricType::Gauge,
         };
-        let mut encoder = encoder.encode_descriptor(plain_name(&self.metric), &help, unit.as_ref(), kind)?;
+        let mut encoder = encoder.encode_descriptor(plain_name(self.metric), &help, unit.as_ref(), kind)?;
         for (labels, value) in &self.samples {
             match self.metric.kind {
                 MetricKind::Info => encoder.encode_info(labels)?,
-                _ if LABELS == 0 => sample(&mut encoder, self.metric.kind, *value)?,
-                kind => sample(&mut encoder.encode_family(labels)?, kind, *value)?,
+                _ if LABELS == 0 => sample(&mut encoder, self.metric.kind, value)?,
+                kind => sample(&mut encoder.encode_family(labels)?, kind, value)?,
             }
         }
         Ok(())
     }
 }
 
-fn sample(encoder: &mut MetricEncoder<'_>, kind: MetricKind, value: Value) -> Result<(), fmt::Error> {
-    match (kind, value) {
-        (MetricKind::Counter, Value::Whole(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
-        (MetricKind::Counter, Value::Fraction(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
-        (_, Value::Whole(number)) => encoder.encode_gauge(&number),
-        (_, Value::Fraction(number)) => encoder.encode_gauge(&number),
+fn sample(encoder: &mut MetricEncoder<'_>, kind: MetricKind, value: &impl Value) -> Result<(), fmt::Error> {
+    match kind {
+        MetricKind::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
+        MetricKind::Gauge | MetricKind::Histogram | MetricKind::Info => encoder.encode_gauge(value),
     }
 }
 

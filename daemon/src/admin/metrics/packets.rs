@@ -19,7 +19,7 @@ const SWEPT: [(SweepReason, &str); 4] = [
     (SweepReason::Idle, "idle"),
 ];
 
-/// Why packets are passed on.
+/// Why packets are passed on: shown even if none were.
 const PASSED: [&str; 5] = ["short", "fragment", "no-forwarding", "no-room", "unknown"];
 
 pub(super) fn packets(exposition: &mut Exposition, packets: &DeviceOutputs) {
@@ -39,7 +39,8 @@ fn counted(exposition: &mut Exposition, counts: &PacketCounts) {
     exposition.each(&table::PACKET_TRANSLATED, translated);
     let dropped = REASONS.into_iter().zip(counts.dropped).map(|(reason, number)| ([reason], number));
     exposition.each(&table::PACKET_DROPPED, dropped);
-    let passed = REASONS.into_iter().zip(counts.passed).filter(|(reason, _)| PASSED.contains(reason));
+    let passed =
+        REASONS.into_iter().zip(counts.passed).filter(|(reason, number)| *number > 0 || PASSED.contains(reason));
     exposition.each(&table::PACKET_PASSED, passed.map(|(reason, number)| ([reason], number)));
     exposition.each(&table::PACKET_ANSWERED, [(["rst"], counts.resets), (["icmp"], counts.icmp_errors)]);
     exposition.one(&table::PACKET_CONNECTIONS_CREATED, counts.begun);
@@ -47,10 +48,8 @@ fn counted(exposition: &mut Exposition, counts: &PacketCounts) {
 }
 
 fn swept(exposition: &mut Exposition, report: &SweepReport) {
-    if let Some(count) = report.count {
-        exposition.one(&table::PACKET_CONNECTIONS, count.connections);
-        exposition.one(&table::PACKET_HANDSHAKES, count.handshakes);
-    }
+    exposition.optional(&table::PACKET_CONNECTIONS, report.count.map(|count| count.connections));
+    exposition.optional(&table::PACKET_HANDSHAKES, report.count.map(|count| count.handshakes));
     exposition.one(&table::PACKET_CONNECTIONS_LIMIT, u64::from(report.limit));
     let number = |reason| report.swept.get(&reason).copied().unwrap_or_default();
     exposition.each(&table::PACKET_SWEPT, SWEPT.map(|(reason, name)| ([name], number(reason))));

@@ -1,7 +1,6 @@
 //! Metrics in the text format of Prometheus, version 0.0.4, from OpenMetrics text. The samples are the same; the names
 //! and types in comments are those of the samples.
 
-use super::family::{Described, MetricKind};
 use super::table::METRICS;
 
 pub(in crate::admin) fn plain(openmetrics: &str) -> String {
@@ -17,7 +16,7 @@ pub(in crate::admin) fn plain(openmetrics: &str) -> String {
                 out.push_str(&format!("# {what} {} {text}", name(family)));
             }
             Some((what @ "TYPE", Some(family), Some(kind))) => {
-                let kind = if kind == MetricKind::Info.name() { MetricKind::Gauge.name() } else { kind };
+                let kind = if kind == "info" { "gauge" } else { kind };
                 out.push_str(&format!("# {what} {} {kind}", name(family)));
             }
             // Units and the end of the text have no form of their own.
@@ -30,7 +29,7 @@ pub(in crate::admin) fn plain(openmetrics: &str) -> String {
 
 /// The name of the samples of a family.
 fn name(family: &str) -> &str {
-    METRICS.iter().find(|metric: &&Described| metric.family() == family).map_or(family, |metric| metric.name)
+    METRICS.iter().find(|metric| metric.family() == family).map_or(family, |metric| metric.name)
 }
 
 #[cfg(test)]

@@ -3,22 +3,22 @@
 //! A name follows OpenMetrics: it ends in the unit, and for a counter in `_total`. The number of label values is
 //! bounded, and the row states the bound. Some metrics have the names that kube-proxy uses, for existing dashboards.
 
-use super::family::{Described, Group, Label, Metric, MetricKind};
+use super::family::{Group, Label, Metric, MetricKind};
 
 /// Defines each metric as a static, and the table of all metrics in this order.
 macro_rules! metrics {
-    ($($id:ident$(<$labels:literal>)?: $group:ident, $kind:ident, $name:literal, [$($label:ident = $values:literal),*], $help:literal;)*) => {
+    ($($id:ident: $group:ident, $kind:ident, $name:literal, [$($label:ident = $values:literal),*], $help:literal;)*) => {
         $(#[doc = concat!("`", $name, "`: ", $help, ".")]
-        pub(in crate::admin) static $id: Metric$(<$labels>)? = Metric {
+        pub(in crate::admin) static $id: Metric<[Label; <[&str]>::len(&[$(stringify!($label)),*])]> = Metric {
             group: Group::$group,
             name: $name,
             kind: MetricKind::$kind,
-            labels: [$(Label { name: stringify!($label), values: $values }),*],
             help: $help,
+            labels: [$(Label { name: stringify!($label), values: $values }),*],
         };)*
 
         /// Every metric, by group.
-        pub static METRICS: &[Described] = &[$($id.described()),*];
+        pub static METRICS: &[&Metric] = &[$(&$id),*];
     };
 }
 
@@ -30,13 +30,13 @@ metrics! {
         "Number of services with a port that has no backend for new connections";
     SERVICES_LOAD_BALANCER_PENDING: Services, Gauge, "nodelb_services_load_balancer_pending", [],
         "Number of services of type LoadBalancer that have no load balancer address yet";
-    FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "OK, NoBackends, LastResort, Held, Kept, Conflict, Refused, Pending"],
+    FRONTENDS: Services, Gauge, "nodelb_frontends", [status = "OK, NoBackends, LastResort, Held, Kept, Conflict, Refused, Pending"],
         "Number of addresses that services claim, by status";
     FRONTENDS_REFUSED: Services, Gauge, "nodelb_frontends_refused", [],
         "Number of claimed addresses that nodelb refuses to serve";
     FRONTEND_CONFLICTS: Services, Gauge, "nodelb_frontend_conflicts", [],
         "Number of claims to an address that another service, or another port of the same service, owns";
-    BACKENDS<1>: Services, Gauge, "nodelb_backends",
+    BACKENDS: Services, Gauge, "nodelb_backends",
         [state = "Active, Terminating, Quarantined, Maintenance, NotReady"],
         "Number of backends of all service ports, by state according to their source and nodelb's own health checks";
     BACKENDS_SELECTABLE: Services, Gauge, "nodelb_backends_selectable", [],
@@ -50,7 +50,7 @@ metrics! {
         "Number of NodePorts that a process of the node has bound, and to which connections from outside reach that process unless nodelb translates them";
     NODE_ADDRESSES_UNANSWERED: Services, Gauge, "nodelb_node_addresses_unanswered", [],
         "Number of node addresses on which NodePorts are not answered because the kernel did not accept the address";
-    SERVICE_CONNECTIONS<5>: Services, Counter, "nodelb_service_connections_total",
+    SERVICE_CONNECTIONS: Services, Counter, "nodelb_service_connections_total",
         [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "the name of the service's port", protocol = "TCP, UDP", from = "inside, outside", result = "translated, refused"],
         "Connections of this node's processes (inside): each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram. Connections of clients outside the node (outside); if refused or dropped, each packet";
 
@@ -59,7 +59,7 @@ metrics! {
     RECONCILE: Changes, Histogram, "nodelb_reconcile_duration_seconds", [],
         "Duration of a reconcile round";
     RECONCILES: Changes, Counter, "nodelb_reconciles_total", [], "Number of reconcile rounds";
-    RECONCILE_OPERATIONS<1>: Changes, Counter, "nodelb_reconcile_operations_total", [result = "done, failed"],
+    RECONCILE_OPERATIONS: Changes, Counter, "nodelb_reconcile_operations_total", [result = "done, failed"],
         "Number of operations on the kernel's maps, by result";
     RECONCILE_RETRIES: Changes, Counter, "nodelb_reconcile_retries_total", [],
         "Number of reconcile rounds that only a retry triggered";
@@ -68,33 +68,33 @@ metrics! {
     SYNC_PROXY_RULES: Changes, Histogram, "kubeproxy_sync_proxy_rules_duration_seconds", [],
         "The same as `nodelb_reconcile_duration_seconds` with kube-proxy's name and buckets";
 
-    MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
+    MAP_ENTRIES: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Number of entries in use in the kernel's maps; for slots including those that rest before reuse";
-    MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
+    MAP_LIMIT: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Maximum number of entries";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused; 0 otherwise, when connections are not translated";
-    DRIFT_REPAIRED<1>: Kernel, Counter, "nodelb_drift_repaired_total", [kind = "frontend, service, slots, node_address, outside, source_range, uplink, link"],
+    DRIFT_REPAIRED: Kernel, Counter, "nodelb_drift_repaired_total", [kind = "frontend, service, slots, node_address, outside, source_range, uplink, link"],
         "Number of repaired map entries and links that another process had changed";
     DRIFT_CHECKS: Kernel, Counter, "nodelb_drift_checks_total", [],
         "Number of checks of the kernel's maps for changes by other processes";
     DRIFT_LAST_CHECK_AGE: Kernel, Gauge, "nodelb_drift_last_check_age_seconds", [],
         "Time since the last such check; missing before the first";
 
-    SOURCE_SYNCED<1>: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
+    SOURCE_SYNCED: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
         "1 once the source has reported its initial state; 0 before, when nothing is removed";
-    SOURCE_PATHS<2>: Sources, Gauge, "nodelb_source_paths", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
+    SOURCE_PATHS: Sources, Gauge, "nodelb_source_paths", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
         "Number of paths in `nodelb sources` (files, and kinds of objects), by whether their current content is served";
-    SOURCE_PROBLEMS<1>: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
+    SOURCE_PROBLEMS: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
         "Number of their problems, as shown by `nodelb sources`";
-    SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",
+    SOURCE_UP: Sources, Gauge, "nodelb_source_up",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
         "1 while the directory can be read, no DNS name lacks an answer or every watch of the kind works, else 0";
-    SOURCE_AGE<2>: Sources, Gauge, "nodelb_source_age_seconds",
+    SOURCE_AGE: Sources, Gauge, "nodelb_source_age_seconds",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
         "Time since the directory was last read or any response about the kind, such as a bookmark, was received; missing before the first";
 
-    APISERVERS<1>: Apiservers, Gauge, "nodelb_apiservers",
+    APISERVERS: Apiservers, Gauge, "nodelb_apiservers",
         [state = "Untried, Healthy, Recovering, NotReady, Failed, Refused"],
         "Number of known API server addresses, by state";
     APISERVER_CONNECTED: Apiservers, Gauge, "nodelb_apiserver_connected", [], "1 while an API server is in use, else 0";
@@ -103,14 +103,14 @@ metrics! {
     APISERVER_SWITCHES: Apiservers, Counter, "nodelb_apiserver_switches_total", [],
         "Number of switches to a different API server";
 
-    DNS_NAMES<1>: Dns, Gauge, "nodelb_dns_names", [state = "Ok, Held, Empty, Pending"],
+    DNS_NAMES: Dns, Gauge, "nodelb_dns_names", [state = "Ok, Held, Empty, Pending"],
         "Number of questions about DNS names in service files, by state: the last known records of Held ones are in use, and Empty ones have none";
-    DNS_QUERIES<1>: Dns, Counter, "nodelb_dns_queries_total", [result = "Records, Empty, NoSuchName, Failed, Timeout"],
+    DNS_QUERIES: Dns, Counter, "nodelb_dns_queries_total", [result = "Records, Empty, NoSuchName, Failed, Timeout"],
         "Number of questions to DNS servers, by result; Failed are error codes such as SERVFAIL and failed connections";
 
-    HEALTH_CHECK_TARGETS<1>: Checks, Gauge, "nodelb_health_check_targets", [state = "Healthy, Unhealthy, Unchecked"],
+    HEALTH_CHECK_TARGETS: Checks, Gauge, "nodelb_health_check_targets", [state = "Healthy, Unhealthy, Unchecked"],
         "Number of addresses with health checks, by state";
-    HEALTH_CHECKS<1>: Checks, Counter, "nodelb_health_checks_total",
+    HEALTH_CHECKS: Checks, Counter, "nodelb_health_checks_total",
         [result = "Passed, Refused, Timeout, Unreachable, Status, Protocol, Unasked"],
         "Number of health checks, by result; Unasked are those that this host could not make";
     HEALTH_CHECKS_OPEN: Checks, Gauge, "nodelb_health_checks_open", [],
@@ -118,7 +118,7 @@ metrics! {
     HEALTH_CHECKS_LATE: Checks, Counter, "nodelb_health_checks_late_seconds_total", [],
         "Total delay of health checks after their scheduled time; divided by their number, the mean delay";
 
-    SOCKETS_DESTROYED<1>: Sockets, Counter, "nodelb_sockets_destroyed_total", [protocol = "udp, tcp"],
+    SOCKETS_DESTROYED: Sockets, Counter, "nodelb_sockets_destroyed_total", [protocol = "udp, tcp"],
         "Number of sockets that were closed because their backend was removed, or because they were connected before the service had a backend";
     SOCKET_PASSES: Sockets, Counter, "nodelb_socket_passes_total", [],
         "Number of searches for stale sockets: after backends were removed, and every minute";
@@ -129,15 +129,15 @@ metrics! {
     SOCKET_REAPER_UP: Sockets, Gauge, "nodelb_socket_reaper_up", [],
         "1 while stale sockets can be closed, 0 if the process that closes them has stopped";
 
-    PACKET_TRANSLATED<1>: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
+    PACKET_TRANSLATED: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
         "Number of translated packets: from clients outside the node, and from backends";
-    PACKET_DROPPED<1>: Packets, Counter, "nodelb_packet_dropped_total",
+    PACKET_DROPPED: Packets, Counter, "nodelb_packet_dropped_total",
         [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate, reverse-path, mtu-no-df, fragment-rate"],
         "Number of packets to services that were dropped, or were answered by this node, by reason";
-    PACKET_PASSED<1>: Packets, Counter, "nodelb_packet_passed_total",
+    PACKET_PASSED: Packets, Counter, "nodelb_packet_passed_total",
         [reason = "short, fragment, no-forwarding, no-room, unknown"],
         "Number of packets that were passed on although they cannot be read, belong to no datagram that is known, reach a backend only with forwarding, belong to a connection for which there is no room, or to one that nodelb does not know, by reason";
-    PACKET_ANSWERED<1>: Packets, Counter, "nodelb_packet_answered_total", [kind = "rst, icmp"],
+    PACKET_ANSWERED: Packets, Counter, "nodelb_packet_answered_total", [kind = "rst, icmp"],
         "Number of TCP RSTs and ICMP errors that this node sent for a service, by kind";
     PACKET_CONNECTIONS_CREATED: Packets, Counter, "nodelb_packet_connections_created_total", [],
         "Number of new connections of clients outside the node";
@@ -149,16 +149,16 @@ metrics! {
         "Number of connections that the backend or the client has not answered, at the last count";
     PACKET_CONNECTIONS_LIMIT: Packets, Gauge, "nodelb_packet_connections_limit", [],
         "Maximum number of connections of clients outside the node";
-    PACKET_SWEPT<1>: Packets, Counter, "nodelb_packet_swept_total", [reason = "handshake, closed, reset, idle"],
+    PACKET_SWEPT: Packets, Counter, "nodelb_packet_swept_total", [reason = "handshake, closed, reset, idle"],
         "Number of connections that nodelb has forgotten, by reason";
     PACKET_SWEEP_DURATION: Packets, Gauge, "nodelb_packet_sweep_duration_seconds", [],
         "Duration of the last search for connections that have ended";
     PACKET_SWEEP_FAILURES: Packets, Counter, "nodelb_packet_sweep_failures_total", [],
         "Number of searches for connections that have ended which failed";
-    PACKET_DEVICES<1>: Packets, Gauge, "nodelb_packet_devices", [state = "attached, unused, failed"],
+    PACKET_DEVICES: Packets, Gauge, "nodelb_packet_devices", [state = "attached, unused, failed"],
         "Number of network devices, by the state of nodelb's programs there";
 
-    PROBLEMS<2>: Process, Gauge, "nodelb_problems",
+    PROBLEMS: Process, Gauge, "nodelb_problems",
         [severity = "notice, warning, critical", reason = "the reasons in docs/operations.md"],
         "Number of problems that `nodelb status` shows, by severity and reason";
     READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` returns 200, else 0";
@@ -166,7 +166,7 @@ metrics! {
         "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";
     ADMIN_LISTENERS_CLOSED: Process, Gauge, "nodelb_admin_listeners_closed", [],
         "Number of addresses of `admin.listen` that cannot be opened";
-    BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "the version"], "The version of nodelb";
+    BUILD_INFO: Process, Info, "nodelb_build_info", [version = "the version"], "The version of nodelb";
     START_TIME: Process, Gauge, "process_start_time_seconds", [], "Start time of the daemon, in seconds since 1970";
     CPU_TIME: Process, Counter, "process_cpu_seconds_total", [], "CPU time that the daemon has used";
     RESIDENT_MEMORY: Process, Gauge, "process_resident_memory_bytes", [], "Resident memory of the daemon";

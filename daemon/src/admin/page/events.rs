@@ -16,15 +16,15 @@ use nodelb_host::clock::until;
 use nodelb_report::explain::changed::{ChangedServices, changed_services};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
-use nodelb_report::rows::{HistoryRow, ServiceRow};
+use nodelb_report::rows::{HistoryRow, ServiceRow, described};
 use nodelb_report::status_report::StatusReport;
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use serde::Serialize;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::super::state::{AdminState, Now};
+use super::super::state::AdminState;
 use super::super::{history, maps, status, tables};
 
 /// Minimum time between two looks for changes.
@@ -94,7 +94,7 @@ impl Hub {
     /// A hub without pages. The caller runs it.
     pub(in crate::admin) fn new(state: Arc<AdminState>) -> Self {
         let messages = broadcast::Sender::new(BACKLOG);
-        let started = (state.clock)().clocks().time_of(state.started);
+        let started = (state.clock)().time_of(state.started);
         Self { state, sent: Mutex::default(), messages, joined: Notify::new(), started }
     }
 
@@ -154,7 +154,6 @@ impl Hub {
         (all, messages)
     }
 
-    /// Sends what has changed to all pages.
     fn send(&self, is_beat: bool) {
         let mut sent = self.sent();
         let mut message = self.update(&mut sent, is_beat);
@@ -231,13 +230,15 @@ impl Hub {
         replace(sent, message, "rates", &rates);
     }
 
-    fn update_wholes(&self, sent: &mut Sent, now: Now, message: &mut String) {
+    fn update_wholes(&self, sent: &mut Sent, now: Clocks, message: &mut String) {
         let state = &*self.state;
-        replace(sent, message, "status", &self.steady(status::status(state, now)));
+        // The time of the start instead of the present: the page counts the time itself.
+        let status = StatusReport { time: self.started, uptime_seconds: 0, ..status::status(state, now) };
+        replace(sent, message, "status", &status);
         replace(sent, message, "apiservers", &tables::apiservers(&state.apiservers(), now).apiservers);
         replace(sent, message, "sources", &tables::sources(&state.shown_sources(now)).sources);
         let usage = maps::usage(&sent.snapshot.realised, state, now.moment);
-        replace(sent, message, "limits", &maps::limits(usage));
+        replace(sent, message, "limits", &maps::limits(&usage));
     }
 
     /// The message for a new page.
@@ -250,11 +251,6 @@ impl Hub {
         push(&mut message, "history", &Records { all: true, rows: history::rows(&rows) });
         message.extend(sent.wholes.values().map(String::as_str));
         message
-    }
-
-    /// The status with the time of the start instead of the present: the page counts the time itself.
-    fn steady(&self, status: StatusReport) -> StatusReport {
-        StatusReport { time: self.started, uptime_seconds: 0, ..status }
     }
 
     fn sent(&self) -> MutexGuard<'_, Sent> {
@@ -311,18 +307,18 @@ fn all_services(snapshot: &Snapshot) -> Services {
 /// The rows of one service, or of all: one for each description.
 fn service_rows(snapshot: &Snapshot, name: Option<&ServiceName>) -> Vec<PageRow> {
     let filter = Filter { service: name.cloned(), ..Filter::default() };
-    let mut places: BTreeMap<ServiceName, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
+    let mut places: BTreeMap<String, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
     for frontend in reports::frontends(snapshot, &filter) {
-        let (addresses, backends) = places.entry(frontend.service).or_default();
+        let (addresses, backends) = places.entry(frontend.service.to_string()).or_default();
         addresses.push(frontend.address.to_string());
         backends.extend(frontend.backends.iter().map(ToString::to_string));
     }
-    let rows = reports::services(snapshot, &filter).into_iter();
-    rows.map(|report| {
-        let (addresses, backend_addresses) = places.get(&report.service).cloned().unwrap_or_default();
-        PageRow { service: ServiceRow::from(report), addresses, backend_addresses }
-    })
-    .collect()
+    let rows = described::services(snapshot, &filter).map(|service| {
+        let places = service.service.as_ref().and_then(|name| places.get(name));
+        let (addresses, backend_addresses) = places.cloned().unwrap_or_default();
+        PageRow { service, addresses, backend_addresses }
+    });
+    rows.collect()
 }
 
 /// Appends an event if it differs from the last one of its kind.

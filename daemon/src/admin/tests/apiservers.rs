@@ -25,8 +25,8 @@ pub(crate) fn report() -> PoolReport {
 
 #[test]
 fn the_pool_reads_as_documented() {
-    let now = Now { moment: Moment(21_000), time: Time::from_seconds(1_700_000_000) };
-    let text = apiservers(&report(), now).text(now.clocks().time, &Style::default());
+    let now = Clocks { moment: Moment(21_000), time: Time::from_seconds(1_700_000_000) };
+    let text = apiservers(&report(), now).text(now.time, &Style::default());
     let expected = "\
 apiservers:
 Address         From        State    Since  In-Use  Worked  Failed  Error                               Why
@@ -45,6 +45,6 @@ Apiserver       Last-Response  Switches
 
 #[test]
 fn without_kubernetes_there_is_nothing_to_show() {
-    let text = apiservers(&PoolReport::default(), Now::default()).text(Time::default(), &Style::default());
+    let text = apiservers(&PoolReport::default(), Clocks::default()).text(Time::default(), &Style::default());
     assert_eq!(text, "Kubernetes is not configured (section [kubernetes] of nodelb.toml).\n");
 }

@@ -37,7 +37,7 @@ fn asked(query: &str, connections: Vec<Connection>) -> serde_json::Value {
     let state = AdminState { packets: Some(packets), ..unsynced() };
     let uri: Uri = format!("/connections?{query}").parse().unwrap();
     let query = Query::parse(&uri, &[&SERVICE, &ADDRESS, &LIMIT_PARAMETER]).unwrap();
-    serde_json::to_value(super::connections(&state, &query, Now::default()).ok().unwrap()).unwrap()
+    serde_json::to_value(super::connections(&state, &query, Clocks::default()).ok().unwrap()).unwrap()
 }
 
 fn three() -> Vec<Connection> {

@@ -24,7 +24,7 @@ fn state(content: Result<Content, String>) -> AdminState {
 
 fn text(state: &AdminState, filter: &Filter) -> String {
     let query = Query { filter: filter.clone(), ..Query::default() };
-    diff(state, &query, Now::default()).unwrap().text(Time::default(), &Style::default())
+    diff(state, &query, Clocks::default()).unwrap().text(Time::default(), &Style::default())
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn no_difference_is_reported_while_a_round_runs() {
 fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     let query = Query { live: true, ..Query::default() };
     let mut state = state(Ok(Content::default()));
-    let problem = diff(&state, &query, Now::default()).unwrap_err();
+    let problem = diff(&state, &query, Clocks::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::BAD_REQUEST);
     assert!(problem.message.contains("live requires Kubernetes"), "{}", problem.message);
     let live: AskLive = Arc::new(|service| {
@@ -104,7 +104,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     });
     state.kubernetes = Some(KubernetesOutputs { live, ..kubernetes(PoolReport::default()) });
     assert!(
-        diff(&state, &query, Now::default())
+        diff(&state, &query, Clocks::default())
             .unwrap()
             .differences
             .iter()
@@ -114,7 +114,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
 
 #[test]
 fn maps_that_cannot_be_read_are_a_problem_with_its_reason() {
-    let problem = diff(&state(Err("map frontends: no".into())), &Query::default(), Now::default()).unwrap_err();
+    let problem = diff(&state(Err("map frontends: no".into())), &Query::default(), Clocks::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(problem.message.contains("map frontends: no"), "{}", problem.message);
 }

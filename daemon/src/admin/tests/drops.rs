@@ -1,3 +1,4 @@
+use axum::http::StatusCode;
 use nodelb_report::time::Time;
 use std::io;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ fn asked(query: &str, drops: impl Fn() -> io::Result<Counted> + Send + Sync + 's
     super::drops(
         &state,
         &Query::parse(&uri, &[&SERVICE]).unwrap(),
-        Now { moment: Moment(0), time: Time::from_seconds(1_764_000_000) },
+        Clocks { moment: Moment(0), time: Time::from_seconds(1_764_000_000) },
     )
 }
 

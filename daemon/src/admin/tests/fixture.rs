@@ -5,9 +5,10 @@ use std::sync::Arc;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_report::time::Clocks;
 use tokio::sync::watch;
 
-use super::state::{AdminState, Now};
+use super::state::AdminState;
 use crate::datapath::fake::FakeDatapath;
 use crate::kubernetes;
 use crate::latency::Latencies;
@@ -40,7 +41,7 @@ pub(super) fn unsynced() -> AdminState {
         summaries: Arc::default(),
         nearly_full: Arc::default(),
         earlier: Arc::default(),
-        clock: Arc::new(Now::default),
+        clock: Arc::new(Clocks::default),
         started: Moment(0),
     }
 }

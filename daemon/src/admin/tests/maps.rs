@@ -52,7 +52,7 @@ fn held() -> MapState {
 fn text(filter: &Filter) -> String {
     let datapath = Arc::new(FakeDatapath { limits: LIMITS, clients: Some(5), ..FakeDatapath::default() });
     let state = AdminState { datapath, ..unsynced() };
-    maps(&held(), &name_of, usage(&held(), &state, Moment(0)), filter).text(Time::default(), &Style::default())
+    maps(&held(), &name_of, &usage(&held(), &state, Moment(0)), filter).text(Time::default(), &Style::default())
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn datapath(connections: Option<Connections>) -> Arc<FakeDatapath> {
 
 /// Returns the samples of these families, as `name{labels} value`.
 fn samples_of(state: &AdminState, about: &str) -> BTreeSet<String> {
-    let now = Now { moment: Moment(21_500), time: Time::from_seconds(1_700_000_060) };
+    let now = Clocks { moment: Moment(21_500), time: Time::from_seconds(1_700_000_060) };
     let text = metrics(state, now).unwrap();
     openmetrics::read(&text).unwrap();
     let is_meant = |line: &&str| !line.starts_with('#') && line.contains(about);
@@ -319,14 +319,18 @@ fn full() -> AdminState {
 /// The published metrics are exactly those of the table, with the same types, units, help texts and labels.
 #[test]
 fn every_metric_of_the_table_is_published() {
-    let now = Now { moment: Moment(21_500), time: Time::from_seconds(1_700_000_060) };
+    let now = Clocks { moment: Moment(21_500), time: Time::from_seconds(1_700_000_060) };
     let families = openmetrics::read(&metrics(&full(), now).unwrap()).unwrap();
     let expected: BTreeMap<_, _> = METRICS.iter().map(|metric| (metric.family(), metric)).collect();
     let names: Vec<_> = families.keys().map(String::as_str).collect();
     assert_eq!(names, expected.keys().copied().collect::<Vec<_>>());
     for (name, family) in &families {
         let metric = expected[name.as_str()];
-        assert_eq!((family.kind.as_str(), family.unit.as_deref()), (metric.kind.name(), metric.unit()), "{name}");
+        assert_eq!(
+            (family.kind.as_str(), family.unit.as_deref()),
+            (&*metric.kind.to_string(), metric.unit()),
+            "{name}"
+        );
         assert_eq!(family.help.as_deref(), Some(format!("{}.", metric.help).as_str()));
         let labels: Vec<_> = metric.labels.iter().map(|label| label.name).collect();
         for sample in &family.samples {
@@ -393,7 +397,7 @@ fn a_scrape_at_fifty_thousand_services_is_short() {
     let mut state = full();
     state.owner.snapshot = snapshot_of(50_000);
     let start = Instant::now();
-    let text = metrics(&state, Now::default()).unwrap();
+    let text = metrics(&state, Clocks::default()).unwrap();
     println!("a scrape at 50,000 services: {} ms, {} bytes", start.elapsed().as_millis(), text.len());
     assert!(text.contains("nodelb_services 50000\n"));
     // The number of values is bounded for a label with one value per service, so the size is bounded, too.

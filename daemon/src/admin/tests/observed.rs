@@ -2,15 +2,14 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, ServiceId};
 use nodelb_report::problems::{Reason, Reloads};
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 
-use crate::admin::Now;
 use crate::admin::fixture::{always, unsynced};
 use crate::admin::maps::usage;
 use crate::admin::state::AdminState;
 
 fn reasons(state: &AdminState) -> Vec<Reason> {
-    state.problems(Now::default()).iter().map(|problem| problem.reason).collect()
+    state.problems(Clocks::default()).iter().map(|problem| problem.reason).collect()
 }
 
 #[test]
@@ -26,7 +25,7 @@ fn a_map_is_nearly_full_since_it_was_first_seen_so() {
     let since = |count, unix| {
         let tables = state.tables(
             usage(&with(count).realised, &state, Moment(0)),
-            Now { moment: Moment(0), time: Time::from_seconds(unix) },
+            Clocks { moment: Moment(0), time: Time::from_seconds(unix) },
         );
         tables.iter().find(|table| table.name == "frontends").unwrap().full_since
     };

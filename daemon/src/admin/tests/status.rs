@@ -2,15 +2,16 @@ use nodelb_cli::diagnose::catalogue;
 use nodelb_report::problems::Reason;
 use nodelb_report::rows::{Diagnosis, FindingKind};
 use nodelb_report::status_report::StatusReport;
+use nodelb_report::time::Clocks;
+use strum::EnumMessage;
 
 use super::status;
-use crate::admin::Now;
 use crate::admin::fixture::unsynced;
 use crate::generated;
 
 #[test]
 fn the_summary_survives_json_and_says_that_the_node_is_not_ready() {
-    let report = status(&unsynced(), Now::default());
+    let report = status(&unsynced(), Clocks::default());
     assert!(!report.ready);
     assert!(report.problems.iter().any(|problem| problem.blocks_readiness));
     let json = serde_json::to_string(&report).unwrap();
@@ -38,7 +39,7 @@ fn the_findings_of_diagnose_are_documented() {
         let severity = format!("{:?}", entry.severity).to_lowercase();
         let explains = [all(&entry.explains), all(&entry.suppresses)].join("|");
         let explains = if explains == "|" { "-".into() } else { explains.trim_matches('|').replace('|', ", ") };
-        let meaning = entry.kind.meaning().trim_end_matches('.');
+        let meaning = entry.kind.get_documentation().unwrap_or_default().trim_end_matches('.');
         format!("| {} | {severity} | {meaning} | {explains} |\n", name(&entry.kind))
     });
     let table: String = rows.collect::<String>() + "\n";

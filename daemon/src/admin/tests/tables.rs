@@ -1,11 +1,11 @@
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
+use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
-use nodelb_report::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use nodelb_report::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use nodelb_report::output::table::Style;
-use nodelb_report::rows::{Answer, Backends, FrontendRow, Frontends, Services};
+use nodelb_report::rows::{Answer, Backends, FrontendRow, Frontends, ServiceRow, Services};
 use nodelb_report::time::{Clocks, Time};
 
 #[path = "apiservers.rs"]
@@ -75,16 +75,16 @@ fn a_frontend_reads_as_documented() {
 
 #[test]
 fn a_service_and_a_backend_read_as_documented() {
-    let service = ServiceReport {
-        service: ServiceName::new("shop", "web"),
-        source: Source::Files,
-        origin: "/etc/nodelb/services.d/shop.toml".into(),
+    let service = ServiceRow {
+        service: Some("shop/web".into()),
+        source: "files".into(),
+        origin: Some("/etc/nodelb/services.d/shop.toml".into()),
         ports: vec!["http=80/TCP".into()],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Local,
-        affinity_seconds: Some(10_800),
+        internal_policy: "Cluster".into(),
+        external_policy: "Local".into(),
+        affinity: Some(10_800),
         frontends: 2,
-        outside: OutsideAccess::Off,
+        outside: "Off".into(),
         backends: 3,
         selectable: 1,
         status: Status::Held,
@@ -94,7 +94,7 @@ fn a_service_and_a_backend_read_as_documented() {
 Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Outside  Backends  Selectable  Status  Origin                            Error
 shop/web  files   http=80/TCP  Cluster          Local            10800     2          Off      3         1           Held    /etc/nodelb/services.d/shop.toml  -
 ";
-    assert_eq!(text(&Services { services: vec![service.into()] }), expected);
+    assert_eq!(text(&Services { services: vec![service] }), expected);
     let backend = BackendReport {
         address: l4("10.1.0.1:8080"),
         service: ServiceName::new("shop", "web"),

@@ -20,10 +20,9 @@ use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::{self, Client};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 
 use super::{Kernel, Query, SocketProgram, TraceFrom, answer, outside, trace};
-use crate::admin::state::Now;
 use crate::devices::mode::{Activity, Decision};
 
 fn snapshot() -> Snapshot {
@@ -339,7 +338,7 @@ fn the_last_service_at_an_address_is_named() {
             &snapshot(),
             &history,
             Kernel::default(),
-            (&query, Now { moment: Moment(0), time: Time::from_seconds(5) }),
+            (&query, Clocks { moment: Moment(0), time: Time::from_seconds(5) }),
         )
         .unwrap()
     };
@@ -405,7 +404,7 @@ fn programs_of_others_are_a_step_if_they_run_before_nodelb() {
     let others = [program(true, "connect4"), program(false, "sendmsg4"), program(true, "connect6")];
     let step = |to: &str, from| {
         let query = Query { to: Some(to.parse().unwrap()), from: Some(TraceFrom::Client(from)), ..Query::default() };
-        let now = Now { moment: Moment(0), time: Time::from_seconds(5) };
+        let now = Clocks { moment: Moment(0), time: Time::from_seconds(5) };
         let answer =
             trace(&snapshot(), &History::default(), Kernel { programs: &others, ..Kernel::default() }, (&query, now))
                 .unwrap();

@@ -28,7 +28,7 @@ fn reader(directory: &Path, state: Option<MapState>) -> Reader {
     if let Some(state) = state {
         let limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40, outside: 0, source_ranges: 0 };
         let usage = maps::usage_of(&state, limits, (1, Some(2)));
-        let nodeport_range = reader.config.datapath.nodeport_range.into();
+        let nodeport_range = reader.config.datapath.nodeport_range.clone();
         let content = MapContent { state, names: reader.known_names(), nodeport_range, has_outside: false };
         assert!(reader.maps.set(Ok(ReadMaps { content, usage })).is_ok());
     }

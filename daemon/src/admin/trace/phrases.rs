@@ -20,13 +20,8 @@ const RANGES: usize = 3;
 pub(super) const LAST_RESORT: &str = "; last resort: every backend failed its health checks";
 
 pub(super) fn errno(result: ConnectResult) -> Option<String> {
-    match result {
-        ConnectResult::Refused(errno) => Some(errno.to_string()),
-        ConnectResult::Forwarded(_)
-        | ConnectResult::Depends(_)
-        | ConnectResult::PassedThrough
-        | ConnectResult::Dropped(_) => None,
-    }
+    let ConnectResult::Refused(errno) = result else { return None };
+    Some(errno.to_string())
 }
 
 pub(super) fn backend_count(result: ConnectResult) -> Option<u64> {

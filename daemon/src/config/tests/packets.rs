@@ -32,7 +32,7 @@ fn every_key_can_be_set_and_printed_again() {
     let config = Config::parse(text).unwrap();
     let packets = &config.packets;
     assert_eq!((packets.mode, packets.snat, packets.choice), (PacketMode::Drain, Snat::Always, Choice::Random));
-    assert_eq!(packets.snat_ports.resolve(&(1..=2), &(3..=4)), Ok(31_001..=40_000));
+    assert_eq!(packets.snat_ports.clone().resolve(&(1..=2), &(3..=4)), Ok(31_001..=40_000));
     assert_eq!(Config::parse(&config.to_toml()), Ok(config));
 }
 

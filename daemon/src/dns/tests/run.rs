@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::*;
+use crate::config::Config;
 use crate::dns::report::{NameReport, NameState};
 use crate::dns::server::{Script, Server, address, alias, srv};
 use crate::files::{merge, parse};
@@ -42,7 +43,7 @@ struct Rig {
 }
 
 fn limits() -> nodelb_core::datapath::Limits {
-    crate::config::Config::default().limits()
+    Config::default().limits()
 }
 
 /// The settings of a test: short times.
@@ -54,6 +55,11 @@ fn ask_timeouts() -> DnsTimeouts {
     let [udp, tcp, total] = [100, 5_000, 10_000].map(Duration::from_millis);
     let ask = AskTimeouts { udp, tcp, total };
     DnsTimeouts { ask, save_again: Duration::from_millis(10), timeout: Duration::from_secs(5) }
+}
+
+/// The server as the configuration has it.
+fn configured(server: &SocketAddr) -> Vec<DnsServer> {
+    Config::parse(&format!("[dns]\nservers = [\"{server}\"]\n")).unwrap().dns.servers
 }
 
 impl Rig {
@@ -79,7 +85,7 @@ impl Rig {
             clock,
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
-            servers: servers.iter().map(|it| DnsServer::from(*it)).collect(),
+            servers: servers.iter().flat_map(configured).collect(),
             resolv_conf: directory.join("resolv.conf"),
             bounds,
             directory: directory.to_owned(),

@@ -247,7 +247,7 @@ fn each_problem_is_reported_once_with_its_reason() {
     let texts: Vec<String> = found
         .texts
         .iter()
-        .map(|((service, reason), message)| format!("{service} {}: {message}", reason.name()))
+        .map(|((service, reason), message)| format!("{service} {}: {message}", reason.as_ref()))
         .collect();
     assert_eq!(
         texts,
@@ -272,7 +272,7 @@ fn no_backend_on_this_node_is_not_no_backend() {
 #[test]
 fn every_reason_is_in_the_catalogue() {
     for reason in [Reason::BackendsHeld, Reason::AddressRefused, Reason::AddressConflict, Reason::NoBackends] {
-        let entry = nodelb_cli::diagnose::catalogue::find(reason.name());
+        let entry = nodelb_cli::diagnose::catalogue::find(reason.as_ref());
         assert!(entry.is_some_and(|entry| entry.source == "nodelb"), "{reason:?}");
     }
 }

@@ -22,7 +22,7 @@ async fn want(listeners: &mut Listeners<&'static str>, wanted: &Wanted) {
 }
 
 fn listeners(retry: Duration) -> Listeners<&'static str> {
-    Listeners::new(Slots::new(Bounds::within(1024).limits()), 3, retry)
+    Listeners::new(Slots::new(Bounds::within(1024).limits()), 3, retry, Arc::new(|_| Ok(())))
 }
 
 async fn said(at: SocketAddr) -> Option<String> {

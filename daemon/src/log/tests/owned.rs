@@ -20,7 +20,7 @@ struct Note(String);
 
 impl Visit for Note {
     fn record_str(&mut self, field: &Field, value: &str) {
-        write!(self.0, " {field}=str {value}").unwrap();
+        write!(self.0, " {field}={value}").unwrap();
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -55,7 +55,7 @@ fn a_copy_has_the_metadata_and_the_fields_of_the_event() {
     });
     let live = seen.live.lock().unwrap().clone();
     assert_eq!(live.len(), 4);
-    assert!(live[0].contains("name=str two\nlines"), "{live:?}");
+    assert!(live[0].contains("name=two\nlines"), "{live:?}");
     let again = Seen::default();
     let subscriber = Registry::default().with(again.clone());
     let copies = std::mem::take(&mut *seen.copies.lock().unwrap());

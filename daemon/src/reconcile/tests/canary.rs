@@ -7,8 +7,8 @@ use nodelb_core::state::entries::CANARIES;
 
 use super::{Answer, CanaryError, Probe, check, judge};
 
-const REFUSED: Answer = Answer::Failed(Errno::ECONNREFUSED);
-const UNREACHABLE: Answer = Answer::Failed(Errno::ENETUNREACH);
+const REFUSED: Answer = Err(Errno::ECONNREFUSED);
+const UNREACHABLE: Answer = Err(Errno::ENETUNREACH);
 
 #[test]
 fn the_canaries_are_the_documented_addresses() {
@@ -18,9 +18,9 @@ fn the_canaries_are_the_documented_addresses() {
 #[test]
 fn alive_means_refused_for_others_and_untouched_for_nodelb() {
     let [ipv4, ipv6] = CANARIES;
-    assert_eq!(judge(ipv4, (REFUSED, true), (Answer::Connected, true)), Ok(None));
-    assert_eq!(judge(ipv6, (REFUSED, true), (UNREACHABLE, true)), Ok(None));
-    let note = judge(ipv6, (Answer::NoFamily, false), (Answer::NoFamily, false)).unwrap().unwrap();
+    assert_eq!(judge(ipv4, Some((REFUSED, true)), Some((Ok(()), true))), Ok(None));
+    assert_eq!(judge(ipv6, Some((REFUSED, true)), Some((UNREACHABLE, true))), Ok(None));
+    let note = judge(ipv6, None, None).unwrap().unwrap();
     assert_eq!(note, "IPv6 is not tested: this host has no IPv6 sockets");
 }
 
@@ -29,10 +29,10 @@ fn alive_means_refused_for_others_and_untouched_for_nodelb() {
 #[test]
 fn only_what_the_own_program_did_counts() {
     let [ipv4, _] = CANARIES;
-    let answers = [REFUSED, Answer::Connected, UNREACHABLE, Answer::Failed(Errno::EPERM)];
+    let answers = [REFUSED, Ok(()), UNREACHABLE, Err(Errno::EPERM)];
     let seen = answers.iter().flat_map(|answer| [(*answer, false), (*answer, true)]);
     for (ordinary, own) in seen.clone().flat_map(|ordinary| seen.clone().map(move |own| (ordinary, own))) {
-        let judged = judge(ipv4, ordinary, own);
+        let judged = judge(ipv4, Some(ordinary), Some(own));
         let case = format!("{ordinary:?}, {own:?}: {judged:?}");
         match (ordinary, own) {
             ((REFUSED, true), (answer, true)) if answer != REFUSED => assert_eq!(judged, Ok(None), "{case}"),
@@ -48,8 +48,8 @@ fn only_what_the_own_program_did_counts() {
 #[test]
 fn hooks_that_are_not_in_effect_are_named_with_the_cgroup() {
     let [ipv4, _] = CANARIES;
-    for answer in [Answer::Connected, UNREACHABLE, Answer::Failed(Errno::EPERM)] {
-        let error = judge(ipv4, (answer, false), (Answer::Connected, false)).unwrap_err();
+    for answer in [Ok(()), UNREACHABLE, Err(Errno::EPERM)] {
+        let error = judge(ipv4, Some((answer, false)), Some((Ok(()), false))).unwrap_err();
         assert!(matches!(error, CanaryError::NotInEffect { family: Family::Ipv4, .. }), "{error}");
         assert!(error.to_string().contains("do not apply to processes of cgroup /"), "{error}");
         assert!(error.to_string().contains("canary 192.0.0.8:9/UDP should be refused, but: "), "{error}");

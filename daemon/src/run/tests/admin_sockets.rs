@@ -6,7 +6,7 @@ use nix::libc;
 use nodelb_host::register::Register;
 use tokio::time::timeout;
 
-use super::{AdminSockets, Why};
+use super::AdminSockets;
 use crate::config::Admin;
 use crate::http::Listener;
 
@@ -43,9 +43,9 @@ async fn an_address_that_cannot_be_opened_is_left_out_and_opened_later() {
 
 #[test]
 fn a_host_without_the_address_family_is_named_as_the_reason() {
-    let why = Why(std::io::Error::from_raw_os_error(libc::EAFNOSUPPORT)).to_string();
+    let why = super::why(&std::io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
     assert!(why.contains("no IPv6?"), "{why}");
-    let why = Why(std::io::Error::from_raw_os_error(libc::EACCES)).to_string();
+    let why = super::why(&std::io::Error::from_raw_os_error(libc::EACCES));
     assert!(why.contains("above 1023"), "{why}");
 }
 
@@ -70,6 +70,6 @@ async fn every_listener_is_registered_before_it_is_bound_also_when_it_is_tried_a
 
 #[test]
 fn a_port_that_no_process_has_is_explained() {
-    let why = Why(std::io::Error::from_raw_os_error(libc::EADDRINUSE)).to_string();
+    let why = super::why(&std::io::Error::from_raw_os_error(libc::EADDRINUSE));
     assert!(why.contains("if ss shows none, the programs of another nodelb protect it as a NodePort"), "{why}");
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::ReadPeer;
-use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome, Stored};
+use crate::diagnose::facts::{ConnectTest, Daemon, Facts, FrontendRow, Outcome};
 use crate::diagnose::objects::{is_ready, list, spec, text};
 
 /// Time limit of one connection.
@@ -40,7 +40,10 @@ pub(super) fn targets(facts: &Facts) -> Vec<Target> {
     let stored = facts.stored.as_ref().filter(|stored| !stored.frontends.is_empty());
     let (backends, frontends) = match (facts.daemon.ok(), stored) {
         (Some(daemon), _) => of_daemon(daemon),
-        (None, Some(stored)) => of_maps(stored),
+        (None, Some(stored)) => {
+            let reached = stored.frontends.iter().flat_map(|row| &row.backends);
+            of_rows(reached, stored.frontends.iter(), &stored.node_addresses)
+        }
         (None, None) => of_cluster(facts),
     };
     backends.into_iter().take(MOST).chain(frontends.into_iter().take(MOST)).collect()
@@ -48,20 +51,20 @@ pub(super) fn targets(facts: &Facts) -> Vec<Target> {
 
 fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
     let reached = daemon.frontends.iter().flat_map(|row| daemon.reached(row));
-    let backends = reached.map(|address| target(address, true, None)).collect();
-    let nodes: Vec<IpAddr> =
-        daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
     let served = daemon.frontends.iter().filter(|row| !row.is_denied() || !row.backends.is_empty());
+    of_rows(reached, served, daemon.maps.as_ref().map_or(&[], |maps| &maps.node_addresses))
+}
+
+fn of_rows<'r>(
+    reached: impl Iterator<Item = &'r String>,
+    served: impl Iterator<Item = &'r FrontendRow>,
+    node_addresses: &[String],
+) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    let nodes: Vec<IpAddr> = node_addresses.iter().filter_map(|it| it.parse().ok()).collect();
+    let backends = reached.map(|address| target(address, true, None)).collect();
     // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)
-}
-
-fn of_maps(stored: &Stored) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    let nodes: Vec<IpAddr> = stored.node_addresses.iter().filter_map(|it| it.parse().ok()).collect();
-    let backends = stored.backends.iter().map(|address| target(address, true, None));
-    let frontends = stored.frontends.iter().map(|address| target(address, false, Some(&nodes)));
-    (backends.collect(), frontends.collect())
 }
 
 fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {

@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::definition;
 use crate::answer;
 use crate::client::{self, At, Hanging};
-use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Packets, Probe, ServiceRow};
-use crate::diagnose::rows::{self, Difference};
+use crate::diagnose::facts::{ApiserverRow, Daemon, Difference, FrontendRow, Maps, Packets, Probe, ServiceRow};
+use crate::diagnose::rows;
 use crate::endpoints::Endpoints;
 
 /// Maximum number of addresses that are looked up one by one.
@@ -107,7 +107,7 @@ impl Asked<'_> {
     fn typed<T: DeserializeOwned>(&self, answer: &Value, table: &str) -> Vec<T> {
         let mut rows = rows::of(answer, table);
         rows.iter_mut().for_each(|row| rows::to_ages(row, self.now));
-        typed_as_is(rows)
+        rows::typed(rows)
     }
 
     async fn about(&self, service: &ServiceName) -> Daemon {
@@ -124,8 +124,8 @@ impl Asked<'_> {
         // Hooks and sources do not belong to a service, so only the unfiltered answer contains them.
         let (differences, history) = tokio::join!(self.answer("/diff?output=json"), self.answer(of("/history")));
         let mut daemon = Daemon {
-            checks: typed_as_is(rows::of(&status, "checks")),
-            problems: typed_as_is(rows::of(&status, "problems")),
+            checks: rows::typed(rows::of(&status, "checks")),
+            problems: rows::typed(rows::of(&status, "problems")),
             definition: definition::find(&services, &sources, service),
             services,
             frontends,
@@ -134,8 +134,8 @@ impl Asked<'_> {
             session: self.typed(&apiservers, "session").into_iter().next(),
             apiservers: self.typed(&apiservers, "apiservers"),
             maps: (!maps.is_null()).then(|| maps_of(&maps)),
-            differences: Some(concerning(service, rows::of(&differences, "differences"))),
-            history: Some(rows::of(&history, "history")),
+            differences: concerning(service, rows::typed(rows::of(&differences, "differences"))),
+            history: rows::of(&history, "history"),
             ..Daemon::default()
         };
         if daemon.services.is_empty() {
@@ -223,18 +223,12 @@ fn is_for_outside(row: &FrontendRow, is_untranslated: bool) -> bool {
         }
 }
 
-/// The rows without ages.
-fn typed_as_is<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
-    rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
-}
-
 /// Returns the value of a key, without quotes.
 fn setting(settings: &[Value], key: &str) -> String {
     let row = settings.iter().find(|row| row["key"] == key);
     row.map(|row| text(row, "value").trim_matches('"').to_owned()).unwrap_or_default()
 }
 
-/// Returns the services that the daemon reads from Kubernetes.
 fn selection(settings: &[Value]) -> Selection {
     let names = |key: &str| {
         let row = settings.iter().find(|row| row["key"] == key);
@@ -249,11 +243,10 @@ fn selection(settings: &[Value]) -> Selection {
 }
 
 /// Returns the differences of the service, and those of what all services need.
-fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> {
+fn concerning(service: &ServiceName, mut differences: Vec<Difference>) -> Vec<Difference> {
     let name = service.to_string();
-    let concerns =
-        |row: Difference| row.service.as_ref() == Some(&name) || row.is_about_hooks() || row.whole_source().is_some();
-    differences.retain(|row| Difference::new(row).is_some_and(concerns));
+    differences
+        .retain(|row| row.service.as_ref() == Some(&name) || row.is_about_hooks() || row.whole_source().is_some());
     differences
 }
 

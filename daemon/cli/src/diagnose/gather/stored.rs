@@ -14,14 +14,9 @@ pub(super) fn read(state: &StoredState, service: &ServiceName) -> Stored {
         rows::of(&answer, table)
     };
     let address = |row: &Value| Some(row["address"].as_str()?.to_owned());
-    let backends = |row: &Value| row["backends"].as_array().cloned().unwrap_or_default();
-    let frontends = rows("/frontends", "frontends");
-    let reached = frontends.iter().flat_map(backends);
     Stored {
         pins: (state.find_pins)(),
-        backends: reached.filter_map(|backend| Some(backend.as_str()?.to_owned())).collect(),
-        empty: frontends.iter().filter(|row| backends(row).is_empty()).filter_map(address).collect(),
-        frontends: frontends.iter().filter_map(address).collect(),
+        frontends: rows::typed(rows("/frontends", "frontends")),
         node_addresses: rows("/maps", "node_addresses").iter().filter_map(address).collect(),
     }
 }

@@ -180,7 +180,7 @@ fn emptied(context: &Context<'_>, service: &Service, slices: &[EndpointSlice]) -
         1 => format!("its EndpointSlice {names} has been emptied: it has no endpoints"),
         _ => format!("its EndpointSlices {names} have been emptied: none has endpoints"),
     };
-    let history = context.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
+    let history = context.daemon.into_iter().flat_map(|daemon| &daemon.history);
     let removals = history.rev().filter(|row| rows::takes_away(row)).take(3).map(rows::step);
     let ready = context.pods.into_iter().flatten().filter(|pod| is_pod_ready(pod)).count();
     let ready = (ready > 0).then(|| format!("{} would be ready", counted(ready, "pod")));

@@ -83,8 +83,9 @@ pub(super) fn hooks_shared(context: &Context<'_>, daemon: &Daemon) -> Option<Fin
 fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Severity) {
     let row = meant(context, connect);
     let backends = context.daemon.zip(row).map(|(daemon, row)| daemon.reached(row));
-    let stored = context.facts.stored.iter().flat_map(|stored| &stored.empty);
-    if (backends.is_some_and(<[String]>::is_empty) || stored.into_iter().any(|empty| *empty == connect.to))
+    let mut stored = context.facts.stored.iter().flat_map(|stored| &stored.frontends);
+    if (backends.is_some_and(<[String]>::is_empty)
+        || stored.any(|row| row.address == connect.to && row.backends.is_empty()))
         && ["ECONNREFUSED", "EHOSTUNREACH"].iter().any(|it| why.contains(it))
     {
         return (Kind::FrontendRefused, Severity::Critical);

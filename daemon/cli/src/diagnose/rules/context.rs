@@ -12,16 +12,14 @@ use nodelb_report::problems::{Problem, Severity as ProblemSeverity};
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 use crate::diagnose::catalogue::{self, FindingEntry};
-use crate::diagnose::facts::{Cluster, Daemon, Facts};
+use crate::diagnose::facts::{Cluster, Daemon, Difference, Facts};
 use crate::diagnose::objects::{self, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds};
-use crate::diagnose::rows::Difference;
 
 /// The facts, and what several rules need of them.
 pub(super) struct Context<'f> {
     pub(super) facts: &'f Facts,
     pub(super) daemon: Option<&'f Daemon>,
-    /// The rows of `/diff`.
-    pub(super) differences: Vec<Difference>,
+    pub(super) differences: &'f [Difference],
     pub(super) cluster: Option<&'f Cluster>,
     pub(super) service: Option<&'f Service>,
     /// The slices of the service, if they could be listed.
@@ -33,10 +31,9 @@ pub(super) struct Context<'f> {
 impl<'f> Context<'f> {
     pub(super) fn new(facts: &'f Facts) -> Self {
         let (daemon, cluster, service) = (facts.daemon.ok(), facts.cluster.ok(), facts.kubernetes_service());
-        let differences = daemon.into_iter().flat_map(|daemon| &daemon.differences).flatten();
+        let differences = daemon.map_or(&[][..], |daemon| &daemon.differences);
         let slices = cluster.and_then(|cluster| cluster.slices.as_deref().ok()).filter(|_| service.is_some());
         let pods = cluster.and_then(|cluster| cluster.pods.as_ref()?.as_deref().ok());
-        let differences = differences.filter_map(Difference::new).collect();
         Self { facts, daemon, differences, cluster, service, slices, pods }
     }
 

@@ -13,9 +13,9 @@ use nodelb_report::explain::differences::CHECKS_AT_ONCE;
 
 use super::context::{Context, because, critical_if, is_last_resort, lasting, quoted, some};
 use super::witnesses::place;
-use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
+use crate::diagnose::facts::{BackendRow, Daemon, Difference, FrontendRow, Maps};
 use crate::diagnose::objects::is_ready;
-use crate::diagnose::rows::{self, Difference};
+use crate::diagnose::rows;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Time that a change may take to reach the kernel, in seconds.
@@ -60,7 +60,6 @@ fn with_rows(finding: Finding, rows: &[&FrontendRow]) -> Finding {
     finding.evidence(new)
 }
 
-/// Two sources define the service.
 pub(super) fn defined_twice(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Conflict))?;
     // The words of `/status`, which `/services` has, too.
@@ -257,10 +256,12 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
 
 /// Without the daemon: addresses for which the maps have no backend.
 pub(super) fn empty_in_maps(context: &Context<'_>) -> Option<Finding> {
-    let stored = context.facts.stored.as_ref().filter(|stored| !stored.empty.is_empty())?;
+    let frontends = &context.facts.stored.as_ref()?.frontends;
+    let empty: Vec<_> = frontends.iter().filter(|row| row.backends.is_empty()).collect();
+    empty.first()?;
     let finding = context.finding(Kind::NoBackends, "no usable backend in the kernel");
-    let finding = finding.severity(critical_if(stored.empty.len() == stored.frontends.len()));
-    Some(finding.evidence([format!("connections to {} are refused", some(&stored.empty))]))
+    let finding = finding.severity(critical_if(empty.len() == frontends.len()));
+    Some(finding.evidence([format!("connections to {} are refused", addresses(&empty))]))
 }
 
 fn word(value: Option<impl ToString>) -> String {

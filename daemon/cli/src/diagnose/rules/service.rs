@@ -57,9 +57,8 @@ pub(super) fn missing(context: &Context<'_>) -> Option<Finding> {
     Some(finding.evidence((near.len() > 1).then(|| format!("names like it: {}", near.join(", ")))))
 }
 
-/// How the service was removed, if the daemon remembers it.
 fn removal(context: &Context<'_>) -> Option<String> {
-    let row = context.daemon?.history.as_ref()?.last()?;
+    let row = context.daemon?.history.last()?;
     let row = HistoryRow::deserialize(row).ok().filter(|row| row.what == What::Removed)?;
     Some(row.gone(Time(context.facts.now.saturating_mul(1_000))))
 }
@@ -80,7 +79,6 @@ pub(super) fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
     Some(context.finding_in(Kind::NotForProxies, what, case, &[("target", target)]))
 }
 
-/// Kubernetes has the service, but the daemon does not.
 pub(super) fn unknown_to_daemon(context: &Context<'_>, service: &Service) -> Option<Finding> {
     let daemon = context.daemon.filter(|daemon| daemon.services.is_empty())?;
     if let Some(proxy) = label(&service.metadata, PROXY_NAME) {

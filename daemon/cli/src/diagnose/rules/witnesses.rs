@@ -8,8 +8,7 @@ use nodelb_report::explain::differences::NOT_CONFIGURED;
 use nodelb_report::problems::{Problem, Reason};
 
 use super::context::{Context, because, critical_if, lasting, quoted};
-use crate::diagnose::facts::{Daemon, Definition, Denial, Probe, SourceRow};
-use crate::diagnose::rows::Difference;
+use crate::diagnose::facts::{Daemon, Definition, Denial, Difference, Probe, SourceRow};
 use crate::without_daemon::Pins;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 

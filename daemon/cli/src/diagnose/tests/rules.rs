@@ -291,10 +291,10 @@ static CASES: &[Case] = &[
         |facts| {
             cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
             emptied(facts, None);
-            daemon(facts).history = Some(vec![json!({
+            daemon(facts).history = vec![json!({
                 "time": "2027-01-15T08:00:00Z", "what": "emptied", "object": "EndpointSlice shop/web-1", "resource_version": "9",
                 "writer": "endpointslice-controller", "removed": ["10.1.0.1:8080/TCP"], "added": [],
-            })]);
+            })];
         },
         Kind::SliceEmptied,
         Severity::Critical,
@@ -372,7 +372,7 @@ static CASES: &[Case] = &[
         |facts| {
             daemon(facts).maps.as_mut().unwrap().frontends.clear();
             daemon(facts).differences =
-                Some(vec![json!({"between": "memory/kernel", "likely_cause": "another client deleted it"})]);
+                vec![from(json!({"between": "memory/kernel", "likely_cause": "another client deleted it"}))];
             facts.connect_tests[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
         },
         Kind::KernelDiffers,
@@ -384,7 +384,7 @@ static CASES: &[Case] = &[
         |facts| {
             daemon(facts).maps.as_mut().unwrap().slots.clear();
             daemon(facts).differences =
-                Some(vec![json!({"between": "memory/kernel", "what": "shop/web:http/TCP/IPv4"})]);
+                vec![from(json!({"between": "memory/kernel", "what": "shop/web:http/TCP/IPv4"}))];
         },
         Kind::KernelDiffers,
         Severity::Critical,
@@ -405,7 +405,7 @@ static CASES: &[Case] = &[
         "link detached a moment ago",
         |facts| {
             daemon(facts).differences =
-                Some(vec![json!({"what": "hooks", "service": null, "kernel": "hook connect4 is detached"})]);
+                vec![from(json!({"what": "hooks", "service": null, "kernel": "hook connect4 is detached"}))];
         },
         Kind::HooksNotInEffect,
         Severity::Critical,
@@ -459,7 +459,7 @@ static CASES: &[Case] = &[
     ),
     (
         "a source that is not configured",
-        |facts| daemon(facts).differences = Some(vec![not_configured()]),
+        |facts| daemon(facts).differences = vec![from(not_configured())],
         Kind::SourceAbsent,
         Severity::Warning,
         &["kubernetes is no longer configured as a source", "served as last known", "nodelb check-config"],
@@ -467,7 +467,7 @@ static CASES: &[Case] = &[
     (
         "a source that is not configured, and nothing is left of the service",
         |facts| {
-            daemon(facts).differences = Some(vec![not_configured()]);
+            daemon(facts).differences = vec![from(not_configured())];
             daemon(facts).services.clear();
             daemon(facts).frontends.clear();
             daemon(facts).backends.clear();
@@ -480,7 +480,7 @@ static CASES: &[Case] = &[
     ),
     (
         "a source that has not sent all it has",
-        |facts| daemon(facts).differences = Some(vec![not_reported()]),
+        |facts| daemon(facts).differences = vec![from(not_reported())],
         Kind::SourceAbsent,
         Severity::Warning,
         &["the initial sync of kubernetes is not complete", "see `nodelb apiservers`", "nodelb sources"],
@@ -570,7 +570,7 @@ static CASES: &[Case] = &[
                 "frontends": [], "withdrawn": ["198.51.100.70:80/TCP"], "to_nodelb": null, "to_kernel": null,
                 "kernel": "done", "source": "files", "detail": null,
             });
-            daemon(facts).history = Some(vec![row]);
+            daemon(facts).history = vec![row];
         },
         Kind::NoSuchService,
         Severity::Critical,
@@ -807,10 +807,7 @@ fn a_silent_daemon_without_maps_is_an_outage() {
     let mut facts = sound();
     facts.daemon = Probe::Failed("unreachable".into());
     facts.connect_tests.clear();
-    let pinned = |pins| {
-        let (frontends, backends) = (Vec::new(), Vec::new());
-        Some(Stored { pins, frontends, empty: Vec::new(), backends, node_addresses: Vec::new() })
-    };
+    let pinned = |pins| Some(Stored { pins, frontends: Vec::new(), node_addresses: Vec::new() });
     facts.stored = pinned(Pins::Absent("/sys/fs/bpf/nodelb".into()));
     let found = findings(&facts);
     assert_eq!((found[0].kind, found[0].severity), (Kind::DaemonSilent, Severity::Critical));
@@ -957,7 +954,7 @@ fn the_dns_name_is_compared_with_the_cluster_ip() {
 
 #[test]
 fn what_is_only_of_another_moment_is_no_difference() {
-    let stages = [None, Some(Vec::new()), Some(vec![json!({"between": "source/memory", "what": "10.96.7.7:80/TCP"})])];
+    let stages = [Vec::new(), vec![from(json!({"between": "source/memory", "what": "10.96.7.7:80/TCP"}))]];
     for differences in stages {
         let mut facts = sound();
         daemon(&mut facts).maps.as_mut().unwrap().slots.clear();
@@ -970,12 +967,12 @@ fn what_is_only_of_another_moment_is_no_difference() {
 fn an_absent_source_is_no_cause_of_what_it_does_not_describe() {
     let is_blamed = |facts: &Facts| findings(facts).iter().any(|finding| finding.kind == Kind::SourceAbsent);
     let mut facts = sound();
-    daemon(&mut facts).differences = Some(vec![not_configured()]);
+    daemon(&mut facts).differences = vec![from(not_configured())];
     assert!(is_blamed(&facts));
     daemon(&mut facts).services[0].source = "files".into();
     assert!(!is_blamed(&facts), "a file describes the service");
     let mut facts = sound();
-    daemon(&mut facts).differences = Some(vec![not_reported()]);
+    daemon(&mut facts).differences = vec![from(not_reported())];
     let explained = |facts: &Facts| {
         let found = findings(facts);
         found.into_iter().find(|finding| finding.kind == Kind::SourceAbsent).and_then(|finding| finding.explained_by)
@@ -1064,7 +1061,7 @@ fn a_missing_kubeconfig_is_the_cause_of_everything_else() {
         sources: ["services", "endpointslices", "nodes"]
             .map(|path| from(json!({"source": "kubernetes", "path": path, "state": "Error", "since": 60, "problems": ["waiting"]})))
             .into(),
-        differences: Some(vec![not_reported()]),
+        differences: vec![from(not_reported())],
         ..Daemon::default()
     };
     let found = findings(&facts);
@@ -1214,14 +1211,8 @@ fn without_the_daemon_a_service_without_backends_is_one() {
     let mut facts = sound();
     refused(&mut facts);
     facts.connect_tests.retain(|connect| !connect.is_backend);
-    let address = vec!["10.96.7.7:80/TCP".to_owned()];
-    facts.stored = Some(Stored {
-        pins: Pins::Present,
-        frontends: address.clone(),
-        empty: address,
-        backends: Vec::new(),
-        node_addresses: Vec::new(),
-    });
+    let frontends = vec![from(json!({"address": "10.96.7.7:80/TCP", "backends": []}))];
+    facts.stored = Some(Stored { pins: Pins::Present, frontends, node_addresses: Vec::new() });
     (facts.daemon, facts.cluster) = (Probe::Failed("refused".into()), Probe::Skipped);
     let found = findings(&facts);
     let first = &found[0];

@@ -4,20 +4,17 @@ fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-fn row(backends: &[&str]) -> Frontend {
-    Frontend {
-        address: "198.51.100.1:80/TCP".into(),
-        service: "shop/web".parse().unwrap(),
-        status: Some(Status::Ok),
-        flags: Vec::new(),
-        backends: backends.iter().map(|text| (*text).to_owned()).collect(),
-    }
+fn row(backends: &[&str]) -> FrontendRow {
+    let row = serde_json::json!({
+        "address": "198.51.100.1:80/TCP", "type": "Static", "service": "shop/web", "port": null, "backends": backends,
+        "flags": [], "outside": "NodeOnly", "status": "OK", "since": null, "error": null,
+    });
+    serde_json::from_value(row).unwrap()
 }
 
 /// Returns the difference that is reported for a connect to a service with these backends.
 fn reported(backends: &[&str], met: &Met) -> Option<String> {
-    let frontend = l4("198.51.100.1:80");
-    judge(frontend, frontend, &row(backends), met).and_then(|row| row.kernel)
+    judge(l4("198.51.100.1:80"), &row(backends), met).and_then(|row| row.kernel)
 }
 
 #[test]

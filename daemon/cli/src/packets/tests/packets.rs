@@ -18,14 +18,15 @@ fn with_ethernet(ip: &[u8]) -> Vec<u8> {
     [&[2; 12][..], &[8, 0], ip].concat()
 }
 
-fn translated() -> Row {
+fn translated() -> PacketRow {
     let before = with_ethernet(&tcp([203, 0, 113, 3], [198, 51, 100, 80], [40_000, 80], 2));
     let after = tcp([203, 0, 113, 2], [203, 0, 113, 4], [10_000, 8080], 2);
-    Row {
+    PacketRow {
         time: 1_795_000_000_000_123,
         device: "uplink".into(),
         direction: "in".into(),
         verdict: "redirected".into(),
+        reason: None,
         service: Some("shop/front:http/TCP/IPv4".into()),
         link: "ethernet".into(),
         length: 54,
@@ -34,7 +35,7 @@ fn translated() -> Row {
         next_link: Some("ip".into()),
         next_length: Some(40),
         next_bytes: Some(hex(&after)),
-        ..Row::default()
+        lost: 0,
     }
 }
 
@@ -42,9 +43,9 @@ fn translated() -> Row {
 fn a_line_has_the_packet_and_what_became_of_it() {
     let expected = "2026-11-18T11:06:40.000123Z  uplink in  TCP 203.0.113.3:40000 > 198.51.100.80:80 [S]  redirected to \
                     TCP 203.0.113.2:10000 > 203.0.113.4:8080 [S] by tunl0  shop/front:http/TCP/IPv4\n";
-    assert_eq!(translated().to_text(), expected);
-    let refused = Row { verdict: "rst".into(), reason: Some("no-backend".into()), lost: 7, ..translated() };
-    let text = refused.to_text();
+    assert_eq!(to_text(&translated()), expected);
+    let refused = PacketRow { verdict: "rst".into(), reason: Some("no-backend".into()), lost: 7, ..translated() };
+    let text = to_text(&refused);
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("# 7 packets were not reported: too many at a time"));
     assert!(lines.next().unwrap().ends_with("[S]  rst (no-backend) by tunl0  shop/front:http/TCP/IPv4"), "{text}");
@@ -99,7 +100,7 @@ fn a_capture_has_each_device_once_and_the_packet_twice() {
     let mut capture = PcapWriter::new(&mut file).unwrap();
     let row = translated();
     capture_row(&mut capture, &row).unwrap();
-    let dropped = Row { verdict: "dropped".into(), next_bytes: None, next_length: None, ..translated() };
+    let dropped = PacketRow { verdict: "dropped".into(), next_bytes: None, next_length: None, ..translated() };
     capture_row(&mut capture, &dropped).unwrap();
     let blocks = blocks(&file);
     let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
@@ -114,7 +115,7 @@ fn a_capture_has_each_device_once_and_the_packet_twice() {
     let time = u64::from(word(before, 1)) << 32 | u64::from(word(before, 2));
     assert_eq!((word(before, 0), time, word(before, 3), word(before, 4)), (0, row.time, 54, 54));
     assert_eq!(before[20..74], unhex(&row.bytes));
-    assert_eq!(options(&before[76..]), [(1, row.comment())]);
+    assert_eq!(options(&before[76..]), [(1, comment(&row))]);
     let after = &blocks[4].1;
     assert_eq!((word(after, 0), word(after, 3), &after[20..24]), (1, 40, &[0x45, 0, 0, 40][..]));
     assert_eq!(word(&blocks[5].1, 0), 0, "the dropped packet, at the first device");

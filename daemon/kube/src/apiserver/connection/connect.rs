@@ -2,7 +2,6 @@
 //! connects: registers it as nodelb's own, so that BPF never translates its destination, and sets keepalive options
 //! that detect a silent peer quickly. Independent of TLS.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::AsFd;
@@ -22,7 +21,6 @@ use super::proxy::{Proxy, ProxyError};
 pub struct ConnectTimeouts {
     /// The timeout for the TCP connection, including the proxy.
     pub connect: Duration,
-    /// The timeout for the TLS handshake.
     pub handshake: Duration,
     /// The idle time before the first keepalive probe, in whole seconds.
     pub keepalive_idle: Duration,
@@ -35,7 +33,6 @@ pub struct ConnectTimeouts {
     /// The idle time on an HTTP/2 connection before a ping. Unlike a keepalive probe, a ping needs a response of the
     /// process and not only of its kernel.
     pub ping_after: Duration,
-    /// The timeout for the response to a ping.
     pub ping_answer: Duration,
     /// The timeout for the body of an error response.
     pub refusal: Duration,
@@ -65,15 +62,6 @@ pub struct Connector {
     register: Register,
     pub(super) timeouts: ConnectTimeouts,
     proxy: Option<Proxy>,
-}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector")
-            .field("timeouts", &self.timeouts)
-            .field("proxy", &self.proxy)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Connector {

@@ -23,7 +23,6 @@ const MAX_MESSAGE: usize = 600;
 /// The longest `Retry-After` of a server that nodelb obeys.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// No connection: refused, no route, or a timeout.
@@ -77,7 +76,6 @@ pub(super) struct Asked<'a> {
     pub(super) server: SocketAddr,
     /// [`Login::described`](crate::apiserver::credentials::login::Login::described).
     pub(super) identity: &'a str,
-    /// The user name in Kubernetes, if known.
     pub(super) user: Option<&'a str>,
     /// The groups in Kubernetes that the certificate contains.
     pub(super) groups: &'a [String],
@@ -93,7 +91,6 @@ struct Status {
     message: String,
 }
 
-/// Reads the body and returns the error.
 pub(super) async fn read_error(answer: Response<Incoming>, asked: &Asked<'_>, timeout: Duration) -> LinkError {
     let (head, body) = answer.into_parts();
     let message = match tokio::time::timeout(timeout, Limited::new(body, MAX_BODY).collect()).await {

@@ -55,7 +55,7 @@ enum Transport {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut link = f.debug_struct("Link");
-        link.field("target", &self.target).field("protocol", &self.protocol()).field("over", &self.sockets.end());
+        link.field("at", &self.target.at).field("protocol", &self.protocol()).field("over", &self.sockets.end());
         link.finish_non_exhaustive()
     }
 }
@@ -91,7 +91,6 @@ impl Link {
         Ok(Arc::new(Self { target, login: RwLock::new(Arc::clone(login)), transport, sockets }))
     }
 
-    /// The address of the server.
     pub fn at(&self) -> SocketAddr {
         self.target.at
     }
@@ -127,7 +126,6 @@ impl Link {
         same_certificates
     }
 
-    /// Sends a GET, see [`Self::send`].
     pub async fn get(&self, path_and_query: &str, timeout: Duration) -> Result<Response<Body>, LinkError> {
         let request = Request::get(path_and_query).body(Sent::default());
         self.send(request.map_err(|error| bad_request(path_and_query, &error))?, timeout).await

@@ -18,7 +18,6 @@ const MAX_HEAD: usize = 8 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy(Address);
 
-/// The text is not the URL of an HTTP proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy must be given as http://HOST:PORT, without user, password or path")]
 pub struct ProxyError;
@@ -51,7 +50,6 @@ impl Proxy {
         }
     }
 
-    /// Requests a tunnel from the proxy.
     pub(super) async fn ask_for(&self, stream: &mut TcpStream, at: SocketAddr, deadline: Instant) -> io::Result<()> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer to CONNECT in time");
         timeout_at(deadline, ask(stream, at)).await.ok().ok_or_else(late)?

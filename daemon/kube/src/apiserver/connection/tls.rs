@@ -24,7 +24,6 @@ const ECDSA_SHA512: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
 /// The maximum number of bytes of one read from the socket. rustls alone reads 4 KiB at a time.
 const READ: usize = 32 << 10;
 
-/// A connection with TLS.
 pub(super) type Stream = TlsStream<BufReader<TcpStream>>;
 
 /// The maximum number of a certificate's names in a message.

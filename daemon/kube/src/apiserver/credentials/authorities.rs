@@ -13,7 +13,6 @@ const MOST_TRIED: usize = 10;
 
 type Digest = [u8; 32];
 
-/// The certificate authorities of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorities {
     /// The digest of each certificate, by the name in state files.

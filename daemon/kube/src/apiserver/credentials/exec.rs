@@ -33,7 +33,6 @@ const MAX_REPORTED: usize = 300;
 
 pub(super) const API_VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
-/// A command that prints credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plugin {
     pub(super) command: PathBuf,
@@ -59,7 +58,6 @@ pub(super) struct ClusterInfo {
     pub(super) config: Option<serde_json::Value>,
 }
 
-/// The output of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,
@@ -98,7 +96,6 @@ impl Drop for Group {
 }
 
 impl Plugin {
-    /// The name of the plugin for messages.
     pub(super) fn origin(&self) -> String {
         format!("exec plugin {}", self.command.display())
     }

@@ -20,7 +20,6 @@ use crate::apiserver::settings::Settings;
 /// The maximum size of a file in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// The source of the credentials.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     Kubeconfig(PathBuf),
@@ -63,7 +62,6 @@ pub(super) struct Inputs {
     pub(super) notices: Vec<String>,
 }
 
-/// The result of reading the files.
 #[derive(Debug)]
 pub(super) struct Looked {
     pub(super) stamps: Reading,
@@ -159,7 +157,6 @@ impl Reading {
         self.stamps.keys().cloned().collect()
     }
 
-    /// Reads a whole file.
     pub(super) fn read(&mut self, path: &Path) -> Result<Piece<Vec<u8>>, CredentialsError> {
         self.stamps.insert(path.to_owned(), Stamp::read(path));
         let origin = path.display().to_string();

@@ -23,7 +23,6 @@ const FOR_PLUGINS: &str = "client.authentication.k8s.io/exec";
 pub(super) struct Kubeconfig {
     pub(super) server: Server,
     pub(super) authority: Part,
-    /// Client certificate and key.
     pub(super) certificate: Option<(Part, Part)>,
     pub(super) token: Option<Part>,
     pub(super) plugin: Option<Plugin>,

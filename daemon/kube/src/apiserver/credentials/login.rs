@@ -35,7 +35,6 @@ pub struct Piece<T> {
     pub origin: String,
 }
 
-/// The parts of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Material {
     /// The certificate authorities that are trusted to sign an apiserver's certificate, in PEM.
@@ -47,14 +46,12 @@ pub struct Material {
     pub impersonation: Option<Impersonation>,
 }
 
-/// The credentials of a connection.
 #[derive(Clone)]
 pub struct Login {
     /// Trusted authorities, client certificate and stored TLS sessions.
     pub tls: Arc<ClientConfig>,
     /// `Bearer ...`, marked as sensitive.
     pub authorization: Option<HeaderValue>,
-    /// The `Impersonate-...` headers of each request.
     pub impersonation: Headers,
     /// A description for messages: `client certificate CN=system:kube-proxy (/path)`.
     pub identity: String,
@@ -151,7 +148,6 @@ pub(in crate::apiserver) fn is_p521(der: &[u8]) -> bool {
     der.windows(P521.len()).any(|bytes| bytes == P521)
 }
 
-/// The identity of the cluster with this certificate authority.
 pub(super) fn authority(pem: &Piece<Vec<u8>>) -> Result<Authorities, CredentialsError> {
     certificates(pem).map(|authorities| Authorities::new(&authorities))
 }
@@ -223,7 +219,6 @@ fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, CredentialsError> {
     Ok(value)
 }
 
-/// The subject of a client certificate.
 struct Subject {
     text: String,
     user: Option<String>,

@@ -1,7 +1,6 @@
 //! Stores the output of an exec plugin, and decides when to run it again. No caller waits for a run while the previous
 //! output is still valid.
 
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinHandle;
@@ -16,13 +15,11 @@ use crate::apiserver::credentials::login::CredentialsError;
 pub(super) struct Want {
     /// Whether there is a login, even if it expires soon.
     pub(super) has_login: bool,
-    /// Whether an apiserver has rejected the login.
     pub(super) is_rejected: bool,
     /// The expiry of the login, if known.
     pub(super) ends: Option<SystemTime>,
 }
 
-/// The state of one plugin.
 pub(super) struct Printed {
     plugin: Plugin,
     last_good: Option<Credential>,
@@ -31,13 +28,6 @@ pub(super) struct Printed {
     is_refused: bool,
     started: Option<Instant>,
     running: Option<JoinHandle<Result<Credential, CredentialsError>>>,
-}
-
-impl fmt::Debug for Printed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut printed = f.debug_struct("Printed");
-        printed.field("plugin", &self.plugin.origin()).field("failure", &self.failure).finish_non_exhaustive()
-    }
 }
 
 impl Drop for Printed {
@@ -49,7 +39,6 @@ impl Drop for Printed {
 }
 
 impl Printed {
-    /// The state of a plugin that has not run yet.
     pub(super) fn new(plugin: Plugin) -> Self {
         Self { plugin, last_good: None, failure: None, is_refused: false, started: None, running: None }
     }

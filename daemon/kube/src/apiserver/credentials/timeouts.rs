@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-/// Time limits for credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialTimeouts {
     /// The timeout for reading the files, because their file system may be unreachable.
     pub files: Duration,
-    /// The timeout of an exec plugin.
     pub plugin: Duration,
     /// The minimum time between two runs of an exec plugin, even if its credentials are rejected.
     pub plugin_pause: Duration,

@@ -42,10 +42,8 @@ const JITTER: RangeInclusive<u64> = 750..=1250;
 /// apiserver certificate of a managed or kubeadm cluster contains it, whatever the server's addresses are.
 pub const DEFAULT_SERVER_NAME: &str = "kubernetes";
 
-/// An address that worked before this run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RememberedServer {
-    /// The address, and the name in its certificate.
     #[serde(flatten)]
     pub server: Server,
     /// The time when it last worked, in seconds since 1970.
@@ -96,7 +94,6 @@ impl Pool {
         true
     }
 
-    /// Adds the addresses that worked before this run.
     pub fn remember(&mut self, remembered: impl IntoIterator<Item = RememberedServer>, now: Moment) {
         for (order, RememberedServer { server, worked }) in (0..).zip(remembered).take(2 * MOST_LEARNED) {
             match self.position(&server.address) {

@@ -28,8 +28,7 @@ const MOST_RESOLVED: usize = 8;
 /// The maximum size of the response in bytes; it contains one Service.
 const MAX_ANSWER: usize = 2 << 20;
 
-/// The parameters of an attempt to connect.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Attempt {
     pub server: Server,
     pub connector: Connector,
@@ -262,7 +261,6 @@ fn usable(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, St
     if usable.is_empty() { Err("it has no usable address".into()) } else { Ok(usable) }
 }
 
-/// The outcome for the address that returned this error.
 pub fn outcome_of(error: &LinkError, timeouts: &PoolTimeouts) -> Outcome {
     let reported = error.to_string();
     match error {

@@ -17,7 +17,6 @@ use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::credentials::authorities::Authorities;
 use nodelb_host::state_file::{self, Limits, StateFile};
 
-/// The name of the file in the state directory.
 const NAME: &str = "apiservers.json";
 
 const VERSION: u32 = 1;
@@ -25,14 +24,12 @@ const VERSION: u32 = 1;
 /// The maximum size of the file in bytes; much more than the maximum number of addresses needs.
 const MAX_BYTES: usize = 256 << 10;
 
-/// The minimum time between two writes.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// The interval in milliseconds between writes if only the addresses' success times change, and between attempts to
 /// write a file that cannot be written.
 const SAVE_EVERY: u64 = 60_000;
 
-/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointsState {
     /// The certificate authorities of the cluster ([`Authorities::names`]). A file of an earlier version has one name.
@@ -44,7 +41,6 @@ pub struct EndpointsState {
 }
 
 impl EndpointsState {
-    /// Whether the cluster has one of these certificate authorities.
     pub fn is_of(&self, authorities: &Authorities) -> bool {
         self.authorities.iter().any(|known| authorities.include(known))
     }

@@ -43,7 +43,6 @@ const QUEUE: usize = 256;
 /// The time in milliseconds between two attempts to send a change to the owner task if its queue is full.
 const ANNOUNCE_AGAIN: u64 = 100;
 
-/// The inputs of the supervisor.
 pub struct Parts {
     pub settings: Settings,
     pub register: Register,
@@ -57,16 +56,9 @@ pub struct Parts {
     pub unix: fn() -> u64,
     /// A number that differs between nodes.
     pub seed: u64,
-    /// The time limits of the pool and the supervisor.
     pub timeouts: PoolTimeouts,
     pub connect: connect::ConnectTimeouts,
     pub credentials: credentials::CredentialTimeouts,
-}
-
-impl std::fmt::Debug for Parts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("settings", &self.settings).finish_non_exhaustive()
-    }
 }
 
 /// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, the report, and the
@@ -173,7 +165,6 @@ impl Supervisor {
         self.saver.close().await;
     }
 
-    /// Performs everything that is due.
     fn act(&mut self) {
         let now = self.clock.now();
         // A service may have received a learned address, or lost it.
@@ -328,7 +319,6 @@ impl Supervisor {
         }));
     }
 
-    /// The reason why a learned address must not be used.
     fn refusal(&self, at: SocketAddr) -> Option<&'static str> {
         reason_not_to_learn(at, &self.cidrs, &*self.is_frontend)
     }

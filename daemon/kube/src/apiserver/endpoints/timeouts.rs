@@ -39,7 +39,6 @@ pub struct PoolTimeouts {
     /// How long after an outage of an address its refusals are attributed to a server that starts. For the same time,
     /// an address that refuses all requests including the readiness check only counts as not ready.
     pub starting: u64,
-    /// The interval between checks of the credentials.
     pub credentials_every: u64,
     /// The timeout for reading the state file.
     pub load: u64,

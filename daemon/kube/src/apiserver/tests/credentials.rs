@@ -213,7 +213,7 @@ async fn a_plugin_that_fails_does_not_take_away_what_there_is() {
 
 #[test]
 fn without_credentials_nothing_begins() {
-    let error = Credentials::new(&Settings::default(), CredentialTimeouts::default()).unwrap_err().to_string();
+    let error = Credentials::new(&Settings::default(), CredentialTimeouts::default()).err().unwrap().to_string();
     assert!(error.contains("set kubeconfig, or ca-file"), "{error}");
     let settings = Settings { kubeconfig: Some(Path::new("/x").into()), ..Settings::default() };
     assert!(Credentials::new(&settings, CredentialTimeouts::default()).is_ok());

@@ -21,7 +21,6 @@ const MAX_REPORTED: usize = 100;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// The action that the watcher must take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -42,10 +41,8 @@ pub enum Verdict {
     },
 }
 
-/// The numbers and problems of one scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// The number of served objects.
     pub served: usize,
     /// The number of ignored objects; kube-proxy ignores the same ones.
     pub left_out: usize,
@@ -57,7 +54,6 @@ pub struct Tally {
     pub notices: Vec<String>,
 }
 
-/// The objects of one scope.
 #[derive(Debug)]
 pub(super) struct Collection {
     kind: Kind,

@@ -26,7 +26,6 @@ impl Watcher {
         self.behind = self.behind.max(behind);
     }
 
-    /// Records a received version.
     pub(super) fn learn(&mut self, version: Version) {
         if version > self.newest {
             self.newest = version;

@@ -31,7 +31,6 @@ impl Default for Restores {
 }
 
 impl Restores {
-    /// The view of a new watcher.
     pub(super) fn of_new_watcher(&self) -> Self {
         let new = Self { found: self.found.clone(), seen: Arc::default() };
         new.mark_handled();
@@ -51,7 +50,6 @@ impl Restores {
         self.mark_handled();
     }
 
-    /// Marks all restores found so far as handled.
     pub(super) fn mark_handled(&self) {
         self.seen.store(self.found.borrow().count, Ordering::Relaxed);
     }

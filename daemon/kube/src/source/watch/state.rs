@@ -15,9 +15,7 @@ use crate::apiserver::session::Apiservers;
 /// A message of a watcher, with its number, to the task of the Kubernetes source.
 #[derive(Debug)]
 pub enum Message {
-    /// Events for the store, in this order.
     Events(usize, Vec<ListWatchEvent>),
-    /// The new state of the watch.
     State(usize, State),
 }
 
@@ -33,7 +31,6 @@ pub enum State {
     Failing(LinkError),
 }
 
-/// The time limits of a watcher.
 #[derive(Clone, Debug)]
 pub struct WatchTimeouts {
     /// The timeout for the head of a response to a list; an apiserver may need some time to collect the list.
@@ -55,7 +52,6 @@ pub struct WatchTimeouts {
     pub confirm: Duration,
     /// After an interruption longer than this, a watch lists again; etcd keeps its history for five minutes.
     pub resume_within: Duration,
-    /// The number of objects in a page of a list.
     pub page: u32,
 }
 
@@ -98,7 +94,6 @@ pub struct Watcher {
     pub(super) behind: Behind,
     /// When `newest` last increased.
     pub(super) grown_at: Instant,
-    /// The restores that the watchers have found.
     pub(super) restores: Restores,
     /// The generation of the link at the latest check.
     pub(super) generation: u64,

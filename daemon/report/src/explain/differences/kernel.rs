@@ -6,7 +6,7 @@ use crate::filter::Filter;
 use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::service::{ServiceName, Source};
+use nodelb_core::model::service::Source;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, backends_of};
@@ -42,80 +42,73 @@ pub(super) fn shows(snapshot: &Snapshot, actual: &Content, key: EntryKey, filter
         filter.service.as_ref().is_none_or(|name| snapshot.owners.get(&id).is_some_and(|o| o.key.service == *name))
     };
     let both = [&snapshot.desired, &actual.state];
-    match key {
-        EntryKey::Frontend(address) => {
-            let ids = both.iter().filter_map(|state| state.frontends.get(&address)).map(|entry| entry.service);
-            let is_shown = filter.service.is_none() || ids.into_iter().any(is_named);
-            is_shown && filter.address.is_none_or(|addr| addr == address.addr)
-        }
+    let is_of_service = filter.service.is_none() || both.iter().filter_map(|it| service_in(it, key)).any(is_named);
+    let is_at = |addr| match key {
+        EntryKey::Frontend(address) | EntryKey::Outside(address) => addr == address.addr,
         EntryKey::Service(id) => {
-            let holds = |addr| {
-                let entries = both.iter().filter_map(|state| state.services.get(&id));
-                entries.flat_map(|e| e.cluster.iter().chain(e.local.iter())).any(|slot| slot.addr.addr == addr)
-            };
-            let is_reached = |addr| {
-                let owner = snapshot.owners.get(&id);
-                owner.is_some_and(|o| snapshot.addresses_of(&o.key.service).iter().any(|a| a.addr == addr))
-            };
-            is_named(id) && filter.address.is_none_or(|addr| holds(addr) || is_reached(addr))
+            let entries = both.iter().filter_map(|state| state.services.get(&id));
+            let holds = entries.flat_map(|e| e.cluster.iter().chain(e.local.iter())).any(|slot| slot.addr.addr == addr);
+            let owner = snapshot.owners.get(&id);
+            holds || owner.is_some_and(|o| snapshot.addresses_of(&o.key.service).iter().any(|a| a.addr == addr))
         }
-        EntryKey::Outside(address) => {
-            let ids = both.iter().filter_map(|state| state.outside.get(&address)).map(|entry| entry.service);
-            let is_shown = filter.service.is_none() || ids.into_iter().any(is_named);
-            is_shown && filter.address.is_none_or(|addr| addr == address.addr)
-        }
-        EntryKey::SourceRange(id, range) => is_named(id) && filter.address.is_none_or(|addr| range.contains(addr)),
+        EntryKey::SourceRange(_, range) => range.contains(addr),
         EntryKey::Uplink(index) => {
-            let entries = || both.iter().filter_map(|state| state.uplinks.get(&index));
-            let has = |addr| entries().any(|entry| [entry.v4, entry.v6].contains(&Some(addr)));
-            filter.service.is_none() && filter.address.is_none_or(has)
+            let mut entries = both.iter().filter_map(|state| state.uplinks.get(&index));
+            entries.any(|entry| [entry.v4, entry.v6].contains(&Some(addr)))
         }
-        EntryKey::NodeAddress(own) => filter.service.is_none() && filter.address.is_none_or(|addr| addr == own),
+        EntryKey::NodeAddress(own) => addr == own,
+    };
+    is_of_service && filter.address.is_none_or(is_at)
+}
+
+/// The service port of an entry; `None` if the maps do not have the entry, or it belongs to no service.
+fn service_in(state: &MapState, key: EntryKey) -> Option<ServiceId> {
+    match key {
+        EntryKey::Service(id) | EntryKey::SourceRange(id, _) => Some(id),
+        EntryKey::Frontend(address) => Some(state.frontends.get(&address)?.service),
+        EntryKey::Outside(address) => Some(state.outside.get(&address)?.service),
+        EntryKey::NodeAddress(_) | EntryKey::Uplink(_) => None,
     }
 }
 
 /// The row of an entry that differs in the maps from the desired state.
 pub(super) fn entry(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: NextCheck) -> Difference {
-    let broken = actual.broken.entries.get(&key).cloned();
-    let (what, memory, kernel) = match key {
-        EntryKey::Frontend(address) => {
-            let text = |state: &MapState| state.frontends.get(&address).map(|entry| frontend_text(snapshot, *entry));
-            (address.to_string(), text(&snapshot.desired), text(&actual.state))
-        }
-        EntryKey::Service(id) => {
-            let text = |state: &MapState| state.services.get(&id).map(|entry| service_text(entry));
-            (name_of(snapshot, id), text(&snapshot.desired), text(&actual.state))
-        }
-        EntryKey::NodeAddress(addr) => {
-            let text = |state: &MapState| state.node_addrs.contains(&addr).then(|| "answers NodePorts".to_owned());
-            (addr.to_string(), text(&snapshot.desired), text(&actual.state))
-        }
-        EntryKey::Outside(address) => {
-            let text = |state: &MapState| state.outside.get(&address).map(|entry| outside_text(snapshot, *entry));
-            (format!("{address} for outside clients"), text(&snapshot.desired), text(&actual.state))
-        }
-        EntryKey::SourceRange(id, range) => {
-            let text = |state: &MapState| {
-                state.source_ranges.contains(&(id, range)).then(|| format!("may connect to {}", name_of(snapshot, id)))
-            };
-            (range.to_string(), text(&snapshot.desired), text(&actual.state))
-        }
-        EntryKey::Uplink(index) => {
-            let text = |state: &MapState| state.uplinks.get(&index).map(uplink_text);
-            (uplink_name(snapshot, index), text(&snapshot.desired), text(&actual.state))
-        }
+    let what = match key {
+        EntryKey::Frontend(address) => address.to_string(),
+        EntryKey::Service(id) => name_of(snapshot, id),
+        EntryKey::NodeAddress(addr) => addr.to_string(),
+        EntryKey::Outside(address) => format!("{address} for outside clients"),
+        EntryKey::SourceRange(_, range) => range.to_string(),
+        EntryKey::Uplink(index) => uplink_name(snapshot, index),
     };
+    let states = [&snapshot.desired, &actual.state];
+    let service = states.into_iter().find_map(|state| service_in(state, key)).and_then(|id| snapshot.owners.get(&id));
+    let broken = actual.broken.entries.get(&key).cloned();
     let (cause, action) = likely_cause(snapshot, actual, key, next);
     let or_absent = |text: Option<String>| Some(text.unwrap_or_else(|| ABSENT.into()));
     Difference {
         between: Between::MemoryKernel,
         what,
-        service: service_at(snapshot, actual, key),
+        service: service.map(|owner| owner.key.service.clone()),
         source: None,
-        memory: or_absent(memory),
-        kernel: or_absent(broken.or(kernel)),
+        memory: or_absent(text_in(snapshot, &snapshot.desired, key)),
+        kernel: or_absent(broken.or_else(|| text_in(snapshot, &actual.state, key))),
         cause,
         action,
+    }
+}
+
+/// The content of an entry; `None` if the maps do not have it.
+fn text_in(snapshot: &Snapshot, state: &MapState, key: EntryKey) -> Option<String> {
+    match key {
+        EntryKey::Frontend(address) => state.frontends.get(&address).map(|entry| frontend_text(snapshot, *entry)),
+        EntryKey::Service(id) => state.services.get(&id).map(|entry| service_text(entry)),
+        EntryKey::NodeAddress(addr) => state.node_addrs.contains(&addr).then(|| "answers NodePorts".into()),
+        EntryKey::Outside(address) => state.outside.get(&address).map(|entry| outside_text(snapshot, *entry)),
+        EntryKey::SourceRange(id, range) => {
+            state.source_ranges.contains(&(id, range)).then(|| format!("may connect to {}", name_of(snapshot, id)))
+        }
+        EntryKey::Uplink(index) => state.uplinks.get(&index).map(uplink_text),
     }
 }
 
@@ -168,20 +161,6 @@ fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
         }
         EntryKey::NodeAddress(_) | EntryKey::Uplink(_) => snapshot.failures.get(&key).map(ToString::to_string),
     }
-}
-
-fn service_at(snapshot: &Snapshot, actual: &Content, key: EntryKey) -> Option<ServiceName> {
-    let at = |address| [&snapshot.desired, &actual.state].into_iter().find_map(|state| state.frontends.get(&address));
-    let id = match key {
-        EntryKey::Service(id) | EntryKey::SourceRange(id, _) => id,
-        EntryKey::Frontend(address) => at(address)?.service,
-        EntryKey::Outside(address) => {
-            let states = [&snapshot.desired, &actual.state];
-            states.into_iter().find_map(|state| state.outside.get(&address))?.service
-        }
-        EntryKey::NodeAddress(_) | EntryKey::Uplink(_) => return None,
-    };
-    snapshot.owners.get(&id).map(|owner| owner.key.service.clone())
 }
 
 fn name_of(snapshot: &Snapshot, id: ServiceId) -> String {

@@ -1,6 +1,7 @@
 use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
 use crate::explain::reports::{self, frontends};
 use crate::filter::Filter;
+use crate::rows::described;
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::config::EngineConfig;
@@ -268,7 +269,7 @@ fn backends_are_those_that_connections_get() {
     let expected = expected.map(|(address, choice)| (l4(address), choice));
     let rows = reports::backends(&snapshot, &Filter::default());
     assert_eq!(rows.iter().map(|row| (row.address, row.choice)).collect::<Vec<_>>(), expected);
-    assert_eq!(reports::services(&snapshot, &Filter::default())[0].selectable, 2);
+    assert_eq!(described::services(&snapshot, &Filter::default()).next().unwrap().selectable, 2);
     let explained = explanation(&snapshot, at, Client::Host);
     assert_eq!((explained.result, explained.claims[0].status), (ConnectResult::Forwarded(2), Status::Kept));
     let shares: Vec<_> = explained.backends.iter().map(|it| (it.row.address, it.share)).collect();

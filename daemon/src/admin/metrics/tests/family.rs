@@ -3,21 +3,21 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::*;
 use crate::admin::metrics::tests::openmetrics;
 
-static COUNTED: Metric<2> = Metric {
+static COUNTED: Metric<[Label; 2]> = Metric {
     group: Group::Services,
     name: "nodelb_counted_total",
     kind: MetricKind::Counter,
     labels: [Label { name: "service", values: "any" }, Label { name: "result", values: "any" }],
     help: "What was counted",
 };
-static WAITED: Metric = Metric {
+static WAITED: Metric<[Label; 0]> = Metric {
     group: Group::Services,
     name: "kubeproxy_waited_seconds",
     kind: MetricKind::Histogram,
     labels: [],
     help: "How long it took",
 };
-static HELD: Metric =
+static HELD: Metric<[Label; 0]> =
     Metric { group: Group::Services, name: "held_bytes", kind: MetricKind::Gauge, labels: [], help: "Held" };
 
 #[test]
@@ -41,7 +41,7 @@ fn what_is_published_follows_the_rules() {
     assert_eq!(families["kubeproxy_waited_seconds"].samples.len(), 5);
 }
 
-static NOT_COUNTED: Metric<1> = Metric {
+static NOT_COUNTED: Metric<[Label; 1]> = Metric {
     group: Group::Services,
     name: "nodelb_unused",
     kind: MetricKind::Gauge,

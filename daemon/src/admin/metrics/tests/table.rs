@@ -22,7 +22,7 @@ fn every_row_is_in_order() {
             !metric.help.is_empty() && !metric.help.ends_with('.') && !metric.help.contains(['\n', '\\']),
             "{name}"
         );
-        for label in metric.labels {
+        for label in &metric.labels {
             assert!(is_plain(label.name) && label.name != "le" && !label.values.is_empty(), "{name} {}", label.name);
         }
     }
@@ -30,10 +30,10 @@ fn every_row_is_in_order() {
 }
 
 /// Returns for each group its title, its condition and its metrics.
-fn groups() -> Vec<(&'static str, &'static str, Vec<&'static Described>)> {
+fn groups() -> Vec<(&'static str, &'static str, &'static [&'static Metric])> {
     METRICS
         .chunk_by(|a, b| a.group == b.group)
-        .map(|metrics| (metrics[0].group.title().0, metrics[0].group.title().1, metrics.iter().collect()))
+        .map(|metrics| (metrics[0].group.title().0, metrics[0].group.title().1, metrics))
         .collect()
 }
 
@@ -56,10 +56,10 @@ fn the_document_is_the_table() {
     let mut text = INTRODUCTION.to_owned();
     for (title, when, metrics) in groups() {
         text.push_str(&format!("\n## {title}\n\n{when}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n"));
-        for Described { name, kind, labels, help, .. } in metrics {
+        for Metric { name, kind, labels, help, .. } in metrics {
             let labels: Vec<_> = labels.iter().map(|label| format!("`{}`: {}", label.name, label.values)).collect();
             let labels = if labels.is_empty() { "-".into() } else { labels.join("; ") };
-            text.push_str(&format!("| `{name}` | {} | {labels} | {help} |\n", kind.name()));
+            text.push_str(&format!("| `{name}` | {} | {labels} | {help} |\n", kind));
         }
     }
     generated::is_whole_file("docs/metrics.md", &text);

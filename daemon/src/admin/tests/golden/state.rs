@@ -1,6 +1,6 @@
 //! The state of the daemon for the golden files: equal each time.
 
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use nodelb_datapath::packets::{Connection, ConnectionState, DropCount, PacketVer
 use tokio::sync::watch;
 
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
-use crate::admin::state::{AdminState, Now};
+use crate::admin::state::AdminState;
 use crate::admin::tables::tests::apiservers::report;
 use crate::connections::Connections;
 use crate::datapath::fake::FakeDatapath;
@@ -42,7 +42,7 @@ pub(super) fn state(services: u32) -> AdminState {
     let snapshot = world.engine.snapshot(world.now);
     let realised = snapshot.realised.clone();
     let content = move || Ok(MapContent { state: realised.clone(), ..MapContent::default() });
-    let now = Now { moment: world.now, time: Time::from_seconds(UNIX) };
+    let now = Clocks { moment: world.now, time: Time::from_seconds(UNIX) };
     let health = Health { heartbeat: world.now, checks: vec![Check::passed("links", "10 links")] };
     AdminState {
         owner: reconcile::OwnerOutputs { health: always(health), ..owner(always(snapshot)) },

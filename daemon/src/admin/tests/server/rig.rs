@@ -1,6 +1,6 @@
 //! A server with an engine behind it, which the test drives.
 
-use nodelb_report::time::Time;
+use nodelb_report::time::{Clocks, Time};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::admin::AdminState;
 use crate::admin::fixture::{owner, unsynced};
 use crate::admin::server::{self, STREAMS, serve};
-use crate::admin::{AdminState, Now};
 use crate::datapath::fake::FakeDatapath;
 use crate::http::{self, Listener};
 use crate::reconcile::OwnerOutputs;
@@ -68,7 +68,7 @@ pub(super) async fn limited(limits: http::ServerLimits, streams: usize) -> Serve
     let state = AdminState {
         owner: OwnerOutputs { health: health_seen, ..owner(shown) },
         datapath: Arc::new(FakeDatapath { limits: LIMITS, content: Box::new(content), ..FakeDatapath::default() }),
-        clock: Arc::new(|| Now { moment: NOW, time: Time::from_seconds(1_700_000_000) }),
+        clock: Arc::new(|| Clocks { moment: NOW, time: Time::from_seconds(1_700_000_000) }),
         ..unsynced()
     };
     let (stop, stopped) = oneshot::channel::<()>();

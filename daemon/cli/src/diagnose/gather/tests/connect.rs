@@ -3,10 +3,11 @@ use std::os::fd::BorrowedFd;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::status::Status;
 
 use super::*;
-use crate::diagnose::facts::{BackendRow, FrontendRow};
+use crate::diagnose::facts::{BackendRow, KernelSettings, Probe, Stored};
 use crate::without_daemon::Pins;
 
 #[test]
@@ -29,17 +30,26 @@ fn addresses_are_connected_to_as_clients_do() {
 /// Without the daemon, the addresses in the maps are those that clients use.
 #[test]
 fn without_the_daemon_the_pinned_addresses_are_tried() {
-    let stored = Stored {
-        pins: Pins::Present,
-        frontends: vec!["0.0.0.0:30080/TCP".into()],
-        empty: Vec::new(),
+    let frontend = FrontendRow {
+        address: "0.0.0.0:30080/TCP".into(),
         backends: vec!["10.1.0.1:8080/TCP".into()],
-        node_addresses: vec!["192.0.2.1".into()],
+        ..FrontendRow::default()
     };
-    let (backends, frontends) = of_maps(&stored);
-    let text = |targets: BTreeSet<Target>| targets.into_iter().map(|it| (it.to, it.is_backend)).collect::<Vec<_>>();
-    assert_eq!(text(backends), [("10.1.0.1:8080/TCP".to_owned(), true)]);
-    assert_eq!(text(frontends), [("192.0.2.1:30080/TCP".to_owned(), false)]);
+    let stored = Stored { pins: Pins::Present, frontends: vec![frontend], node_addresses: vec!["192.0.2.1".into()] };
+    let facts = Facts {
+        service: ServiceName::new("shop", "web"),
+        now: 0,
+        node: "a".into(),
+        daemon: Probe::Failed("nothing listens".into()),
+        stored: Some(stored),
+        cluster: Probe::Skipped,
+        connect_tests: Vec::new(),
+        dns: None,
+        kernel: KernelSettings::default(),
+        outside_cgroup: None,
+    };
+    let tried: Vec<_> = targets(&facts).into_iter().map(|it| (it.to, it.is_backend)).collect();
+    assert_eq!(tried, [("10.1.0.1:8080/TCP".to_owned(), true), ("192.0.2.1:30080/TCP".to_owned(), false)]);
 }
 
 /// The backends of the description were tried, also while connections get others.

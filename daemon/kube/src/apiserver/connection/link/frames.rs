@@ -9,7 +9,6 @@ const WHOLE: usize = HEAD + 8;
 
 const GOAWAY: u8 = 7;
 
-/// The position in the stream of frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     /// The part of the current frame's beginning that has arrived.
@@ -40,7 +39,6 @@ impl Frames {
         is_found
     }
 
-    /// Processes the complete beginning of a frame.
     fn take(&mut self) -> bool {
         let [a, b, c, kind, ..] = self.head;
         let length = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);

@@ -17,7 +17,6 @@ pub(super) struct Sockets {
     end: watch::Sender<Option<End>>,
 }
 
-/// The reason why a link has ended.
 #[derive(Clone, Debug)]
 pub(super) enum End {
     /// A call of [`Sockets::cut`].

@@ -13,8 +13,7 @@ use crate::apiserver::connection::connect::Connector;
 /// The body of a request, empty for a GET.
 pub(super) type Sent = Full<Bytes>;
 
-/// The destination of the link's connections.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Target {
     pub(super) connector: Connector,
     pub(super) at: SocketAddr,

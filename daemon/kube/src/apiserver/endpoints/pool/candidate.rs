@@ -1,15 +1,12 @@
 //! The state of one address in the pool. The decisions are made elsewhere.
 
-use std::fmt;
-
 use nodelb_core::model::moment::Moment;
-use serde::Serialize;
 
 use crate::apiserver::address::Server;
 use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 
 /// The origin of an address, with the highest priority first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 pub enum Origin {
     /// The configuration; such an address is never forgotten or changed.
     Configured,
@@ -19,23 +16,14 @@ pub enum Origin {
     Remembered,
 }
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{self:?}"))
-    }
-}
-
-/// The state of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display, strum::EnumIter)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum ServerStatus {
-    /// Not known yet.
     Untried,
     Healthy,
     /// It works again, but not long enough to be preferred.
     Recovering,
     /// It responds that it is not ready. It is used if no better address is known.
     NotReady,
-    /// It does not respond.
     Failed,
     /// It responds, but nodelb cannot use it: wrong certificate, rejected credentials, or another cluster.
     Refused,
@@ -60,10 +48,8 @@ pub enum Outcome {
     Another(String),
 }
 
-/// An address with its origin and state.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The address, and the name in its certificate.
     pub server: Server,
     pub origin: Origin,
     /// The order among addresses of the same origin; lower values come first.
@@ -93,7 +79,6 @@ pub struct Candidate {
     pub worked: Option<Moment>,
     /// The time when the address last worked before this run, in seconds since 1970.
     pub worked_before: Option<u64>,
-    /// The latest error and its time.
     pub error: Option<(Moment, String)>,
 }
 
@@ -128,7 +113,6 @@ impl Candidate {
         }
     }
 
-    /// Since when the address has this state.
     pub fn since(&self, now: Moment, timeouts: &PoolTimeouts) -> Moment {
         match self.state {
             ServerStatus::Recovering if self.settles(timeouts) <= now => self.settles(timeouts),

@@ -16,7 +16,6 @@ const STRIKES: u32 = 2;
 /// before the address is used again.
 const UPTIME_PROBES: u64 = 3;
 
-/// The next address to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub server: Server,
@@ -198,7 +197,6 @@ impl Pool {
         Some(error.clone())
     }
 
-    /// Sets the time of the next probe.
     pub(super) fn schedule(&mut self, now: Moment, address: &Address) {
         if let Some(place) = self.position(address) {
             self.candidates[place].probe_at = self.next_probe(now, place);

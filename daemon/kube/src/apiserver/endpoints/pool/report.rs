@@ -32,13 +32,10 @@ pub struct Row {
     pub address: Address,
     pub origin: Origin,
     pub status: ServerStatus,
-    /// Since when the address has this state.
     pub since: Moment,
-    /// Whether the session in use is with this address.
     pub in_use: bool,
     /// The time since it last worked, in milliseconds; `None` if it has never worked.
     pub worked: Option<u64>,
-    /// The latest error and its time.
     pub error: Option<(Moment, String)>,
     /// The reason why the address is in use or not.
     pub why: String,
@@ -64,7 +61,6 @@ impl PoolReport {
         counts
     }
 
-    /// The address of the session in use.
     pub fn in_use(&self) -> Option<&Address> {
         self.pool.as_ref()?.in_use()
     }

@@ -11,7 +11,6 @@ use super::candidate::Candidate;
 use crate::apiserver::address::Address;
 use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 
-/// All known addresses, and the one in use.
 #[derive(Clone, Debug)]
 pub struct Pool {
     pub(super) timeouts: PoolTimeouts,

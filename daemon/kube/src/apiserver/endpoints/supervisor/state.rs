@@ -24,7 +24,6 @@ use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 use crate::apiserver::session::Session;
 use crate::apiserver::settings::Settings;
 
-/// Returns whether nodelb translates an address.
 pub type IsFrontend = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
 /// The session in use, and its recent errors.
@@ -59,7 +58,6 @@ pub(super) struct Supervisor {
     pub(super) look_at: Moment,
     pub(super) current: Option<Current>,
     pub(super) sessions: u64,
-    /// The addresses of resolved names.
     pub(super) resolved: BTreeMap<Address, Vec<SocketAddr>>,
     /// The latest nonempty list of addresses from the cluster.
     pub(super) listed: BTreeSet<SocketAddr>,

@@ -16,16 +16,13 @@ use crate::apiserver::endpoints::state_file::EndpointsState;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Opens a connection for a session.
     Open(Address),
-    /// Checks whether the server is ready.
     Probe(Address),
     Login,
     /// Checks whether the server in use accepts a new token.
     Verify,
 }
 
-/// The result of a task.
 #[derive(Debug)]
 pub(super) enum Done {
     /// The connection and the reason why this server was chosen.

@@ -1,10 +1,11 @@
 use super::Style;
 use crate::output::schema::{Column, Schema};
-use crate::output::table::{Cell, Page, Table};
+use crate::output::table::{Cell, Table};
+use crate::time::Time;
 
-static THINGS: Schema<[Column; 5]> = Schema {
+static THINGS: Schema = Schema {
     name: "things",
-    columns: [
+    columns: &[
         Column::name("Address"),
         Column::list("Backends"),
         Column::one_of("Status", &["OK", "Conflict"]),
@@ -13,27 +14,35 @@ static THINGS: Schema<[Column; 5]> = Schema {
     ],
 };
 
-fn page() -> Page<'static> {
+fn text<const N: usize>(schema: &'static Schema, rows: &[[Cell<'_>; N]], style: &Style) -> String {
+    let mut table = Table::new(schema, style);
+    rows.iter().for_each(|row| table.push(row));
+    table.to_text()
+}
+
+fn sample(style: &Style) -> String {
+    let list = |last: u32| Cell::List((1..=last).map(|n| format!("10.1.0.{n}:8080/TCP")).collect());
+    let age = |millis: u64| Cell::Since { time: Time(0), now: Time(millis) };
     let rows = [
         [
-            Cell::text("[2001:db8:1234:5678::7]:443/TCP"),
-            Cell::list((1..=7).map(|n| format!("10.1.0.{n}:8080/TCP"))),
-            Cell::text("Conflict"),
-            Cell::Age(5_000),
-            Cell::text("claimed by shop/web, which is older; takes over when that goes"),
+            Cell::Text("[2001:db8:1234:5678::7]:443/TCP".into()),
+            list(7),
+            Cell::Text("Conflict".into()),
+            age(5_000),
+            Cell::Text("claimed by shop/web, which is older; takes over when that goes".into()),
         ],
-        [Cell::text("10.96.7.7:80/TCP"), Cell::list(["10.1.0.1:8080/TCP"]), Cell::text("OK"), Cell::Age(0), Cell::None],
+        [Cell::Text("10.96.7.7:80/TCP".into()), list(1), Cell::Text("OK".into()), age(0), Cell::None],
     ];
-    Page::from(Table::new(&THINGS, rows))
+    text(&THINGS, &rows, style)
 }
 
 fn styled(width: usize, wide: bool, colour: bool) -> String {
-    page().to_styled_text(&Style { width: Some(width), wide, is_stream: false, colour })
+    sample(&Style { width: Some(width), wide, is_stream: false, colour })
 }
 
 #[test]
-fn a_page_that_fits_is_unchanged() {
-    assert_eq!(styled(10_000, true, false), page().to_text());
+fn a_table_that_fits_is_unchanged() {
+    assert_eq!(styled(10_000, true, false), sample(&Style { wide: true, ..Style::default() }));
 }
 
 #[test]
@@ -50,11 +59,10 @@ Address                          Backends          Status    Since
 
 #[test]
 fn the_last_column_continues_in_its_row_if_there_is_room() {
-    static TRACE: Schema<[Column; 2]> =
-        Schema { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
+    static TRACE: Schema = Schema { name: "trace", columns: &[Column::name("Step"), Column::text("Finding")] };
     let finding = "connect4; nodelb's own sockets are excluded there, and no others";
-    let table = Table::new(&TRACE, [[Cell::text("hook"), Cell::text(finding)]]);
-    let text = Page::from(table).to_styled_text(&Style { width: Some(50), ..Style::default() });
+    let rows = [[Cell::Text("hook".into()), Cell::Text(finding.into())]];
+    let text = text(&TRACE, &rows, &Style { width: Some(50), ..Style::default() });
     let expected = "\
 Step  Finding
 hook  connect4; nodelb's own sockets are excluded
@@ -97,16 +105,16 @@ fn colour_is_on_the_word_and_nothing_else() {
 
 #[test]
 fn columns_without_room_are_left_out_from_the_last_on() {
-    static NAMES: Schema<[Column; 4]> = Schema {
+    static NAMES: Schema = Schema {
         name: "names",
-        columns: [Column::name("A"), Column::name("B").spare(), Column::name("C").spare(), Column::name("D")],
+        columns: &[Column::name("A"), Column::name("B").spare(), Column::name("C").spare(), Column::name("D")],
     };
-    let table = Table::new(&NAMES, [["aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd"].map(Cell::text)]);
+    let rows = [["aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd"].map(|text| Cell::Text(text.into()))];
     let headings = |width: usize| {
-        let text = table.to_text_with(&Style { width: Some(width), ..Style::default() });
+        let text = text(&NAMES, &rows, &Style { width: Some(width), ..Style::default() });
         text.lines().next().unwrap().split_whitespace().collect::<String>()
     };
     assert_eq!([46, 45, 34, 33, 1].map(headings), ["ABCD", "ABD", "ABD", "AD", "AD"]);
-    let wide = table.to_text_with(&Style { width: Some(1), wide: true, ..Style::default() });
+    let wide = text(&NAMES, &rows, &Style { width: Some(1), wide: true, ..Style::default() });
     assert!(wide.starts_with("A           B"), "{wide}");
 }
