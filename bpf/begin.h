@@ -33,9 +33,9 @@ look_up_outside(const struct frontend_key *key, struct frontend *copy)
 	       copy_sealed(bpf_map_lookup_elem(&outside, key), key, copy);
 }
 
-static __always_inline bool
-find_outside(const struct frontend_key *to, struct frontend *copy,
-	     __u8 *by_nodeport)
+static __always_inline bool find_outside(const struct frontend_key *to,
+					 struct frontend *copy,
+					 __u8 *by_nodeport)
 {
 	struct frontend_key nodeport;
 
@@ -73,8 +73,7 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 			!!(frontend.flags & FRONTEND_INSIDE_LOCAL);
 		here->has_ranges = 0;
 	} else {
-		found = find_outside(&here->to, &frontend,
-				     &here->by_nodeport);
+		found = find_outside(&here->to, &frontend, &here->by_nodeport);
 		here->uses_local_view = !!(frontend.flags & OUTSIDE_LOCAL);
 		here->has_ranges = !!(frontend.flags & OUTSIDE_RANGES);
 	}
@@ -235,6 +234,18 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 	return OUTCOME_TRANSLATE;
 }
 
+/*
+ * How packets for the destination that was found reach backends on other
+ * machines: SERVICE_DIRECT, SERVICE_TUNNEL, or 0 if they are translated.
+ */
+static __always_inline __u32 direct_return_of(const struct scratch *here,
+					      const struct service *service)
+{
+	if (here->at_pod || here->by_nodeport)
+		return 0;
+	return service->flags & (SERVICE_DIRECT | SERVICE_TUNNEL);
+}
+
 /* Whether the client may connect now, and which view it gets. */
 VERIFIED_ONCE int admit(struct __sk_buff *skb)
 {
@@ -250,10 +261,7 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
 		return OUTCOME_LEAVE;
-	here->direct_return = 0;
-	if (!here->at_pod && !here->by_nodeport)
-		here->direct_return =
-			service->flags & (SERVICE_DIRECT | SERVICE_TUNNEL);
+	here->direct_return = direct_return_of(here, service);
 	/* Another node of entry may have begun the connection. */
 	if (is_in_the_middle(&here->packet) && !here->direct_return)
 		outcome = unknown(skb, here, now);

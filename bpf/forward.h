@@ -62,8 +62,7 @@ static __always_inline bool is_at_neighbour(const struct scratch *here)
 	if (here->packet.is_v6)
 		return fib->family == AF_INET6 &&
 		       same_addr(fib->ipv6_dst, here->entry.target);
-	return fib->family == AF_INET &&
-	       fib->ipv4_dst == here->entry.target[3];
+	return fib->family == AF_INET && fib->ipv4_dst == here->entry.target[3];
 }
 
 /*

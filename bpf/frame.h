@@ -136,10 +136,11 @@ static __always_inline int frame_summed(struct frame_context *frame)
 static __always_inline long
 frame_wrap(struct frame_context *frame, __u32 length, bool is_v6)
 {
-	return bpf_skb_adjust_room(frame, length, BPF_ADJ_ROOM_MAC,
-				   BPF_F_ADJ_ROOM_FIXED_GSO |
-					   (is_v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
-						  : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4));
+	return bpf_skb_adjust_room(
+		frame, length, BPF_ADJ_ROOM_MAC,
+		BPF_F_ADJ_ROOM_FIXED_GSO |
+			(is_v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
+			       : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4));
 }
 
 /*

@@ -179,6 +179,11 @@ VERIFIED_ONCE int forget_former(void)
 static __always_inline bool
 go_on(struct connection *entry, struct scratch *here)
 {
+	if (is_forwarded(here)) {
+		touch_forwarded(entry, here);
+		show_direct_return();
+		return true;
+	}
 	touch_half_open(entry, here, 0);
 	note_client(entry, here);
 	/* The copy, which may be moved, includes this packet. */
@@ -208,13 +213,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && is_forwarded(here) &&
-	    !(may_begin_again(here) && leaves_entry(entry, at_pod))) {
-		touch_forwarded(entry, here);
-		show_direct_return();
-		return OUTCOME_TRANSLATE;
-	}
-	if (entry && !is_forwarded(here) && !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
+	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;
 	if (entry)

@@ -229,6 +229,30 @@ forward_error(struct __sk_buff *skb, struct scratch *here)
 	return send_by_route(skb, here);
 }
 
+/*
+ * For an error about an answer that has not passed this node: makes the entry
+ * of the connection in the scratch memory, with the backend that the client's
+ * next packet would get. Returns whether the service has direct return and such
+ * a backend on another machine.
+ */
+VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	const struct service *service;
+	__u32 service_id;
+
+	if (!here || !find_service(0))
+		return false;
+	service_id = here->service_id;
+	service = bpf_map_lookup_elem(&services, &service_id);
+	if (!service || !direct_return_of(here, service) ||
+	    admit(skb) != OUTCOME_TRANSLATE || !choose_backend(skb->ifindex) ||
+	    locate(skb) != OUTCOME_TRANSLATE ||
+	    !(here->entry.flags & CONNECTION_REDIRECTED))
+		return false;
+	return decide_forwarded(here) == OUTCOME_TRANSLATE;
+}
+
 /* Translates the error in the scratch memory, and returns the verdict. */
 VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
@@ -237,7 +261,9 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 	if (!here || !read_inner(skb, here))
 		return NEXT;
 	if (!find_in(&connections, &here->packet.key, &here->entry) &&
-	    !find_in(&half_open, &here->packet.key, &here->entry))
+	    !find_in(&half_open, &here->packet.key, &here->entry) &&
+	    (here->packet.key.side != PACKET_ARRIVING || here->at_pod ||
+	     !find_forwarded_error(skb)))
 		return NEXT;
 	if (is_forwarded(here))
 		return forward_error(skb, here);

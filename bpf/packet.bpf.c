@@ -148,7 +148,8 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 	int parsed = parse(skb, &here->packet, side);
 
 	here->is_unwrapped = 0;
-	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING)
+	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING &&
+	    !here->at_pod)
 		parsed = unwrap(skb);
 	if (parsed == PARSED_SHORT)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
@@ -175,7 +176,10 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	struct connection *entry;
 	int outcome, verdict = NEXT;
 
-	if (!here || !read_flow(skb, here, PACKET_ARRIVING, &verdict))
+	if (!here)
+		return NEXT;
+	here->at_pod = at_pod;
+	if (!read_flow(skb, here, PACKET_ARRIVING, &verdict))
 		return verdict;
 	if (here->packet.part == PART_LATER && !restore_ports())
 		return NEXT;

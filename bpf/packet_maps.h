@@ -204,8 +204,8 @@ struct {
 
 /*
  * Settings that change while the programs run. The daemon writes them through
- * shared memory; programs read them for each new connection and each answer, and
- * write has_direct_return.
+ * shared memory; programs read them for each new connection and each answer,
+ * and write has_direct_return.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -499,7 +499,8 @@ struct packet_settings {
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */
 	__u32 always_masquerades;
-	/* The programs have forwarded a packet with SERVICE_DIRECT or -TUNNEL. */
+	/* The programs have forwarded a packet with SERVICE_DIRECT or -TUNNEL.
+	 */
 	__u32 has_direct_return;
 };
 _Static_assert(sizeof(struct packet_settings) == 20, "layout");

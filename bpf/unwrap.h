@@ -11,8 +11,8 @@
 #include "icmp.h"
 
 /* Whether the tunnel ends at a backend on this node, or at the node itself. */
-static __always_inline bool ends_here(struct __sk_buff *skb,
-				      struct scratch *here)
+static __always_inline bool
+ends_here(struct __sk_buff *skb, struct scratch *here)
 {
 	__u32 ifindex;
 	long result;
@@ -42,11 +42,11 @@ is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
 	    (parsed != PARSED_FLOW ||
 	     (here->packet.part == PART_LATER && !restore_ports())))
 		return false;
-	if (!find_service(0) || here->by_nodeport)
+	if (!find_service(0))
 		return false;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
-	return service && service->flags & SERVICE_TUNNEL;
+	return service && direct_return_of(here, service) & SERVICE_TUNNEL;
 }
 
 /*
