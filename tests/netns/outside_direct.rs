@@ -9,14 +9,21 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use nodelb_prober::{Plan, Probe, Transport};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::fleet_hosts::join;
-use crate::host::{Daemon, Host, eventually, is_served_by, say};
+use crate::host::{Daemon, Host, eventually, is_served_by, say, socket};
 use crate::lab::Place;
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, wait_for_programs};
 use crate::sandbox::{self, Sandbox};
-use crate::talk::{Server, TIMEOUT, Talk, ask};
+use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 const CLIENT: [&str; 2] = ["203.0.113.50", "2001:db8:1::50"];
 /// The service, at port 80.
@@ -161,6 +168,12 @@ fn with_both(test: &str, xdp: &str, body: impl Fn(&mut Net, &str)) {
     });
 }
 
+/// The route of a machine to the address, with what it has learned about the path.
+fn route(place: &Place, address: &str) -> String {
+    let output = place.run(|| Command::new("ip").args(["route", "get", address]).output().unwrap());
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Each of many connections reaches a backend, which sees the client; all backends get some.
 fn assert_direct(net: &mut Net, forward: &str) {
     for (address, client) in Net::addresses(forward).iter().zip(CLIENT) {
@@ -191,30 +204,135 @@ fn backends_see_and_answer_the_client_with_xdp() {
 
 #[test]
 fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
-    with_both("outside_direct::connections_outlive_their_node_of_entry_and_changes_of_the_service", "off", |net, forward| {
-        let mut talks = Vec::new();
-        for address in &Net::addresses(forward) {
-            for transport in TRANSPORTS {
-                for _ in 0..20 {
-                    let mut talk = net.client.run(|| Talk::open(address, transport, TIMEOUT)).unwrap();
-                    let name = talk.ask().unwrap().name;
-                    talks.push((talk, name, transport));
+    with_both(
+        "outside_direct::connections_outlive_their_node_of_entry_and_changes_of_the_service",
+        "off",
+        |net, forward| {
+            let mut talks = Vec::new();
+            for address in &Net::addresses(forward) {
+                for transport in TRANSPORTS {
+                    for _ in 0..20 {
+                        let mut talk = net.client.run(|| Talk::open(address, transport, TIMEOUT)).unwrap();
+                        let name = talk.ask().unwrap().name;
+                        talks.push((talk, name, transport));
+                    }
                 }
             }
+            let mut check = |what: &str| {
+                for (talk, name, transport) in &mut talks {
+                    let answer = talk.ask().unwrap_or_else(|error| panic!("{what}: {transport:?}: {error}"));
+                    assert_eq!(&answer.name, name, "{what}: {transport:?}");
+                }
+            };
+            check("at first");
+            net.enter_by(1);
+            check("through the other node");
+            net.entries[0].daemon.take().unwrap().kill();
+            net.enter_by(0);
+            check("through a node without its daemon");
+            net.entries[0].start("off");
+            check("after its restart");
+        },
+    );
+}
+
+/// A line and a datagram that need more than one packet, in both directions. In a tunnel, the largest packets of the client
+/// are too big for the link, and it learns that.
+fn assert_large(net: &mut Net, forward: &str) {
+    for address in &Net::addresses(forward) {
+        let mut stream = net.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();
+        let line = "0123456789abcdef".repeat(100_000);
+        let answer = stream.send(&line).unwrap_or_else(|error| panic!("{address}: {error}"));
+        assert!(answer.trim_end().ends_with(&line), "{address}: {} bytes", answer.len());
+        let mut datagrams = net.client.run(|| Talk::open(address, Transport::Udp, SHORT)).unwrap();
+        for length in [1_400, 1_452, 4_000, 20_000] {
+            let text = "x".repeat(length);
+            // The first one that is too big is lost.
+            let answers = (0..3).find_map(|_| datagrams.send(&text).ok());
+            let answer = answers.unwrap_or_else(|| panic!("{address}: no answer to {length} bytes"));
+            assert!(answer.ends_with(&text), "{address}: {} of {length} bytes", answer.len());
         }
-        let mut check = |what: &str| {
-            for (talk, name, transport) in &mut talks {
-                let answer = talk.ask().unwrap_or_else(|error| panic!("{what}: {transport:?}: {error}"));
-                assert_eq!(&answer.name, name, "{what}: {transport:?}");
-            }
-        };
-        check("at first");
+    }
+    let has_less = Net::addresses(forward).iter().all(|address| {
+        let address = address.rsplit_once(':').unwrap().0.trim_matches(['[', ']']);
+        let mtu = if address.contains(':') { "mtu 1460" } else { "mtu 1480" };
+        route(&net.client, address).contains(mtu)
+    });
+    assert_eq!(has_less, forward == "tunnel", "what the client knows of the path");
+}
+
+#[test]
+fn large_transfers_and_datagrams_arrive() {
+    with_both("outside_direct::large_transfers_and_datagrams_arrive", "off", assert_large);
+}
+
+#[test]
+fn large_transfers_and_datagrams_arrive_with_xdp() {
+    with_both("outside_direct::large_transfers_and_datagrams_arrive_with_xdp", "generic", assert_large);
+}
+
+/// An ICMP error about a datagram of the service to the client: it is too big for a path with 1,300 bytes.
+fn too_big(service: &str, client: (&str, u16)) -> Vec<u8> {
+    let (service, port) = (socket(service), client.1);
+    let octets = |address: &str| address.parse::<Ipv4Addr>().unwrap().octets();
+    let mut inner = vec![0x45, 0, 0x05, 0xdc, 0, 1, 0x40, 0, 63, 17, 0, 0];
+    inner.extend(octets(&service.ip().to_string()));
+    inner.extend(octets(client.0));
+    inner.extend([service.port(), port, 1_480, 0].iter().flat_map(|number: &u16| number.to_be_bytes()));
+    let mut error = vec![3, 4, 0, 0, 0, 0, 0x05, 0x14];
+    error.extend(inner);
+    let sum: u32 = error.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    error[2..4].copy_from_slice(&sum.to_be_bytes());
+    error
+}
+
+/// The answers of backends pass no node of entry, but errors about them arrive at any.
+#[test]
+fn an_error_about_an_answer_reaches_the_backend_through_any_node() {
+    let test = "outside_direct::an_error_about_an_answer_reaches_the_backend_through_any_node";
+    with_both(test, "off", |net, forward| {
+        let address = &Net::addresses(forward)[0];
+        let mut talk = net.client.run(|| Talk::open(address, Transport::Udp, TIMEOUT)).unwrap();
+        let name = talk.ask().unwrap().name;
         net.enter_by(1);
-        check("through the other node");
-        net.entries[0].daemon.take().unwrap().kill();
-        net.enter_by(0);
-        check("through a node without its daemon");
-        net.entries[0].start("off");
-        check("after its restart");
+        net.client.run(|| {
+            let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+            raw.send_to(&too_big(address, (CLIENT[0], talk.port())), &socket(address).into()).unwrap();
+        });
+        let of_backend = &net.ends[usize::from(name == "2")];
+        eventually("the backend knows the MTU of the path to the client", || {
+            route(&of_backend.place, CLIENT[0]).contains("mtu 1300")
+        });
+    });
+}
+
+/// A node of entry that dies, while clients connect 1,000 times a second.
+#[test]
+fn a_node_of_entry_that_dies_breaks_no_connection() {
+    with_both("outside_direct::a_node_of_entry_that_dies_breaks_no_connection", "off", |net, forward| {
+        let [v4, v6] = Net::addresses(forward);
+        let mut talks: Vec<Talk> = [&v4, &v6]
+            .into_iter()
+            .flat_map(|address| (0..20).map(move |_| address))
+            .map(|address| net.client.run(|| Talk::open(address, Transport::Tcp, 2 * TIMEOUT)).unwrap())
+            .collect();
+        let plan = Plan { timeout: 2 * TIMEOUT, ..Plan::new(socket(&v4), Transport::TcpLines) };
+        let probe = net.client.run(|| Probe::start(plan));
+        thread::sleep(Duration::from_secs(2));
+        net.entries[0].place.ip("link set eth0 down");
+        thread::sleep(Duration::from_millis(200));
+        net.enter_by(1);
+        thread::sleep(Duration::from_secs(2));
+        for talk in &mut talks {
+            talk.ask().unwrap_or_else(|error| panic!("a connection from before: {error}"));
+        }
+        let tally = probe.finish();
+        say(&format!("{forward}: {tally:?}"));
+        assert_eq!(tally.failures(), 0, "{tally:?}");
+        net.entries[0].place.ip("link set eth0 up");
+        let [_, v6] = &net.entries[0].addresses;
+        net.entries[0].place.ip(&format!("address replace {v6}/64 dev eth0 nodad"));
+        net.entries[0].place.ip("route replace default via 203.0.113.1");
     });
 }
