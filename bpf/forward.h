@@ -139,7 +139,7 @@ write_forwarded(struct frame_context *frame, struct scratch *here)
 				  : write_tunnel_v4(frame, here);
 }
 
-/* Makes the program of XDP look for such connections. */
+/* Makes the programs look for such connections at once. */
 static __always_inline void show_direct_return(void)
 {
 	__u32 first = 0;
@@ -148,6 +148,18 @@ static __always_inline void show_direct_return(void)
 
 	if (now && !now->has_direct_return)
 		now->has_direct_return = 1;
+}
+
+/* The entry of a connection whose backend answers the client itself. */
+static __always_inline struct connection *find_forwarded(struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+	struct connection *entry;
+
+	if (!now || !now->has_direct_return)
+		return NULL;
+	entry = find_at_once_in(&half_open, &here->packet.key, &here->entry);
+	return entry && is_forwarded(here) ? entry : NULL;
 }
 
 /* Notes that the entry has forwarded the packet. Anyone can send a SYN. */
@@ -160,6 +172,15 @@ touch_forwarded(struct connection *entry, struct scratch *here)
 		entry->last_used = now;
 	__sync_fetch_and_add(&entry->bytes,
 			     here->packet.end - l2_length(&here->packet));
+}
+
+static __always_inline void
+touch_arriving(struct connection *entry, struct scratch *here)
+{
+	if (is_forwarded(here))
+		touch_forwarded(entry, here);
+	else
+		touch_established(entry, here);
 }
 
 #endif

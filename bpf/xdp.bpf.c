@@ -153,18 +153,6 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 	return device && device->sends && is_hop_kept(here);
 }
 
-/* The entry of a connection whose backend answers the client itself. */
-static __always_inline struct connection *find_forwarded(struct scratch *here)
-{
-	const volatile struct packet_settings *now = settings();
-	struct connection *entry;
-
-	if (!now || !now->has_direct_return)
-		return NULL;
-	entry = find_at_once_in(&half_open, &here->packet.key, &here->entry);
-	return entry && is_forwarded(here) ? entry : NULL;
-}
-
 /*
  * Whether the packet in the scratch memory is this program's. Nothing that
  * others see has changed yet.
@@ -225,10 +213,7 @@ int xdp_in(struct xdp_md *frame)
 		return XDP_PASS;
 	if (entry->offset != (__u32)offset)
 		entry->offset = offset;
-	if (is_forwarded(here))
-		touch_forwarded(entry, here);
-	else
-		touch_established(entry, here);
+	touch_arriving(entry, here);
 	count_packet(here);
 	return send(frame, here);
 }

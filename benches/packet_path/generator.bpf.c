@@ -133,6 +133,15 @@ int generate(struct xdp_md *ctx)
 	return bpf_redirect(now->ifindex, 0);
 }
 
+/*
+ * Whether the packet, which has an IP header, is of a client: UDP, or in the
+ * tunnel in which a node has sent it.
+ */
+static __always_inline int is_of_client(const struct frame *frame)
+{
+	return frame->ip.protocol == IPPROTO_UDP || frame->ip.protocol == IPPROTO_IPIP;
+}
+
 /* At backends: counts a packet, and answers it if the plan says so. */
 SEC("tc")
 int receive(struct __sk_buff *skb)
@@ -145,10 +154,10 @@ int receive(struct __sk_buff *skb)
 	__u16 port;
 
 	if (!now || skb->protocol != bpf_htons(ETH_P_IP) || (void *)(&frame->udp + 1) > end ||
-	    frame->ip.protocol != IPPROTO_UDP)
+	    !is_of_client(frame))
 		return TC_ACT_UNSPEC;
 	__sync_fetch_and_add(&now->received, 1);
-	if (!now->answers)
+	if (!now->answers || frame->ip.protocol != IPPROTO_UDP)
 		return TC_ACT_SHOT;
 	__builtin_memcpy(mac, frame->ethernet.h_dest, ETH_ALEN);
 	__builtin_memcpy(frame->ethernet.h_dest, frame->ethernet.h_source, ETH_ALEN);
@@ -184,7 +193,7 @@ int receive_early(struct xdp_md *ctx)
 	struct plan *now = plan();
 
 	if (!now || now->answers || (void *)(&frame->udp + 1) > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP) ||
-	    frame->ip.protocol != IPPROTO_UDP)
+	    !is_of_client(frame))
 		return XDP_PASS;
 	__sync_fetch_and_add(&now->received, 1);
 	return XDP_DROP;

@@ -5,6 +5,7 @@ use std::fs;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use nodelb_core::packets::sweep::SweepTimeouts;
@@ -101,7 +102,20 @@ pub(crate) struct Nodes {
     pub(crate) with_conntrack: Balanced,
     /// nodelb with few services and XDP.
     pub(crate) with_xdp: Balanced,
+    /// nodelb with few services and direct return, in the order of [`FORWARDED`].
+    pub(crate) forwarding: [Balanced; FORWARDED.len()],
 }
+
+/// Every packet is translated, by the programs at tc.
+const TRANSLATED: (Forward, Option<XdpMode>) = (Forward::Translate, None);
+
+/// The ways of direct return.
+const FORWARDED: [(Forward, Option<XdpMode>); 4] = [
+    (Forward::Direct, None),
+    (Forward::Tunnel, None),
+    (Forward::Direct, Some(XdpMode::Auto)),
+    (Forward::Tunnel, Some(XdpMode::Auto)),
+];
 
 /// The variants that most tables compare, in the order of [`Nodes::variants`].
 pub(crate) const VARIANTS: [&str; 6] = [
@@ -133,6 +147,13 @@ impl Nodes {
             site.nft(rules);
             site
         };
+        let early_site = || {
+            let site = site();
+            // The driver of a pair of devices sends only to a device with a program.
+            early(&site.client, "eth0", &generator.pins.discard_early);
+            early(&site.machine, "eth0", &generator.pins.receive_early);
+            site
+        };
         let nodes = Self {
             dropping: site(),
             dropping_early: site(),
@@ -141,16 +162,14 @@ impl Nodes {
             empty: site(),
             rules_few: with_rules(&kube_proxy(&translations(FEW))),
             rules_many: with_rules(&kube_proxy(&translations(MANY_RULES))),
-            few: Balanced::new(sandbox, "few", site(), FEW, None),
-            many: Balanced::new(sandbox, "many", site(), MANY, None),
-            with_conntrack: Balanced::new(sandbox, "conntrack", with_rules(PLUGIN), FEW, None),
-            with_xdp: {
-                let site = site();
-                // The driver of a pair of devices sends only to a device with a program.
-                early(&site.client, "eth0", &generator.pins.discard_early);
-                early(&site.machine, "eth0", &generator.pins.receive_early);
-                Balanced::new(sandbox, "xdp", site, FEW, Some(XdpMode::Auto))
-            },
+            few: Balanced::new(sandbox, "few", site(), FEW, TRANSLATED),
+            many: Balanced::new(sandbox, "many", site(), MANY, TRANSLATED),
+            with_conntrack: Balanced::new(sandbox, "conntrack", with_rules(PLUGIN), FEW, TRANSLATED),
+            with_xdp: Balanced::new(sandbox, "xdp", early_site(), FEW, (Forward::Translate, Some(XdpMode::Auto))),
+            forwarding: FORWARDED.map(|(forward, xdp)| {
+                let site = if xdp.is_some() { early_site() } else { site() };
+                Balanced::new(sandbox, &format!("{forward}-{}", xdp.is_some()), site, FEW, (forward, xdp))
+            }),
         };
         filter(&nodes.dropping.node, UPLINK.0, "ingress", &generator.pins.discard);
         early(&nodes.dropping_early.node, UPLINK.0, &generator.pins.discard_early);
@@ -165,7 +184,13 @@ impl Nodes {
 
 impl Balanced {
     /// Creates the maps, attaches the programs to the uplinks, and adds the services.
-    fn new(sandbox: &Sandbox, name: &str, site: Site, services: u32, xdp: Option<XdpMode>) -> Self {
+    fn new(
+        sandbox: &Sandbox,
+        name: &str,
+        site: Site,
+        services: u32,
+        (forward, xdp): (Forward, Option<XdpMode>),
+    ) -> Self {
         let (mut world, mut packets) = with_packets(sandbox, name, xdp);
         let mut uplinks = Vec::new();
         for (device, address) in [UPLINK, TO_MACHINE] {
@@ -191,7 +216,7 @@ impl Balanced {
         assert!(early.len() == xdp.map_or(0, |_| 2) && early.values().all(|it| *it == XdpState::Native), "{early:?}");
         let addresses = uplinks.iter().filter_map(|uplink: &Uplink| uplink.entry.v4).collect();
         let facts = NodeFacts { addresses, ..NodeFacts::default() };
-        world.apply([Change::Node(facts), Change::Uplinks(uplinks)].into_iter().chain(changes(services)));
+        world.apply([Change::Node(facts), Change::Uplinks(uplinks)].into_iter().chain(changes(services, forward)));
         Self { site, world, packets: packets.into() }
     }
 
@@ -222,8 +247,14 @@ fn numbers(count: u32) -> impl Iterator<Item = (u32, Protocol)> {
     (0..count).map(|number| (number, Protocol::Udp)).chain(TCP.map(|number| (number, Protocol::Tcp)))
 }
 
-fn changes(count: u32) -> impl Iterator<Item = Change> {
-    let both = |(number, protocol)| [service(number, protocol), slice(number, protocol, [backend(number)].into_iter())];
+fn changes(count: u32, forward: Forward) -> impl Iterator<Item = Change> {
+    let both = move |(number, protocol)| {
+        let mut service = service(number, protocol);
+        if let Change::UpsertService(service) = &mut service {
+            service.forward = forward;
+        }
+        [service, slice(number, protocol, [backend(number)].into_iter())]
+    };
     numbers(count).flat_map(both).chain([synced()])
 }
 

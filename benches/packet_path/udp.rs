@@ -102,7 +102,7 @@ fn dropped(generator: &Generator, nodes: &Nodes) -> f64 {
 }
 
 fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 17] = [
         "plain forwarding",
         "plain forwarding, conntrack active",
         "empty programs",
@@ -116,8 +116,13 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         "nodelb, 20 services, XDP",
         "nodelb, packet of no service, XDP",
         "dropped by XDP",
+        "nodelb, direct return by the link layer",
+        "nodelb, direct return by a tunnel",
+        "nodelb, direct return by the link layer, XDP",
+        "nodelb, direct return by a tunnel, XDP",
     ];
     let flows = Flows { first: 0, count: FEW };
+    let [direct, tunnel, direct_early, tunnel_early] = nodes.forwarding.each_ref().map(|node| &node.site);
     let sites: [(&Site, bool); NAMES.len()] = [
         (&nodes.plain, false),
         (&nodes.tracked, false),
@@ -132,6 +137,10 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         (&nodes.with_xdp.site, true),
         (&nodes.with_xdp.site, false),
         (&nodes.dropping_early, false),
+        (direct, true),
+        (tunnel, true),
+        (direct_early, true),
+        (tunnel_early, true),
     ];
     let times = Side::BOTH.map(|side| {
         in_turn(ROUNDS, |variant| {
@@ -140,7 +149,12 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
             if std::ptr::eq(site, &raw const nodes.dropping_early) {
                 return generator.measure_dropped(site, to, flows, PACKETS);
             }
-            generator.establish(site, to, flows);
+            if variant > 12 && side == Side::Remote {
+                // Answers do not come back through the node.
+                generator.send(site, to, flows, 2 * flows.count);
+            } else {
+                generator.establish(site, to, flows);
+            }
             generator.measure(site, to, flows, PACKETS)
         })
     });
@@ -157,9 +171,18 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         let (cost, early) = (table.cost(remote, variant), table.cost(remote, 12));
         [cost[0] - early[0], cost[1] - early[1]]
     };
-    let (xdp, nftables) = (whole(10), whole(3));
-    let ratio = [xdp[0] / nftables[0], xdp[1] / nftables[1]];
-    goals.add("G2", "known connection, remote, XDP: to nftables, each above a drop by XDP", 0.25, ratio);
+    let nftables = whole(3);
+    for (variant, what) in [
+        (10, "known connection, remote, XDP"),
+        (15, "the same, direct return by the link layer, XDP"),
+        (16, "the same, direct return by a tunnel, XDP"),
+    ] {
+        let cost = whole(variant);
+        let ratio = [cost[0] / nftables[0], cost[1] / nftables[1]];
+        goals.add("G2", &format!("{what}: to nftables, each above a drop by XDP"), 0.25, ratio);
+    }
+    goals.add("G2", "direct return by the link layer, tc: to nftables", 0.50, table.ratio(remote, 13, 3));
+    goals.add("G2", "direct return by a tunnel, tc: to nftables", 0.50, table.ratio(remote, 14, 3));
     goals.add("G2", "known connection, remote: to plain forwarding", 1.5, table.ratio(remote, 5, 0));
     for side in Side::BOTH {
         let whole = |times: &Times| [times.min(), times.p25()];
