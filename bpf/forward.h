@@ -67,16 +67,19 @@ static __always_inline bool is_at_neighbour(const struct scratch *here)
 
 /*
  * Writes the tunnel's header in front of the packet. It has the traffic class
- * of the packet, with the bits of ECN (RFC 6040), and is never split.
+ * of the packet, with the bits of ECN (RFC 6040), and is never split. first is
+ * the first word of the packet.
  */
-static __always_inline int
-write_tunnel_v4(struct frame_context *frame, const struct scratch *here)
+static __always_inline int write_tunnel_v4(struct frame_context *frame,
+					   const struct scratch *here,
+					   __u32 first)
 {
 	__u32 at = l2_length(&here->packet), index;
 	const struct connection *entry = &here->entry;
 	struct iphdr outer = {
 		.version = 4,
 		.ihl = sizeof(outer) / 4,
+		.tos = ((const struct iphdr *)&first)->tos,
 		.tot_len = bpf_htons(here->packet.end - at + sizeof(outer)),
 		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
 		.ttl = TUNNEL_TTL,
@@ -87,27 +90,23 @@ write_tunnel_v4(struct frame_context *frame, const struct scratch *here)
 	const word32 *words = (const word32 *)&outer;
 	__u64 sum = 0;
 
-	if (frame_load(frame, at + offsetof(struct iphdr, tos), &outer.tos,
-		       sizeof(outer.tos)))
-		return -1;
 	for (index = 0; index < sizeof(outer) / sizeof(*words); index++)
 		sum += words[index];
 	outer.check = ~fold(fold(sum) + fold(sum >> 32));
 	if (frame_wrap(frame, sizeof(outer), false))
 		return -1;
-	return frame_store(frame, at, &outer, sizeof(outer));
+	return frame_store_head(frame, at, &outer, sizeof(outer));
 }
 
-static __always_inline int
-write_tunnel_v6(struct frame_context *frame, const struct scratch *here)
+static __always_inline int write_tunnel_v6(struct frame_context *frame,
+					   const struct scratch *here,
+					   __u32 first)
 {
-	__u32 at = l2_length(&here->packet), first;
+	__u32 at = l2_length(&here->packet);
 	const struct connection *entry = &here->entry;
 	struct ipv6hdr outer = {};
 
 	/* The version, the traffic class, and the label of the flow. */
-	if (frame_load(frame, at, &first, sizeof(first)))
-		return -1;
 	__builtin_memcpy(&outer, &first, sizeof(first));
 	outer.payload_len = bpf_htons(here->packet.end - at);
 	outer.nexthdr = IPPROTO_IPV6;
@@ -116,27 +115,65 @@ write_tunnel_v6(struct frame_context *frame, const struct scratch *here)
 	copy_addr(outer.daddr.in6_u.u6_addr32, entry->target);
 	if (frame_wrap(frame, sizeof(outer), true))
 		return -1;
-	return frame_store(frame, at, &outer, sizeof(outer));
+	return frame_store_head(frame, at, &outer, sizeof(outer));
+}
+
+/* Notes that this node is one hop. 0: done. */
+static __always_inline int
+write_hop(struct frame_context *frame, const struct scratch *here)
+{
+	__u32 at = l2_length(&here->packet);
+	struct {
+		__u8 ttl;
+		__u8 protocol;
+		__u16 check;
+	} v4;
+	struct {
+		__u16 length;
+		__u8 protocol;
+		__u8 hop_limit;
+	} v6;
+
+	if (here->packet.is_v6) {
+		at += offsetof(struct ipv6hdr, payload_len);
+		if (load(frame, at, &v6, sizeof(v6)))
+			return -1;
+		v6.hop_limit--;
+		frame_add_to_sum(frame, ONE_HOP_V6);
+		return frame_store_head(frame, at, &v6, sizeof(v6));
+	}
+	at += IPV4_TTL_OFFSET;
+	if (load(frame, at, &v4, sizeof(v4)))
+		return -1;
+	v4.ttl--;
+	v4.check = adjust(v4.check, ONE_HOP_V4);
+	return frame_store_head(frame, at, &v4, sizeof(v4));
 }
 
 /*
  * Writes what this node changes in the packet: it is one hop, and the tunnel
- * begins here. 0: done; otherwise the packet must be dropped.
+ * begins here. The entry in the scratch memory then has the addresses and the
+ * first word behind the header of what leaves. 0: done; otherwise the packet
+ * must be dropped.
  */
 static __always_inline int
 write_forwarded(struct frame_context *frame, struct scratch *here)
 {
-	const struct addresses *same =
-		(const struct addresses *)here->packet.key.source;
+	struct connection *entry = &here->entry;
+	__u32 first;
 
-	if (here->packet.is_v6)
-		frame_add_to_sum(frame, ONE_HOP_V6);
-	if (write_addresses(frame, same, same, 1))
+	if (load(frame, l2_length(&here->packet), &first, sizeof(first)) ||
+	    write_hop(frame, here))
 		return -1;
-	if (!(here->entry.flags & CONNECTION_TUNNELLED))
-		return 0;
-	return here->packet.is_v6 ? write_tunnel_v6(frame, here)
-				  : write_tunnel_v4(frame, here);
+	if (entry->flags & CONNECTION_TUNNELLED) {
+		set_entry_ports(entry, first);
+		return here->packet.is_v6 ? write_tunnel_v6(frame, here, first)
+					  : write_tunnel_v4(frame, here, first);
+	}
+	copy_addr(entry->source, here->packet.key.source);
+	copy_addr(entry->target, here->packet.key.target);
+	set_entry_ports(entry, ports_of_key(&here->packet.key));
+	return 0;
 }
 
 /* Makes the programs look for such connections at once. */

@@ -130,6 +130,17 @@ static __always_inline int frame_summed(struct frame_context *frame)
 }
 
 /*
+ * The same for headers that begin in the first 64 bytes: a multiple of 4 bytes,
+ * and not variable.
+ */
+static __always_inline long frame_store_head(struct frame_context *frame,
+					     __u32 at, const void *from,
+					     __u32 size)
+{
+	return frame_store(frame, at, from, size);
+}
+
+/*
  * Makes room for an IP header in front of the packet's own. 0: done. The size
  * of what a device will split the packet into stays.
  */

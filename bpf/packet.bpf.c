@@ -77,6 +77,9 @@ VERIFIED_ONCE int forward_unchanged(struct __sk_buff *skb)
 		return refuse(skb, OUTCOME_DROP | PACKET_NO_ROUTE);
 	if (write_forwarded(skb, here))
 		return TC_ACT_SHOT;
+	here->packet.is_redirected =
+		here->entry.flags & CONNECTION_TUNNELLED ||
+		(here->packet.part != PART_LATER && !here->packet.has_options);
 	return send_by_route(skb, here);
 }
 
@@ -90,6 +93,9 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 {
 	const struct connection *entry = &here->entry;
 	__u32 is_v6 = here->packet.is_v6, at;
+	__u8 protocol = entry->flags & CONNECTION_TUNNELLED
+				? tunnel_protocol(&here->packet)
+				: here->packet.key.protocol;
 	union {
 		struct {
 			struct iphdr ip;
@@ -109,7 +115,7 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 	if (is_v6)
 		return skb->protocol == bpf_htons(ETH_P_IPV6) &&
 		       !load(skb, at, &seen.v6, sizeof(seen.v6)) &&
-		       seen.v6.ip.nexthdr == here->packet.key.protocol &&
+		       seen.v6.ip.nexthdr == protocol &&
 		       same_addr(seen.v6.ip.saddr.in6_u.u6_addr32,
 				 entry->source) &&
 		       same_addr(seen.v6.ip.daddr.in6_u.u6_addr32,
@@ -117,8 +123,7 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 		       seen.v6.ports == ports_of(entry);
 	return skb->protocol == bpf_htons(ETH_P_IP) &&
 	       !load(skb, at, &seen.v4, sizeof(seen.v4)) &&
-	       seen.v4.ip.ihl == 5 &&
-	       seen.v4.ip.protocol == here->packet.key.protocol &&
+	       seen.v4.ip.ihl == 5 && seen.v4.ip.protocol == protocol &&
 	       seen.v4.ip.saddr == entry->source[3] &&
 	       seen.v4.ip.daddr == entry->target[3] &&
 	       seen.v4.ports == ports_of(entry);

@@ -147,6 +147,12 @@ static __always_inline __u32 ports_of(const struct connection *entry)
 		 __attribute__((__may_alias__)) *)&entry->source_port_be;
 }
 
+static __always_inline void
+set_entry_ports(struct connection *entry, __u32 ports)
+{
+	*(word32 *)&entry->source_port_be = ports;
+}
+
 /*
  * Writes the checksum of the transport header, which also covers the addresses.
  * pseudo is BPF_F_PSEUDO_HDR or 0.

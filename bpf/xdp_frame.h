@@ -22,6 +22,20 @@ frame_store(struct frame_context *frame, __u32 at, const void *from, __u32 size)
 	return bpf_xdp_store_bytes(frame, at, (void *)from, size);
 }
 
+static __always_inline long frame_store_head(struct frame_context *frame,
+					     __u32 at, const void *from,
+					     __u32 size)
+{
+	word32 *words = (word32 *)(frame_start(frame) + (at & 63));
+	__u32 index;
+
+	if ((const void *)words + size > frame_end(frame))
+		return -1;
+	for (index = 0; index < size / sizeof(*words); index++)
+		words[index] = ((const word32 *)from)[index];
+	return 0;
+}
+
 static __always_inline __u32 frame_length(const struct frame_context *frame)
 {
 	return frame_end(frame) - frame_start(frame);
