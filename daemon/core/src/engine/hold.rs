@@ -116,7 +116,8 @@ impl Engine {
         // The maps contain no link-local backends except for apiservers. No source has reported this one as an
         // apiserver since the start.
         let was_admitted = |addr: L4Addr| {
-            admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_connectable(addr)
+            let is_connectable = || self.config.guard.check_connectable(addr).is_ok();
+            admits(addr) || subject.is_protected && addr.addr.is_link_local() && is_connectable()
         };
         let had = |entry: &ServiceEntry| entry.has_backends.then(|| Views::new(entry));
         let usable = |entry: &ServiceEntry| had(entry)?.admitted(admits);
