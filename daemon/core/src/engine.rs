@@ -44,7 +44,6 @@ use dirty::Dirty;
 use drift::UnrepairedDrift;
 use event_recorder::EventRecorder;
 use failures::Failures;
-use former::Former;
 
 mod absent;
 mod apply_step;
@@ -137,7 +136,8 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
-    former: Former,
+    /// The owners of the addresses at the start, as long as it is not known whether they still are.
+    former: Realised,
     /// The addresses that this round has led elsewhere.
     moved: Vec<L4Addr>,
     before: Before,
@@ -179,7 +179,7 @@ impl Engine {
         let mut engine = Self {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
-            former: Former::new(&realised),
+            former: realised.clone(),
             moved: Vec::new(),
             before: Before::default(),
             compared_with: None,
