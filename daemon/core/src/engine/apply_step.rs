@@ -346,7 +346,7 @@ impl Engine {
         for lost in &mut self.round.emptied {
             lost.is_kept = self.realised.services.get(&lost.id).is_some_and(|entry| entry.has_backends);
             if lost.is_kept {
-                self.event_recorder.note_kept_loss(lost.id, &lost.cause);
+                self.event_recorder.kept_losses.insert(lost.id, lost.cause.clone());
             }
         }
         self.round.repaired = self.drift.take_repaired(&self.desired, &self.realised, &self.references);
