@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, Family};
 use crate::model::drain::Drains;
-use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
 use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
 use crate::state::entries::{MAX_VIEW_SLOTS, View};
@@ -64,15 +63,13 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
                 plan.frontends.extend(frontends);
                 continue;
             }
-            let (candidates, has_refused) = admitted(slices, &key, context);
-            let plan = plan_port(key, &candidates, context, service.affinity_seconds.unwrap_or(0), frontends);
-            plans.push(PortPlan { has_refused, ..plan });
+            let candidates = admitted(slices, &key, context);
+            plans.push(plan_port(service, key, candidates, context, frontends));
         }
     }
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);
         restrict(service, plan);
-        plan.forward = service.forward;
     }
     plans
 }
@@ -137,13 +134,13 @@ fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContex
 }
 
 fn plan_port(
+    service: &Service,
     key: PortKey,
-    candidates: &[Candidate<'_>],
+    (candidates, has_refused): (Candidates<'_>, bool),
     context: &CompileContext<'_>,
-    affinity_seconds: u32,
     frontends: Vec<FrontendPlan>,
 ) -> PortPlan {
-    let selection = select::select(candidates, context.node, context.checks.last_resort);
+    let selection = select::select(&candidates, context.node, context.checks.last_resort);
     let view = |places: &[usize]| -> View {
         let weights = places.iter().map(|&place| candidates[place].backend.weight);
         let addresses = places.iter().map(|&place| candidates[place].address(key.protocol));
@@ -157,7 +154,6 @@ fn plan_port(
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
     let select::Selection { has_backends, is_last_resort, is_local_last_resort, .. } = selection;
-    let (may_be_bound, has_refused, source_ranges) = (false, false, None);
     PortPlan {
         cluster,
         local,
@@ -165,10 +161,10 @@ fn plan_port(
         is_last_resort,
         is_local_last_resort,
         has_refused,
-        affinity_seconds,
-        may_be_bound,
-        source_ranges,
-        forward: Forward::Translate,
+        affinity_seconds: service.affinity_seconds.unwrap_or(0),
+        may_be_bound: false,
+        source_ranges: None,
+        forward: service.forward,
         frontends,
         key,
     }

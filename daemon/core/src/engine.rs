@@ -32,7 +32,7 @@ use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};
 use crate::state::owner::IdOwner;
 use crate::state::stale_generation::StaleGeneration;
-use crate::table::{Effect, Table};
+use crate::table::{Effect, Facts, Table};
 use absent::SyncState;
 use apply_step::References;
 use at_start::AtStart;
@@ -44,7 +44,6 @@ use dirty::Dirty;
 use drift::UnrepairedDrift;
 use event_recorder::EventRecorder;
 use failures::Failures;
-use former::Former;
 
 mod absent;
 mod apply_step;
@@ -137,7 +136,8 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
-    former: Former,
+    /// The owners of the addresses at the start, as long as it is not known whether they still are.
+    former: Realised,
     /// The addresses that this round has led elsewhere.
     moved: Vec<L4Addr>,
     before: Before,
@@ -179,7 +179,7 @@ impl Engine {
         let mut engine = Self {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
-            former: Former::new(&realised),
+            former: realised.clone(),
             moved: Vec::new(),
             before: Before::default(),
             compared_with: None,
@@ -412,9 +412,9 @@ impl Engine {
             desired: self.desired.clone(),
             realised: self.realised.clone(),
             answering: Desired { node_addrs: self.realised.node_addrs.clone(), ..self.desired.clone() },
-            failures: self.failures.all(),
+            failures: self.failures.by_entry.clone(),
             config: Arc::clone(&self.config),
-            facts: self.table.facts(),
+            facts: Facts::clone(&self.table),
             rows: self.rows.clone(),
             before: self.before.clone(),
             owners: self.owners.clone(),
@@ -440,7 +440,7 @@ impl Engine {
             backend_ids: self.backends.used(),
             references: self.references.len(),
             waiting: self.dirty.len() + self.unsettled.len(),
-            failed: self.failures.len(),
+            failed: self.failures.by_entry.len(),
         }
     }
 }

@@ -106,7 +106,7 @@ pub(crate) struct Holds {
     /// Held ports that have not been reported in the journal, because their source has not reported everything.
     unannounced: OrdSet<ServiceId>,
     /// Held ports with the backends that the maps had at the start.
-    from_start: OrdSet<ServiceId>,
+    pub(crate) from_start: OrdSet<ServiceId>,
     /// Every port of a protected service.
     protected: OrdSet<ServiceId>,
     /// The backends from before the start, until a source reports the port.
@@ -169,16 +169,6 @@ impl Holds {
     /// The hold on last known backends, because the source cannot tell the current ones.
     pub(crate) fn last_known(&self, id: ServiceId) -> Option<&Arc<HeldPort>> {
         self.held.get(&id).filter(|port| port.problem.is_some())
-    }
-
-    /// Whether the port is held with the backends that the maps had at the start.
-    pub(crate) fn is_from_start(&self, id: ServiceId) -> bool {
-        self.from_start.contains(&id)
-    }
-
-    /// Records that the port is held with the backends that the maps had at the start.
-    pub(crate) fn note_from_start(&mut self, id: ServiceId) {
-        self.from_start.insert(id);
     }
 
     /// The hold has lasted since this time at least.

@@ -109,16 +109,17 @@ impl Snapshot {
                 status.since = degraded.map_or(status.since, |degraded| degraded.since);
             }
         }
+        let Ok(id) = claim.target else { return status };
         if !matches!(status.status, Status::Ok | Status::Held) {
             return status;
         }
-        if let Some((worse, since)) = self.lack_of_backends(claim) {
+        if let Some(Degraded { status: worse, since, .. }) = self.degraded_for(claim).get(id).map(|it| &**it) {
             let is_held = status.status == Status::Held;
-            (status.status, status.since) = (worse, if is_held { since } else { status.since.max(since) });
-            if worse == Status::NoBackends && !is_held {
+            (status.status, status.since) = (*worse, if is_held { *since } else { status.since.max(*since) });
+            if *worse == Status::NoBackends && !is_held {
                 status.error = self.source_problem(&claim.key.service).map(Arc::from);
             }
-        } else if let Ok(id) = claim.target {
+        } else {
             // What was wrong with all backends was also wrong with those on this node.
             let recovered = [&self.degraded, self.degraded_for(claim)].map(|ports| ports.recovered(id));
             status.since = recovered.into_iter().flatten().fold(status.since, Moment::max);
@@ -141,13 +142,7 @@ impl Snapshot {
         slices.iter().find_map(|slice| Some(format!("{}: {}", slice.origin.object, slice.problem.as_deref()?)))
     }
 
-    /// [`Status::NoBackends`] or [`Status::LastResort`] if the port of this claim has no healthy backend for clients on
-    /// this node, and since when this is so.
-    pub fn lack_of_backends(&self, claim: &Claim) -> Option<(Status, Moment)> {
-        let degraded = self.degraded_for(claim).get(*claim.target.as_ref().ok()?)?;
-        Some((degraded.status, degraded.since))
-    }
-
+    /// The ports without a healthy backend for clients on this node at the address of the claim.
     fn degraded_for(&self, claim: &Claim) -> &DegradedPorts {
         if claim.inside_local { &self.degraded_here } else { &self.degraded }
     }

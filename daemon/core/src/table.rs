@@ -73,9 +73,14 @@ pub enum Effect {
 }
 
 impl Table {
-    /// Notes the time of a round.
+    /// Notes when conditions that readers ask for have begun. `now` is the time of a round.
     pub fn note_time(&mut self, now: Moment) {
-        self.facts.note_time(now);
+        let facts = &mut self.facts;
+        facts.node_missing_since = facts.is_node_missing.then(|| facts.node_missing_since.unwrap_or(now));
+        if !facts.bound.keys().eq(facts.bound_since.keys()) {
+            let since = |at| facts.bound_since.get(at).copied().unwrap_or(now);
+            facts.bound_since = Arc::new(facts.bound.keys().map(|at| (*at, since(at))).collect());
+        }
     }
 
     pub fn apply(&mut self, change: Change) -> Effect {
@@ -313,11 +318,6 @@ impl Table {
 
     pub fn slice_count(&self) -> usize {
         self.slices.len()
-    }
-
-    /// A copy of the facts for readers.
-    pub fn facts(&self) -> Facts {
-        self.facts.clone()
     }
 }
 

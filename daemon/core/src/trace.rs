@@ -48,7 +48,7 @@ pub fn trace_outside<'a>(
     client: Option<Addr>,
 ) -> Verdict<'a> {
     let found = lookup_outside(state, nodeport_range, to);
-    Verdict::new(state, found.map(|(_, entry)| entry.lead()), client)
+    Verdict::new(state, found.map(|(_, entry)| *entry), client)
 }
 
 /// Whether the address admits a socket that may get each of these source addresses: that of a bound socket, or those of a

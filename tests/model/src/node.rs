@@ -36,7 +36,7 @@ impl Node<'_> {
             // Only sockets reach the loopback address by it.
             true if to.addr.is_unspecified() => None,
             true => lookup_frontend(self.state, range, to).map(|(_, entry)| entry.lead()),
-            false => lookup_outside(self.state, range, to).map(|(_, entry)| entry.lead()),
+            false => lookup_outside(self.state, range, to).map(|(_, entry)| *entry),
         }
     }
 }

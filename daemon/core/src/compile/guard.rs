@@ -114,11 +114,10 @@ impl Guard {
             Err(Refusal::UnsupportedProtocol)
         } else if is_nodeport && !self.nodeport_range.contains(&spec.port) {
             Err(Refusal::NodePortOutsideRange(self.nodeport_range.clone()))
+        } else if is_nodeport && let Some(&(port, key)) = self.own_port(spec.l4(protocol)) {
+            Err(Refusal::OwnPort { port, key })
         } else if is_nodeport {
-            match self.own_port(spec.l4(protocol)) {
-                Some(&(port, key)) => Err(Refusal::OwnPort { port, key }),
-                None => Ok(()),
-            }
+            Ok(())
         } else if CANARIES.iter().any(|canary| canary.addr == addr) {
             Err(Refusal::Reserved)
         } else if let Some(word) = not_unicast(addr) {
@@ -128,21 +127,14 @@ impl Guard {
         } else if spec.kind == FrontendKind::ExternalIP && !self.external_ips.iter().any(|net| net.contains(&addr.ip()))
         {
             Err(Refusal::ExternalIpNotAllowed(addr))
-        } else if node.addresses.contains(&addr) {
-            self.check_own_address(spec, protocol)
+        } else if !node.addresses.contains(&addr) {
+            Ok(())
+        } else if !self.own_addresses.iter().any(|net| net.contains(&addr.ip())) {
+            Err(Refusal::OwnAddress(addr))
+        } else if let Some(&(port, key)) = self.listener(spec.port, protocol) {
+            Err(Refusal::OwnPort { port, key })
         } else {
             Ok(())
-        }
-    }
-
-    /// Checks whether a service may have this port of an address of the node.
-    fn check_own_address(&self, spec: &FrontendSpec, protocol: Protocol) -> Result<(), Refusal> {
-        if !self.own_addresses.iter().any(|net| net.contains(&spec.addr.ip())) {
-            return Err(Refusal::OwnAddress(spec.addr));
-        }
-        match self.listener(spec.port, protocol) {
-            Some(&(port, key)) => Err(Refusal::OwnPort { port, key }),
-            None => Ok(()),
         }
     }
 
@@ -185,12 +177,8 @@ impl Guard {
         self.check_backend(backend, source, apiservers).is_ok()
     }
 
-    /// Whether the address is one that a client can connect to at all.
-    pub(crate) fn is_connectable(&self, backend: L4Addr) -> bool {
-        self.check_connectable(backend).is_ok()
-    }
-
-    fn check_connectable(&self, L4Addr { addr, port, .. }: L4Addr) -> Result<(), BackendRefusal> {
+    /// Checks whether the address is one that a client can connect to at all.
+    pub(crate) fn check_connectable(&self, L4Addr { addr, port, .. }: L4Addr) -> Result<(), BackendRefusal> {
         if port == 0 {
             Err(BackendRefusal::PortZero)
         } else if addr.is_unspecified() {

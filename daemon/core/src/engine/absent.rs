@@ -155,7 +155,7 @@ impl Engine {
             return false;
         }
         match self.ids.orphan(id) {
-            Some(source) => self.complete_sources().contains(&source),
+            Some(tag) => self.complete_sources().contains(&tag.map(|tag| tag.source)),
             None => self.owners.get(&id).is_none_or(|owner| self.is_complete_for(owner)),
         }
     }
@@ -166,7 +166,7 @@ impl Engine {
         let Some(actual) = self.realised.frontends.get(address).filter(|actual| actual.service != entry.service) else {
             return false;
         };
-        let Some(before) = self.ids.orphan_tag(actual.service) else { return false };
+        let Some(before) = self.ids.orphan(actual.service).flatten() else { return false };
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| claim);
         // A source reports a service with all its ports, so no missing report can describe another port of the service.
         if claim.is_some_and(|claim| before.is_same_service(OwnerTag::new(&claim.key, claim.source))) {
@@ -231,7 +231,7 @@ impl Engine {
         }
         if self.is_reserved(&address, entry) {
             let actual = self.realised.frontends.get(&address)?;
-            let source = self.ids.orphan(actual.service)??;
+            let source = self.ids.orphan(actual.service)??.source;
             let text =
                 format!("{address} stays with the service that had it {BEFORE_START}: {}", self.why_kept(source));
             return Some(text.into());

@@ -12,7 +12,7 @@ use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
-use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
 use crate::state::status::Status;
 
@@ -153,8 +153,7 @@ impl Engine {
                 self.is_reserved(address, entry) || self.is_move_premature(address, actual, entry.lead())
             }
             MapOp::PutOutside(address, entry) => {
-                let actual = self.realised.outside.get(address).map(OutsideEntry::lead);
-                self.is_move_premature(address, actual, entry.lead())
+                self.is_move_premature(address, self.realised.outside.get(address).copied(), *entry)
             }
             MapOp::DeleteOutside(address) => self.is_closing_premature(address),
             MapOp::DeleteSourceRange(id, _) if self.desired.services.contains_key(id) => !self.is_source_synced(*id),
@@ -347,7 +346,7 @@ impl Engine {
         for lost in &mut self.round.emptied {
             lost.is_kept = self.realised.services.get(&lost.id).is_some_and(|entry| entry.has_backends);
             if lost.is_kept {
-                self.event_recorder.note_kept_loss(lost.id, &lost.cause);
+                self.event_recorder.kept_losses.insert(lost.id, lost.cause.clone());
             }
         }
         self.round.repaired = self.drift.take_repaired(&self.desired, &self.realised, &self.references);

@@ -117,10 +117,11 @@ impl Engine {
         let is_emptied = had_backends && !entry.has_backends;
         let is_loss = is_emptied && self.round.emptied.iter().all(|lost| lost.id != id);
         let is_news = self.event_recorder.is_news_of_found(id);
-        let waiting = self.event_recorder.take_waiting(id);
+        let waiting = self.event_recorder.waiting_causes.remove(&id);
         if let Some(draft) = (is_loss || is_news).then(|| self.waited_change(id, entry, waiting)).flatten() {
             if is_loss {
-                let cause = self.event_recorder.take_kept_loss(id).unwrap_or_else(|| draft.trigger.cause());
+                let known = self.event_recorder.kept_losses.remove(&id);
+                let cause = known.unwrap_or_else(|| draft.trigger.cause());
                 let key = Arc::clone(&draft.key);
                 self.round.emptied.push(Emptied { id, key, cause, is_kept: false });
             }

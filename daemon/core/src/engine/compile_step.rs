@@ -22,8 +22,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
 use crate::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
-use crate::state::owner::IdOwner;
-use crate::state::owner::OwnerTag;
+use crate::state::owner::{IdOwner, OwnerTag};
 use crate::state::status::Status;
 use crate::table::Owner;
 

@@ -40,6 +40,15 @@ const MAX_PENDING: usize = 4_096;
 /// The maximum number of slice times accepted in one round, and of services with a stored oldest time.
 const MAX_TRIGGERS: usize = 4_096;
 
+/// The service's claims that can never own the address, with the reasons. Almost always empty.
+pub(super) type Refusals = SmallVec<[(Arc<PortKey>, Arc<Refusal>); 1]>;
+
+/// The current [`Refusals`] of the service at this address.
+pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
+    let own = row.claims().iter().filter(|claim| claim.key.service == *name);
+    own.filter_map(|claim| Some((Arc::clone(&claim.key), Arc::clone(claim.target.as_ref().err()?)))).collect()
+}
+
 /// The state that the engine keeps for its events.
 #[derive(Debug, Default)]
 pub(super) struct EventRecorder {
@@ -52,9 +61,9 @@ pub(super) struct EventRecorder {
     /// The addresses that are in the maps only since this round.
     pub(super) gained: Vec<L4Addr>,
     /// What last changed such a list, if that had to wait.
-    waiting_causes: BTreeMap<ServiceId, Trigger>,
+    pub(super) waiting_causes: BTreeMap<ServiceId, Trigger>,
     /// What left a list without backends, while the maps still have them.
-    kept_losses: BTreeMap<ServiceId, Cause>,
+    pub(super) kept_losses: BTreeMap<ServiceId, Cause>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     /// Refused claims to addresses that still lead to backends of the service, as before the start.
@@ -133,23 +142,11 @@ impl EventRecorder {
         self.kept_losses.remove(&id);
     }
 
-    pub(super) fn note_kept_loss(&mut self, id: ServiceId, cause: &Cause) {
-        self.kept_losses.insert(id, cause.clone());
-    }
-
-    pub(super) fn take_kept_loss(&mut self, id: ServiceId) -> Option<Cause> {
-        self.kept_losses.remove(&id)
-    }
-
     /// Records what changed a list before its source has reported everything.
     pub(super) fn note_waiting(&mut self, id: ServiceId, trigger: &Trigger) {
         if self.found.contains_key(&id) {
             self.waiting_causes.insert(id, trigger.clone());
         }
-    }
-
-    pub(super) fn take_waiting(&mut self, id: ServiceId) -> Option<Trigger> {
-        self.waiting_causes.remove(&id)
     }
 
     /// Records the difference between the service's refused claims to the address before and now.
@@ -198,23 +195,6 @@ impl EventRecorder {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.drafts.clear();
-        self.refusals.clear();
-        self.omitted = 0;
-    }
-}
-
-/// The service's claims that can never own the address, with the reasons. Almost always empty.
-pub(super) type Refusals = SmallVec<[(Arc<PortKey>, Arc<Refusal>); 1]>;
-
-/// The current [`Refusals`] of the service at this address.
-pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
-    let own = row.claims().iter().filter(|claim| claim.key.service == *name);
-    own.filter_map(|claim| Some((Arc::clone(&claim.key), Arc::clone(claim.target.as_ref().err()?)))).collect()
-}
-
-impl EventRecorder {
     pub(super) fn finish_round(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
         self.add_lists(context, &mut events);
@@ -226,13 +206,12 @@ impl EventRecorder {
         Self::add_repairs(context, &mut events);
         std::mem::take(&mut self.happened).into_iter().for_each(|event| events.push(event));
         self.add_sources_and_pruned(context, &mut events);
-        let omitted = events.omitted + self.omitted;
+        let omitted = events.omitted + std::mem::take(&mut self.omitted);
         let mut events = events.events;
         if omitted > 0 {
             let detail = format!("{omitted} more changes at the same time are not recorded individually");
             events.push(Event::for_daemon(What::More, detail));
         }
-        self.clear();
         events
     }
 

@@ -16,7 +16,7 @@ const RETRY_MILLIS: (u64, u64) = (100, 5_000);
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     /// A persistent map, because readers get copies of it.
-    by_entry: OrdMap<EntryKey, MapError>,
+    pub(super) by_entry: OrdMap<EntryKey, MapError>,
     retry: Option<Retry>,
 }
 
@@ -30,15 +30,6 @@ struct Retry {
 impl Failures {
     pub(super) fn is_empty(&self) -> bool {
         self.by_entry.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.by_entry.len()
-    }
-
-    /// A copy for readers.
-    pub(super) fn all(&self) -> OrdMap<EntryKey, MapError> {
-        self.by_entry.clone()
     }
 
     pub(super) fn get(&self, key: EntryKey) -> Option<&MapError> {

@@ -5,35 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use imbl::OrdMap;
-
 use super::{Engine, Takeover};
 use crate::history::{Event, What};
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
 use crate::model::service::PortKey;
-use crate::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId, backends_of};
+use crate::state::entries::{MapOp, Realised, ServiceEntry, ServiceId, backends_of};
 use crate::state::owner::{OwnerTag, hash_of};
-
-/// The owners of the addresses at the start, as long as it is not known whether they still are.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Former {
-    frontends: OrdMap<L4Addr, FrontendEntry>,
-    services: OrdMap<ServiceId, Arc<ServiceEntry>>,
-}
 
 /// The detail of an event about a change that nodelb has not seen.
 pub(super) const NOT_SEEN: &str = "while nodelb was not running or not synced";
 
-impl Former {
-    pub(super) fn new(realised: &Realised) -> Self {
-        Self { frontends: realised.frontends.clone(), services: realised.services.clone() }
-    }
-
-    fn owner_of(&self, address: &L4Addr) -> Option<(ServiceId, OwnerTag)> {
-        let id = self.frontends.get(address)?.service;
-        Some((id, self.services.get(&id)?.tag?))
-    }
+fn owner_of(former: &Realised, address: &L4Addr) -> Option<(ServiceId, OwnerTag)> {
+    let id = former.frontends.get(address)?.service;
+    Some((id, former.services.get(&id)?.tag?))
 }
 
 impl Engine {
@@ -51,7 +36,7 @@ impl Engine {
         let takeovers =
             self.round.takeovers.iter().filter_map(|it| it.before.as_deref().map(|before| (before, it.address)));
         for (loser, address) in self.event_recorder.withdrawn().chain(takeovers) {
-            if self.former.owner_of(&address).is_some_and(|(_, tag)| tag.service == hash_of(&loser.service)) {
+            if owner_of(&self.former, &address).is_some_and(|(_, tag)| tag.service == hash_of(&loser.service)) {
                 self.former.frontends.remove(&address);
             }
         }
@@ -62,10 +47,10 @@ impl Engine {
     /// addresses whose former service is named.
     pub(super) fn report_former(&mut self) -> BTreeSet<L4Addr> {
         self.settle_former();
-        let (mut gone, mut waiting) = (Vec::new(), Former::default());
+        let (mut gone, mut waiting) = (Vec::new(), Realised::default());
         let former = std::mem::take(&mut self.former);
         for (address, actual) in &former.frontends {
-            let Some((id, tag)) = former.owner_of(address) else { continue };
+            let Some((id, tag)) = owner_of(&former, address) else { continue };
             if self.table.is_synced(tag.source) && self.is_still_owned(address, tag) {
                 continue;
             }
@@ -95,10 +80,10 @@ impl Engine {
     }
 
     /// Reports who has taken over the addresses, and who has lost them. Returns those with a named former service.
-    fn report_gone(&mut self, former: &Former, addresses: Vec<L4Addr>) -> BTreeSet<L4Addr> {
+    fn report_gone(&mut self, former: &Realised, addresses: Vec<L4Addr>) -> BTreeSet<L4Addr> {
         let (mut named, mut lost) = (BTreeSet::new(), BTreeMap::<_, Vec<L4Addr>>::new());
         for address in addresses {
-            if let Some(owner) = former.owner_of(&address).filter(|(_, tag)| self.has_changed_hands(address, *tag)) {
+            if let Some(owner) = owner_of(former, &address).filter(|(_, tag)| self.has_changed_hands(address, *tag)) {
                 lost.entry(owner).or_default().push(address);
             }
         }

@@ -90,7 +90,7 @@ impl Engine {
         let slices = self.table.owner(&key.service).map_or(&[][..], |(_, slices)| slices);
         let Some(slice) = slices.iter().find(|slice| is_unknown(slice, key)) else { return false };
         let desired = self.desired.services.get(&id);
-        let is_held = self.holds.is_from_start(id);
+        let is_held = self.holds.from_start.contains(&id);
         let entry = match desired {
             Some(desired) if is_held || desired.has_backends => Some(desired).filter(|_| is_held),
             _ => self.realised.services.get(&id),
@@ -101,7 +101,7 @@ impl Engine {
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
         let Some(port) = HeldPort::last_known(key, backends, slice, subject.now) else { return false };
         self.round.held.extend(self.holds.hold_last_known(id, port));
-        self.holds.note_from_start(id);
+        self.holds.from_start.insert(id);
         self.holds.set_protected(id, subject.is_protected);
         plan.cluster = known.cluster;
         plan.local = known.local;
@@ -116,7 +116,8 @@ impl Engine {
         // The maps contain no link-local backends except for apiservers. No source has reported this one as an
         // apiserver since the start.
         let was_admitted = |addr: L4Addr| {
-            admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_connectable(addr)
+            let is_connectable = || self.config.guard.check_connectable(addr).is_ok();
+            admits(addr) || subject.is_protected && addr.addr.is_link_local() && is_connectable()
         };
         let had = |entry: &ServiceEntry| entry.has_backends.then(|| Views::new(entry));
         let usable = |entry: &ServiceEntry| had(entry)?.admitted(admits);

@@ -32,25 +32,6 @@ impl PartialOrd for Addr {
     }
 }
 
-/// Counts the work of a test's thread in comparisons of addresses. Every lookup in a map with address keys makes some.
-#[cfg(test)]
-pub(crate) mod work {
-    use std::cell::Cell;
-
-    thread_local!(static COMPARISONS: Cell<u64> = const { Cell::new(0) });
-
-    pub(super) fn count() {
-        COMPARISONS.set(COMPARISONS.get() + 1);
-    }
-
-    /// The number of comparisons that the closure makes, and its result.
-    pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (u64, T) {
-        let before = COMPARISONS.get();
-        let result = work();
-        (COMPARISONS.get() - before, result)
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display)]
 pub enum Family {
     /// IPv4, including IPv4 in IPv4-mapped IPv6 form.
@@ -122,9 +103,7 @@ impl Addr {
             IpAddr::V6(v6) => v6.is_unicast_link_local(),
         }
     }
-}
 
-impl Addr {
     /// Whether it is known at a glance that the address is none of the above: unspecified, loopback, multicast or
     /// link-local. May return false for others, and does for IPv6 addresses outside 2000::/3.
     pub fn is_ordinary(self) -> bool {
@@ -260,6 +239,20 @@ impl L4Addr {
         };
         Self { addr, ..self }
     }
+
+    /// Appends the displayed form.
+    pub fn push_to(self, out: &mut String) {
+        self.with_text(|text| out.push_str(text));
+    }
+
+    /// Calls the closure with the displayed form.
+    fn with_text<T>(self, then: impl FnOnce(&str) -> T) -> T {
+        match self.addr.ip() {
+            // Answers contain hundreds of thousands of addresses, and the standard library takes several times as long.
+            IpAddr::V4(v4) => then(V4Text::new(v4.octets(), self.port, self.protocol).as_str()),
+            IpAddr::V6(v6) => then(&format!("{}/{}", SocketAddr::from((v6, self.port)), self.protocol)),
+        }
+    }
 }
 
 impl FromStr for L4Addr {
@@ -290,31 +283,9 @@ impl TryFrom<String> for L4Addr {
     }
 }
 
-impl From<L4Addr> for String {
-    fn from(value: L4Addr) -> Self {
-        value.to_string()
-    }
-}
-
 impl Serialize for L4Addr {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.with_text(|text| serializer.serialize_str(text))
-    }
-}
-
-impl L4Addr {
-    /// Appends the displayed form.
-    pub fn push_to(self, out: &mut String) {
-        self.with_text(|text| out.push_str(text));
-    }
-
-    /// Calls the closure with the displayed form.
-    fn with_text<T>(self, then: impl FnOnce(&str) -> T) -> T {
-        match self.addr.ip() {
-            // Answers contain hundreds of thousands of addresses, and the standard library takes several times as long.
-            IpAddr::V4(v4) => then(V4Text::new(v4.octets(), self.port, self.protocol).as_str()),
-            IpAddr::V6(v6) => then(&format!("{}/{}", SocketAddr::from((v6, self.port)), self.protocol)),
-        }
     }
 }
 
@@ -439,3 +410,6 @@ pub enum AddrError {
 #[cfg(test)]
 #[path = "tests/addr.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "tests/work.rs"]
+pub(crate) mod work;

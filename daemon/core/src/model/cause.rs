@@ -143,6 +143,12 @@ impl DirtyReason {
     }
 }
 
+/// How the object of a cause begins if health checks have changed something.
+const CHECKS: &str = "health checks";
+
+/// How the object of a cause begins if nothing has changed, but the source has kept backends for as long as it may.
+pub const HOLD_ENDED: &str = "the end of dns.hold";
+
 /// The object that caused an effect, and its author.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
@@ -169,15 +175,7 @@ impl Cause {
     pub(crate) fn of_object(object: Arc<str>) -> Self {
         Self { origin: Origin { object, ..Origin::default() }, is_removed: false }
     }
-}
 
-/// How the object of a cause begins if health checks have changed something.
-const CHECKS: &str = "health checks";
-
-/// How the object of a cause begins if nothing has changed, but the source has kept backends for as long as it may.
-pub const HOLD_ENDED: &str = "the end of dns.hold";
-
-impl Cause {
     pub fn is_of_checks(&self) -> bool {
         self.origin.object.starts_with(CHECKS)
     }

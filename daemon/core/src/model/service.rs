@@ -21,13 +21,22 @@ use crate::model::health_check::HealthCheck;
 #[serde(try_from = "String", into = "String")]
 pub struct ServiceName(Arc<FullName>);
 
-/// The two parts of a [`ServiceName`].
-#[derive(PartialEq, Eq, Hash)]
+/// The name of an object in its namespace. Objects with the same name in different namespaces are different objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FullName {
     /// The Kubernetes namespace, or any grouping that the operator chooses in files.
     pub namespace: Arc<str>,
-    /// The name, unique in the namespace.
+    /// The name, unique in the namespace; that of a slice in the namespace and source.
     pub name: Arc<str>,
+}
+
+/// The full name of a slice. Its namespace is also the namespace of its service.
+pub type SliceName = FullName;
+
+impl FullName {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
 }
 
 impl Ord for FullName {
@@ -81,12 +90,18 @@ pub fn is_default_kubernetes(namespace: &str, name: &str) -> bool {
     namespace == "default" && name == "kubernetes"
 }
 
-impl fmt::Display for ServiceName {
+impl fmt::Display for FullName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match f.width() {
             None => write!(f, "{}/{}", self.namespace, self.name),
             Some(_) => f.pad(&format!("{}/{}", self.namespace, self.name)),
         }
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -305,27 +320,6 @@ pub enum TrafficPolicy {
     Cluster,
     /// Only backends on this node.
     Local,
-}
-
-/// The full name of a slice. Slices with the same name in different namespaces are different slices.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SliceName {
-    /// The namespace, which is also the namespace of its service.
-    pub namespace: Arc<str>,
-    /// The name, unique in the namespace and source.
-    pub name: Arc<str>,
-}
-
-impl SliceName {
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-impl fmt::Display for SliceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}/{}", self.namespace, self.name))
-    }
 }
 
 /// Some backends of a service: one Kubernetes EndpointSlice, or one service entry of a file. The backends of a service

@@ -97,15 +97,7 @@ pub struct FrontendEntry {
 }
 
 /// The content of the maps for one frontend address that clients outside the node may connect to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutsideEntry {
-    /// The index of the service entry.
-    pub service: ServiceId,
-    /// Whether the clients get the local view instead of the cluster view.
-    pub local: bool,
-    /// Whether only the clients in the service's source ranges may connect.
-    pub has_ranges: bool,
-}
+pub type OutsideEntry = Lead;
 
 /// The content of nodelb's maps, desired or realised. The maps have converged when the two are equal. Cloning is cheap
 /// (shared structure), which is how readers get their copy.
@@ -279,10 +271,11 @@ pub const MAX_UPLINKS: u32 = 256;
 /// Where clients that connect to an address are led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
+    /// The index of the service entry.
     pub service: ServiceId,
     /// Whether the clients get the local view instead of the cluster view.
     pub local: bool,
-    /// Whether only clients in the service's source ranges may connect.
+    /// Whether only the clients in the service's source ranges may connect.
     pub has_ranges: bool,
 }
 
@@ -297,12 +290,5 @@ impl FrontendEntry {
     /// Where clients on this node are led.
     pub fn lead(&self) -> Lead {
         Lead { service: self.service, local: self.inside_local, has_ranges: false }
-    }
-}
-
-impl OutsideEntry {
-    /// Where clients outside the node are led.
-    pub fn lead(&self) -> Lead {
-        Lead { service: self.service, local: self.local, has_ranges: self.has_ranges }
     }
 }

@@ -139,15 +139,10 @@ impl ServiceIds {
         self.orphans.iter().map(|(id, orphan)| (*id, orphan.tag.map(|tag| tag.source)))
     }
 
-    /// The source of the owner of such an unclaimed id. The outer `None` means that the id is none of them, the inner
-    /// one that the entry does not record its source.
-    pub fn orphan(&self, id: ServiceId) -> Option<Option<Source>> {
-        self.orphans.get(&id).map(|orphan| orphan.tag.map(|tag| tag.source))
-    }
-
-    /// The owner of such an unclaimed id, if the entry records it.
-    pub fn orphan_tag(&self, id: ServiceId) -> Option<OwnerTag> {
-        self.orphans.get(&id)?.tag
+    /// The owner of such an unclaimed id. The outer `None` means that the id is none of them, the inner one that the entry
+    /// does not record its owner.
+    pub fn orphan(&self, id: ServiceId) -> Option<Option<OwnerTag>> {
+        self.orphans.get(&id).map(|orphan| orphan.tag)
     }
 
     /// Removes and returns the orphans that are to be deleted. They stay in use, without a service, until they are

@@ -9,9 +9,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use crate::model::addr::{Addr, L4Addr};
-use crate::state::entries::{
-    Desired, EntryKey, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId,
-};
+use crate::state::entries::{Desired, EntryKey, FrontendEntry, Lead, MapOp, Realised, ServiceEntry, ServiceId};
 
 /// The entries that may differ between the desired and the realised state. They are collected in any order and may
 /// repeat. [`Touched::settle`] sorts and deduplicates them, which every function here requires.
@@ -95,7 +93,7 @@ pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Ve
     let mut services = Services::new(desired, realised, touched);
     let (new, old) = (&desired.frontends, &realised.frontends);
     let mut frontends = Moves::new(touched, new, old, FrontendEntry::lead, &mut services);
-    let mut outside = Moves::new(touched, &desired.outside, &realised.outside, OutsideEntry::lead, &mut services);
+    let mut outside = Moves::new(touched, &desired.outside, &realised.outside, |entry| *entry, &mut services);
     let mut batches = vec![put_node_addrs(desired, realised, touched), put_uplinks(desired, realised, touched)];
     let mut ranges = put_ranges(desired, realised, touched);
     while !(services.pending.is_empty()

@@ -119,15 +119,6 @@ impl Facts {
         self.node_object().and_then(|object| object.leaving.as_deref())
     }
 
-    /// Notes when conditions that readers ask for have begun.
-    pub(super) fn note_time(&mut self, now: Moment) {
-        self.node_missing_since = self.is_node_missing.then(|| self.node_missing_since.unwrap_or(now));
-        if !self.bound.keys().eq(self.bound_since.keys()) {
-            let since = |at| self.bound_since.get(at).copied().unwrap_or(now);
-            self.bound_since = Arc::new(self.bound.keys().map(|at| (*at, since(at))).collect());
-        }
-    }
-
     /// The reason why load balancers get no answer, see [`Change::HealthCheckPortError`].
     pub fn health_check_port_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
         self.health_check_port_errors.get(&of.cloned())

@@ -86,7 +86,7 @@ fn addresses_ranges_and_views_decide() {
 fn the_longest_range_is_named() {
     let state = state(&BOTH, &[], true);
     let (_, entry) = lookup_outside(&state, &(30_000..=32_767), l4("198.51.100.1:80")).expect("an entry");
-    let lead = entry.lead();
+    let lead = *entry;
     let by = |client: &str| admission(&state, lead, Some(l4(&format!("{client}:1")).addr));
     assert!(matches!(by("203.0.113.200"), Admission::Range(range) if range.to_string() == "203.0.113.128/25"));
     assert!(matches!(by("203.0.113.1"), Admission::Range(range) if range.to_string() == "203.0.113.0/24"));

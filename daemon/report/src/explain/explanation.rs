@@ -292,7 +292,7 @@ fn outside_account(
         outside::access(snapshot, row, serving.unwrap_or(0), found.at)
     });
     let state = &snapshot.realised;
-    let lead = lookup_outside(state, &snapshot.config.guard.nodeport_range, to).map(|(_, entry)| entry.lead());
+    let lead = lookup_outside(state, &snapshot.config.guard.nodeport_range, to).map(|(_, entry)| *entry);
     let service = lead.and_then(|lead| state.services.get(&lead.service));
     let selected = lead.zip(service).zip(client).and_then(|((lead, service), client)| {
         let view = service.view(lead.local);

@@ -29,13 +29,13 @@ impl Admitted {
         let Some(sources) = sources else {
             let all = state.ranges_of(entry.service).filter(|range| range.family() == to.addr.family());
             let ranges: Vec<SourceRange> = all.collect();
-            return match admission(state, entry.lead(), None) {
+            return match admission(state, *entry, None) {
                 Admission::Unknown if ranges.is_empty() => known(Admission::No),
                 admission @ Admission::Unknown => Self { admission, ranges },
                 admission => known(admission),
             };
         };
-        let each = sources.iter().map(|source| admission(state, entry.lead(), Some(*source)));
+        let each = sources.iter().map(|source| admission(state, *entry, Some(*source)));
         known(each.into_iter().find(|it| *it != Admission::No).unwrap_or(match entry.has_ranges {
             true => Admission::No,
             false => Admission::All,

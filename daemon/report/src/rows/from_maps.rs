@@ -235,7 +235,7 @@ impl MapContent {
         let (state, range) = (&self.state, &self.nodeport_range);
         let admitted = Admitted::new(state, range, destination(to), None);
         let found = match from {
-            Client::Outside => lookup_outside(state, range, to).map(|(at, entry)| (at, entry.lead())),
+            Client::Outside => lookup_outside(state, range, to).map(|(at, entry)| (at, *entry)),
             // The loopback address of a pod is not the node's.
             Client::Pod if destination(to).addr.is_loopback() => None,
             Client::Host | Client::Pod => lookup_frontend(state, range, to).map(|(at, entry)| (at, entry.lead())),

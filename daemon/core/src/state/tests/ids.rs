@@ -78,7 +78,7 @@ fn an_id_with_a_tag_goes_to_its_own_service_and_to_no_other() {
     let mut ids = ServiceIds::new(8, &state);
     let other = OwnerTag { service: 2, ..TAG };
     assert_eq!(ids.allocate(other, &["198.51.100.1:80", "198.51.100.2:80"].map(l4), NOW), Some(ServiceId(1)));
-    assert_eq!(ids.orphan(ServiceId(5)), Some(Some(Source::Files)));
+    assert_eq!(ids.orphan(ServiceId(5)).map(|tag| tag.map(|tag| tag.source)), Some(Some(Source::Files)));
     let of_another_source = OwnerTag { source: Source::Kubernetes, ..TAG };
     assert_eq!(ids.allocate(of_another_source, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(5)));
     assert_eq!(ids.orphan(ServiceId(5)), None);

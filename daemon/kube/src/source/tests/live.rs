@@ -24,7 +24,7 @@ fn facts(events: impl IntoIterator<Item = ListWatchEvent>) -> Facts {
         let ListWatchEvent::Upsert(object) = event else { panic!("{event:?}") };
         table.apply(object.change.expect("a slice"));
     }
-    table.facts()
+    Facts::clone(&table)
 }
 
 /// The differences `what | source | memory | cause` for a list of this version, and the tables before and after it.
