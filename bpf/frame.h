@@ -14,6 +14,12 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
+/*
+ * Structs are also read as words. The attribute tells the compiler so.
+ */
+typedef __u32 __attribute__((__may_alias__)) word32;
+typedef __u64 __attribute__((__may_alias__)) word64;
+
 /* How the kernel knows the checksum of a packet, from its skbuff.h. */
 enum summed {
 	SUMMED_UNKNOWN = -1,

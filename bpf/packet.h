@@ -67,12 +67,6 @@ enum parsed {
 	PARSED_TUNNELLED = 4,
 };
 
-/*
- * Structs are also read as words. The attribute tells the compiler so.
- */
-typedef __u32 __attribute__((__may_alias__)) word32;
-typedef __u64 __attribute__((__may_alias__)) word64;
-
 static __always_inline struct scratch *scratch(void)
 {
 	__u32 first = 0;
