@@ -181,8 +181,8 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         let ratio = [cost[0] / nftables[0], cost[1] / nftables[1]];
         goals.add("G2", &format!("{what}: to nftables, each above a drop by XDP"), 0.25, ratio);
     }
-    goals.add("G2", "direct return by the link layer, tc: to nftables", 0.50, table.ratio(remote, 13, 3));
-    goals.add("G2", "direct return by a tunnel, tc: to nftables", 0.50, table.ratio(remote, 14, 3));
+    goals.add("G2", "direct return by the link layer, tc: to nftables", 0.60, table.ratio(remote, 13, 3));
+    goals.add("G2", "direct return by a tunnel, tc: to nftables", 0.70, table.ratio(remote, 14, 3));
     goals.add("G2", "known connection, remote: to plain forwarding", 1.5, table.ratio(remote, 5, 0));
     for side in Side::BOTH {
         let whole = |times: &Times| [times.min(), times.p25()];
