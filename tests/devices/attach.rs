@@ -131,13 +131,13 @@ fn a_device_can_change_its_side() {
         node.packets.hooks.attach(HookedDevice { side: DeviceSide::Pod, ..uplink("v0") }).unwrap();
         drop(node);
         let mut node = Node::open(&options(env));
-        assert_eq!(node.packets.hooks.devices().next().unwrap().side, DeviceSide::Pod);
+        assert_eq!(node.packets.hooks.devices()[0].side, DeviceSide::Pod);
         assert_eq!(node.faults(), [""; 0]);
         node.attach("v0");
         assert_eq!(node.faults(), [""; 0]);
         drop(node);
         let node = Node::open(&options(env));
-        let device = node.packets.hooks.devices().next().unwrap();
+        let device = node.packets.hooks.devices()[0];
         assert_eq!((device.side, device.ifindex), (DeviceSide::Uplink, ifindex));
     });
 }

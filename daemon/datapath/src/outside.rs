@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::source_range::SourceRange;
@@ -14,8 +14,7 @@ use nodelb_core::state::entries::{MAX_UPLINKS, OutsideEntry, ServiceId};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
 use crate::crash::CrashPoint;
-use crate::error::into_io;
-use crate::error::map_failed;
+use crate::error::{into_io, map_failed};
 use crate::layout::{self, OutsideBytes, RangeBytes, UplinkBytes};
 use crate::spec::Spec;
 use crate::sys;
@@ -49,14 +48,12 @@ fn kinds() -> [Spec; NAMES.len()] {
 pub(crate) struct OutsideMaps([Option<MapHandle>; NAMES.len()]);
 
 impl OutsideMaps {
-    /// Creates empty maps of these sizes.
     pub(crate) fn create(limits: Limits) -> io::Result<Self> {
         let [a, b, c] = specs(limits);
         let create = |name, spec: Option<Spec>| spec.map(|spec| spec.create(name)).transpose();
         Ok(Self([create(NAMES[0], a)?, create(NAMES[1], b)?, create(NAMES[2], c)?]))
     }
 
-    /// Opens the pins in the directory of a generation.
     pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
         let open = |name| {
             let path = directory.join(name);
@@ -67,14 +64,12 @@ impl OutsideMaps {
         Ok(Self([a?, b?, c?]))
     }
 
-    /// Other descriptors of the same maps.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         let duplicate = |map: &Option<MapHandle>| map.as_ref().map(MapHandle::try_from).transpose().map_err(into_io);
         let [a, b, c] = self.0.each_ref().map(duplicate);
         Ok(Self([a?, b?, c?]))
     }
 
-    /// The maps that exist, with their names.
     pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
         NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
     }
@@ -127,7 +122,7 @@ impl OutsideMaps {
         let [map, ..] = &self.0;
         let full = || MapError::Full { map: NAMES[0], limit: self.limits().0 };
         let (key, value) = (layout::frontend_key(addr), layout::outside(addr, entry));
-        put(map.as_ref(), NAMES[0], (&key, &value), full)
+        put(map.as_ref().ok_or_else(full)?, NAMES[0], (&key, &value), full)
     }
 
     pub(crate) fn delete_outside(&self, addr: &L4Addr) -> Result<(), MapError> {
@@ -136,7 +131,8 @@ impl OutsideMaps {
 
     pub(crate) fn put_range(&self, id: ServiceId, range: SourceRange) -> Result<(), MapError> {
         let full = || MapError::Full { map: NAMES[1], limit: self.limits().1 };
-        put(self.0[1].as_ref(), NAMES[1], (&layout::range(id, range), &0u32.to_ne_bytes()), full)
+        let map = self.0[1].as_ref().ok_or_else(full)?;
+        put(map, NAMES[1], (&layout::range(id, range), &0u32.to_ne_bytes()), full)
     }
 
     pub(crate) fn delete_range(&self, id: ServiceId, range: SourceRange) -> Result<(), MapError> {
@@ -146,14 +142,13 @@ impl OutsideMaps {
     pub(crate) fn put_uplink(&self, index: u32, entry: &UplinkEntry) -> Result<(), MapError> {
         let map = self.0[2].as_ref();
         let full = || MapError::TooManyUplinks { limit: map.map_or(0, MapCore::max_entries) };
-        put(map, NAMES[2], (&index.to_ne_bytes(), &layout::uplink(entry)), full)
+        put(map.ok_or_else(full)?, NAMES[2], (&index.to_ne_bytes(), &layout::uplink(entry)), full)
     }
 
     pub(crate) fn delete_uplink(&self, index: u32) -> Result<(), MapError> {
         delete(self.0[2].as_ref(), NAMES[2], &index.to_ne_bytes())
     }
 
-    /// Adds everything that the maps contain.
     pub(crate) fn read(&self, content: &mut Content) -> Result<(), MapError> {
         let [outside, _, uplinks] = &self.0;
         if let Some(map) = outside {
@@ -205,13 +200,13 @@ impl OutsideMaps {
     }
 }
 
-fn put(
-    map: Option<&MapHandle>,
+/// Adds or replaces an entry; `full` is the error if there is no space for it.
+pub(crate) fn put(
+    map: &MapHandle,
     name: &'static str,
     (key, value): (&[u8], &[u8]),
     full: impl Fn() -> MapError,
 ) -> Result<(), MapError> {
-    let Some(map) = map else { return Err(full()) };
     sys::update(map, key, value).map_err(|error| match error.raw_os_error() {
         // A hash table answers E2BIG, a trie ENOSPC.
         Some(libc::E2BIG | libc::ENOSPC) => full(),
@@ -221,15 +216,12 @@ fn put(
 
 fn delete(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<(), MapError> {
     let Some(map) = map else { return Ok(()) };
-    match map.delete(key).map_err(into_io) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        deleted => deleted.map_err(map_failed(name)),
-    }
+    sys::delete(map, key).map_err(map_failed(name))
 }
 
 fn look_up(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
     let Some(map) = map else { return Ok(None) };
-    map.lookup(key, MapFlags::ANY).map_err(into_io).map_err(map_failed(name))
+    sys::look_up(map, key).map_err(map_failed(name))
 }
 
 fn add_outside(addr: L4Addr, value: &OutsideBytes, content: &mut Content) {

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use libbpf_rs::{MapCore, MapFlags};
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
@@ -14,7 +13,6 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
 
-use crate::error::into_io;
 use crate::error::map_failed;
 use crate::layout::{self, Client, Policy};
 use crate::maps::{Maps, ViewKind};
@@ -53,7 +51,6 @@ impl KernelReader {
     }
 }
 
-/// The whole content of the maps, decoded.
 pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     let mut content = Content::default();
     for id in 0..maps.limits.services {
@@ -92,7 +89,7 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
             EntryKey::Service(id) if id.0 < maps.limits.services => add_service(maps, id.0, &mut content),
             EntryKey::Service(_) => {}
             EntryKey::Frontend(addr) => {
-                let found = maps.frontends.lookup(&layout::frontend_key(addr), MapFlags::ANY).map_err(into_io);
+                let found = sys::look_up(&maps.frontends, &layout::frontend_key(addr));
                 if let Some(value) = found.map_err(map_failed("frontends"))? {
                     let value = value.first_chunk().expect("invariant: a value has the map's size");
                     add_frontend(*addr, value, &mut content);
@@ -102,7 +99,7 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
                 maps.outside.read_entry(key, &mut content)?;
             }
             EntryKey::NodeAddress(addr) => {
-                let found = maps.node_addrs.lookup(&layout::node_addr(*addr), MapFlags::ANY).map_err(into_io);
+                let found = sys::look_up(&maps.node_addrs, &layout::node_addr(*addr));
                 if found.map_err(map_failed("node_addrs"))?.is_some() {
                     content.state.node_addrs.insert(*addr);
                 }

@@ -19,7 +19,7 @@ const LOOPBACK: u32 = 1;
 
 /// Whether the kernel has tcx links. Takes CAP_NET_ADMIN.
 pub(crate) fn is_supported() -> bool {
-    let queried = tc::tcx_query(LOOPBACK, attach_type(Direction::In));
+    let queried = tc::tcx_links(LOOPBACK, attach_type(Direction::In));
     !queried.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
 }
 
@@ -72,7 +72,6 @@ pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> O
     })
 }
 
-/// Whether the pinned link is attached to its hook.
 pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
     let link = sys::open_link(&pins.link(&point.pin_name())).ok().flatten();
     link.is_some_and(|link| is_attached(link.as_fd(), point))
@@ -85,8 +84,8 @@ fn is_attached(link: BorrowedFd<'_>, point: HookPoint) -> bool {
     if target(&info) != Some(point) {
         return false;
     }
-    match tc::tcx_query(point.ifindex, attach_type(point.direction)) {
-        Ok(found) => found.iter().any(|at| at.link == info.id),
+    match tc::tcx_links(point.ifindex, attach_type(point.direction)) {
+        Ok(found) => found.contains(&info.id),
         Err(_not_permitted) => true,
     }
 }

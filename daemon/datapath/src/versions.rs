@@ -122,12 +122,10 @@ fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     pub(crate) pins: Pins,
-    /// The directory of the current generation.
     pub(crate) generation: PathBuf,
     pub(crate) reader: &'static Reader,
 }
 
-/// What a start works with.
 #[derive(Debug)]
 pub(crate) struct PinSetup {
     pub(crate) pins: Pins,
@@ -148,8 +146,9 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     };
     // Once more, now that no other process changes the directory.
     let predecessor = predecessor(pin_directory, layout, crash)?;
-    let is_new = !Pins::new(pin_directory, layout, crash).root().exists();
-    let pins = Pins::create(pin_directory, layout, crash)?;
+    let pins = Pins::new(pin_directory, layout, crash);
+    let is_new = !pins.root().exists();
+    pins.make()?;
     if is_new {
         lock.add(pins.root(), pin_directory)?;
     }
@@ -202,15 +201,11 @@ pub struct PinnedContent {
     pub content: Content,
     /// The number of clients in `affinity`.
     pub clients: usize,
-    /// The sizes of the maps.
     pub limits: Limits,
 }
 
 /// Reads the current maps in the pin directory, also while a daemon uses them. Changes nothing. `None` if no maps are
 /// pinned there.
-///
-/// # Errors
-/// If the maps cannot be read, or have a layout that this version does not support.
 pub fn read_pinned(pin_directory: &Path) -> Result<Option<PinnedContent>, OpenError> {
     let Some((found, generation)) = newest(pin_directory)? else { return Ok(None) };
     let MigratedContent { content, clients, limits } = (reader_of(found, LAYOUT, pin_directory)?.read)(&generation)?;
@@ -247,12 +242,10 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
             pins::remove_file(&path, crash)?;
         }
     }
-    match fs::remove_dir(directory) {
-        Ok(()) => crash.pass(),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
-        Err(error) => return Err(error),
+    match pins::remove_empty(directory, crash) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed,
     }
-    Ok(())
 }
 
 /// The content of a generation of maps.
@@ -281,15 +274,13 @@ fn read_layout_1(directory: &Path) -> Result<MigratedContent, OpenError> {
     read_maps(directory, ServiceWords::CURRENT)
 }
 
-/// The reader for the maps of this version.
 pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.layout == layout)
 }
 
 /// Reads maps with services in this layout.
 pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<MigratedContent, OpenError> {
-    let handles = Handles::open(directory)
-        .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;
+    let handles = Handles::open(directory)?;
     for (map, kind) in handles.0.iter().zip(kinds(&service)) {
         if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
             return Err(failed("using", directory)(FOREIGN));

@@ -9,7 +9,6 @@ use nix::unistd::{Uid, User};
 use nodelb_core::text::is_control;
 use nodelb_host::threads::Threads;
 
-/// The process that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
@@ -23,7 +22,6 @@ const NO_LOGIN: u32 = u32::MAX;
 /// Names may come from a directory service that does not respond.
 const NAMES_TIME: Duration = Duration::from_secs(1);
 
-/// The maximum length of a name in characters.
 const MAX_NAME: usize = 64;
 
 /// Formats as `root (login alice)`, or as `root` if the process does not belong to the session of another user.
