@@ -16,6 +16,7 @@ use nodelb_core::state::runs::{Run, Runs};
 use crate::error::map_failed;
 use crate::layout::{self, Client, Policy};
 use crate::maps::{Maps, ViewKind};
+use crate::outside::look_up;
 use crate::sys;
 
 /// Reads the maps at any time and from any thread, without synchronising with their owner.
@@ -89,18 +90,15 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
             EntryKey::Service(id) if id.0 < maps.limits.services => add_service(maps, id.0, &mut content),
             EntryKey::Service(_) => {}
             EntryKey::Frontend(addr) => {
-                let found = sys::look_up(&maps.frontends, &layout::frontend_key(addr));
-                if let Some(value) = found.map_err(map_failed("frontends"))? {
-                    let value = value.first_chunk().expect("invariant: a value has the map's size");
-                    add_frontend(*addr, value, &mut content);
+                if let Some(value) = look_up(Some(&maps.frontends), "frontends", &layout::frontend_key(addr))? {
+                    add_frontend(*addr, &value, &mut content);
                 }
             }
             EntryKey::Outside(_) | EntryKey::SourceRange(..) | EntryKey::Uplink(_) => {
                 maps.outside.read_entry(key, &mut content)?;
             }
             EntryKey::NodeAddress(addr) => {
-                let found = sys::look_up(&maps.node_addrs, &layout::node_addr(*addr));
-                if found.map_err(map_failed("node_addrs"))?.is_some() {
+                if look_up::<4>(Some(&maps.node_addrs), "node_addrs", &layout::node_addr(*addr))?.is_some() {
                     content.state.node_addrs.insert(*addr);
                 }
             }
@@ -186,7 +184,7 @@ pub(crate) fn has_its_ring(maps: &Maps, whole: Run, list: &[Slot]) -> bool {
 /// whichever of them is wrong.
 pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     let mut used: Vec<(Run, ServiceId)> = Vec::new();
-    for (id, entry) in content.state.services.iter() {
+    for (id, entry) in &content.state.services {
         let runs = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
         let views = runs.map(|run| whole_run(run, entry.has_rings));
         used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, *id)));

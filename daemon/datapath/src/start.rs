@@ -26,7 +26,7 @@ use crate::pins::Pins;
 use crate::read;
 use crate::spec::Spec;
 use crate::sys;
-use crate::versions::{self, MigratedContent, Predecessor};
+use crate::versions::{self, PinnedContent, Predecessor};
 use crate::write::{Placements, Writer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ struct NewGeneration {
     generation: u32,
     origin: Origin,
     /// The content to copy into them.
-    carried: Option<MigratedContent>,
+    carried: Option<PinnedContent>,
     /// The directory of the maps that it comes from.
     previous: Option<PathBuf>,
 }
@@ -316,8 +316,8 @@ impl<'p> Start<'p> {
 }
 
 /// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.
-fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
-    let MigratedContent { content: Content { state, broken }, clients, .. } = carried;
+fn fill(carried: PinnedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+    let PinnedContent { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();
     let mut ops: Vec<MapOp> = Vec::new();
     ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));

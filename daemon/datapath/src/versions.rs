@@ -195,21 +195,11 @@ fn reader_of(found: u32, known: u32, pin_directory: &Path) -> Result<&'static Re
     }
 }
 
-/// The content of the pinned maps, for a command that works without the daemon.
-#[derive(Debug)]
-pub struct PinnedContent {
-    pub content: Content,
-    /// The number of clients in `affinity`.
-    pub clients: usize,
-    pub limits: Limits,
-}
-
 /// Reads the current maps in the pin directory, also while a daemon uses them. Changes nothing. `None` if no maps are
 /// pinned there.
 pub fn read_pinned(pin_directory: &Path) -> Result<Option<PinnedContent>, OpenError> {
     let Some((found, generation)) = newest(pin_directory)? else { return Ok(None) };
-    let MigratedContent { content, clients, limits } = (reader_of(found, LAYOUT, pin_directory)?.read)(&generation)?;
-    Ok(Some(PinnedContent { content, clients: clients.len(), limits }))
+    (reader_of(found, LAYOUT, pin_directory)?.read)(&generation).map(Some)
 }
 
 /// Removes every version except this one, which is current: those that it took over from, and those that were begun and
@@ -250,11 +240,11 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
 
 /// The content of a generation of maps.
 #[derive(Debug)]
-pub(crate) struct MigratedContent {
-    pub(crate) content: Content,
+pub struct PinnedContent {
+    pub content: Content,
     /// The last backend of each client, for services with affinity.
-    pub(crate) clients: Vec<Client>,
-    pub(crate) limits: Limits,
+    pub clients: Vec<Client>,
+    pub limits: Limits,
 }
 
 /// The reader for the maps of one layout version.
@@ -262,7 +252,7 @@ pub(crate) struct MigratedContent {
 pub(crate) struct Reader {
     pub(crate) layout: u32,
     /// Reads the maps that are pinned in the directory of a generation.
-    pub(crate) read: fn(&Path) -> Result<MigratedContent, OpenError>,
+    pub(crate) read: fn(&Path) -> Result<PinnedContent, OpenError>,
     /// Whether its per-socket state has the same meaning as in the current layout. If so, and if the maps have the same
     /// kind, they stay in use, and open sockets keep the names of their peers.
     pub(crate) has_todays_sockets: bool,
@@ -270,7 +260,7 @@ pub(crate) struct Reader {
 
 const READERS: [Reader; 1] = [Reader { layout: 1, read: read_layout_1, has_todays_sockets: true }];
 
-fn read_layout_1(directory: &Path) -> Result<MigratedContent, OpenError> {
+fn read_layout_1(directory: &Path) -> Result<PinnedContent, OpenError> {
     read_maps(directory, ServiceWords::CURRENT)
 }
 
@@ -279,7 +269,7 @@ pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
 }
 
 /// Reads maps with services in this layout.
-pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<MigratedContent, OpenError> {
+pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<PinnedContent, OpenError> {
     let handles = Handles::open(directory)?;
     for (map, kind) in handles.0.iter().zip(kinds(&service)) {
         if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
@@ -295,7 +285,7 @@ pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<Migra
     let mut content = read::content(&maps).map_err(failed("reading", directory))?;
     read::runs(&maps, &mut content);
     let clients = read::clients(&maps).map_err(failed("reading affinity from", directory))?;
-    Ok(MigratedContent { content, clients, limits })
+    Ok(PinnedContent { content, clients, limits })
 }
 
 /// The reason why a map is not touched.

@@ -18,7 +18,7 @@ use crate::error::map_failed;
 use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, ViewKind};
-use crate::outside::{OutsideMaps, put};
+use crate::outside::{OUTSIDE, OutsideMaps, RANGES, UPLINKS, put};
 use crate::packet_path::OpenedPackets;
 use crate::packets::{PacketBloom, PacketCounter};
 use crate::read::{has_its_ring, whole_run};
@@ -218,13 +218,20 @@ impl Writer {
                 if let Some(bloom) = &self.bloom {
                     bloom.add_outside(addr);
                 }
-                self.change(|maps| maps.outside.put_outside(addr, entry))
+                let (key, value) = (layout::frontend_key(addr), layout::outside(addr, entry));
+                self.change(|maps| maps.outside.put(OUTSIDE, &key, &value))
             }
-            MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete_outside(addr)),
-            MapOp::PutSourceRange(id, range) => self.change(|maps| maps.outside.put_range(*id, *range)),
-            MapOp::DeleteSourceRange(id, range) => self.change(|maps| maps.outside.delete_range(*id, *range)),
-            MapOp::PutUplink(index, entry) => self.change_outside(|maps| maps.put_uplink(*index, entry)),
-            MapOp::DeleteUplink(index) => self.change_outside(|maps| maps.delete_uplink(*index)),
+            MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete(OUTSIDE, &layout::frontend_key(addr))),
+            MapOp::PutSourceRange(id, range) => {
+                self.change(|maps| maps.outside.put(RANGES, &layout::range(*id, *range), &0u32.to_ne_bytes()))
+            }
+            MapOp::DeleteSourceRange(id, range) => {
+                self.change(|maps| maps.outside.delete(RANGES, &layout::range(*id, *range)))
+            }
+            MapOp::PutUplink(index, entry) => {
+                self.change_outside(|maps| maps.put(UPLINKS, &index.to_ne_bytes(), &layout::uplink(entry)))
+            }
+            MapOp::DeleteUplink(index) => self.change_outside(|maps| maps.delete(UPLINKS, &index.to_ne_bytes())),
         }
     }
 

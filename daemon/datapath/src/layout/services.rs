@@ -249,7 +249,7 @@ pub(crate) fn parse_node_addr(bytes: &NodeAddrBytes) -> Addr {
 
 /// The last backend of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Client {
+pub struct Client {
     /// Cookie of the client's network namespace.
     pub(crate) netns: u64,
     pub(crate) service: ServiceId,
