@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::attach::{LinkState, remove_link};
@@ -191,11 +192,8 @@ impl DeviceHooks {
             HookMethod::Tcx => pinned_points(&self.pins),
             HookMethod::Clsact => filtered_points(),
         };
-        let is_alive = |point: &HookPoint| match self.method {
-            HookMethod::Tcx => tcx::is_alive(*point, &self.pins),
-            HookMethod::Clsact => true,
-        };
-        let alive: BTreeSet<u32> = left.iter().filter(|point| is_alive(point)).map(|point| point.ifindex).collect();
+        let is_gone = |point: &HookPoint| self.method == HookMethod::Tcx && tcx::is_gone(*point, &self.pins);
+        let alive: BTreeSet<u32> = left.iter().filter(|point| !is_gone(point)).map(|point| point.ifindex).collect();
         let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
         let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
         let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex)).collect::<Vec<_>>();
@@ -214,12 +212,14 @@ impl DeviceHooks {
     }
 
     fn take_over_at(&mut self, ifindex: u32) -> Result<(), HookError> {
-        let Some(device) = HookedDevice::read(ifindex, &self.pins).ok().filter(|device| self.is_served(*device)) else {
+        let read = HookedDevice::read(ifindex, &self.pins);
+        if is_removed(&read) || read.as_ref().is_ok_and(|device| !self.is_served(*device)) {
             return self.detach(ifindex);
-        };
+        }
+        let device = read.map_err(HookError::at(HookPoint { ifindex, direction: Direction::In }))?;
         let Err(error) = self.attach(device) else { return Ok(()) };
         // Devices of pods come and go at any time.
-        if HookedDevice::read(ifindex, &self.pins).is_err() {
+        if is_removed(&HookedDevice::read(ifindex, &self.pins)) {
             return self.detach(ifindex);
         }
         self.devices.insert(ifindex, device);
@@ -327,6 +327,11 @@ impl Attach for DeviceHooks {
         let devices: Vec<HookedDevice> = self.devices.values().copied().filter(is_for_xdp).collect();
         self.xdp.as_mut().map(|xdp| xdp.keep(&devices, &self.pins)).unwrap_or_default()
     }
+}
+
+/// Whether the device no longer exists. Any other error says nothing about it, and its programs may be at work.
+fn is_removed(read: &io::Result<HookedDevice>) -> bool {
+    read.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::ENODEV as i32))
 }
 
 /// Whether the XDP program can read the packets of the device.

@@ -24,14 +24,16 @@ pub(crate) fn tcx_create(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32
 /// The ids of the links at a tcx hook of a device, in the order of their programs' execution; 0 for a program without
 /// one. Takes CAP_NET_ADMIN.
 pub(crate) fn tcx_links(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
-    let mut links = [0_u32; MOST as usize];
+    let (mut programs, mut links) = ([0_u32; MOST as usize], [0_u32; MOST as usize]);
     let mut options = bpf_prog_query_opts {
         sz: size_of::<bpf_prog_query_opts>() as _,
+        // The kernel lists no links without room for their programs.
+        prog_ids: programs.as_mut_ptr(),
         link_ids: links.as_mut_ptr(),
         ..Default::default()
     };
     options.__bindgen_anon_1.count = MOST;
-    // SAFETY: the array has room for `count` numbers and lives until the end of the call.
+    // SAFETY: the arrays have room for `count` numbers and live until the end of the call.
     check(unsafe { bpf_prog_query_opts(index(ifindex)?, attach_type, &raw mut options) })?;
     // SAFETY: both names of the field have the same type.
     let count = unsafe { options.__bindgen_anon_1.count };
