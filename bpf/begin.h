@@ -49,6 +49,16 @@ static __always_inline bool find_outside(const struct frontend_key *to,
 	return look_up_outside(&nodeport, copy);
 }
 
+/* The address that is then looked up, with the protocol of the packet. */
+static __always_inline void
+set_destination(struct scratch *here, const __u32 *addr, __u16 port_be)
+{
+	copy_addr(here->to.addr, addr);
+	here->to.port_be = port_be;
+	here->to.protocol = here->packet.key.protocol;
+	here->to.pad = 0;
+}
+
 /*
  * Finds the service of the packet in the scratch memory. On the device of a
  * pod, that is every service, with the policies for clients on this node.
@@ -63,10 +73,8 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 		return false;
 	here->at_pod = at_pod;
 	here->by_nodeport = 0;
-	copy_addr(here->to.addr, here->packet.key.target);
-	here->to.port_be = here->packet.key.target_port_be;
-	here->to.protocol = here->packet.key.protocol;
-	here->to.pad = 0;
+	set_destination(here, here->packet.key.target,
+			here->packet.key.target_port_be);
 	if (at_pod) {
 		found = find_frontend(&here->to, &frontend, 0);
 		here->uses_local_view =

@@ -85,10 +85,10 @@ is_port_of_other(struct __sk_buff *skb, struct scratch *here)
 #define TRACKED_REPLY 3
 
 /*
- * Whether the packet, which has been masqueraded or is an answer to a client
- * whose destination another proxy has replaced, is the former: connection
- * tracking sees it in the direction in which its connection has begun. Where
- * the kernel does not show that, before 6.2, every packet is one unless the
+ * Whether the packet has been masqueraded. Otherwise it is an answer, and
+ * another proxy has replaced its source. Connection tracking sees a masqueraded
+ * packet in the direction in which its connection has begun. Where the kernel
+ * does not show that, before 6.2, every packet counts as masqueraded unless the
  * daemon has seen another proxy.
  */
 static __always_inline bool
@@ -136,10 +136,7 @@ is_port_of_service(struct __sk_buff *skb, struct scratch *here)
 
 	if (!now || now->is_draining || !has_other_source(skb, key))
 		return false;
-	copy_addr(here->to.addr, key->source);
-	here->to.port_be = key->source_port_be;
-	here->to.protocol = key->protocol;
-	here->to.pad = 0;
+	set_destination(here, key->source, key->source_port_be);
 	return find_outside(&here->to, &frontend, &here->by_nodeport) &&
 	       is_tracked_request(skb, now);
 }

@@ -12,7 +12,7 @@ use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::XdpState;
 use nodelb_datapath::packets::{PacketOptions, PacketSettings, XdpMode};
-use nodelb_datapath::{DeviceSide, HookedDevice, Options, XdpFit};
+use nodelb_datapath::{Attach, DeviceSide, HookedDevice, Options, XdpFit};
 
 use crate::generator::Generator;
 use crate::sandbox::Sandbox;

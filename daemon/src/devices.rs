@@ -24,9 +24,8 @@ use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::history::Event;
-use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, DropCount, PacketCounter, PacketCounts};
-use nodelb_datapath::{OpenedPackets, PacketFailure};
+use nodelb_datapath::{Attach, HookMethod, OpenedPackets, PacketFailure};
 use nodelb_host::messages;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
@@ -68,7 +67,6 @@ pub struct Drops {
 /// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
 pub struct DeviceOutputs {
-    /// The devices, and whether packets are translated.
     pub devices: channel::Receiver<Arc<DevicesReport>>,
     /// The sweeps; `None` if the kernel cannot list connections.
     pub sweep: Option<channel::Receiver<Arc<SweepReport>>>,
@@ -100,7 +98,6 @@ impl Default for DeviceOutputs {
     }
 }
 
-/// The packet path after the start of the datapath.
 pub enum PacketPath {
     /// `is_news`: it was on before the start.
     Off {
@@ -159,7 +156,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     };
     let reaper = reaper.map(PacketReaper::new);
     if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
-        hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
+        hooks.change_filters_by(Box::new(ByReaper { reaper: reaper.clone(), runtime: Handle::current() }));
     }
     let is_served = &owner.marks.is_outside_served;
     let inputs = DeviceInputs {
@@ -240,7 +237,6 @@ fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
 /// The ports that the kernel selects one from for a socket that names none.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Reads `net.ipv4.ip_local_port_range`.
 fn local_ports() -> io::Result<RangeInclusive<u16>> {
     let text = fs::read_to_string(LOCAL_PORTS)?;
     parse_local_ports(&text).ok_or_else(|| io::Error::other(format!("{LOCAL_PORTS} has no port range: {text:?}")))

@@ -69,7 +69,6 @@ pub fn check(directory: &Path) -> Checked {
     Checked { problems, notices }
 }
 
-/// Services and their slices.
 type Described = (Vec<Arc<Service>>, Vec<Arc<Slice>>);
 
 /// The content of the valid files of the directory, for a command that works without the daemon. Blocks.

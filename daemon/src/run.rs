@@ -33,7 +33,6 @@ use crate::config::Config;
 use crate::datapath::{DatapathReader, MemoryReader};
 use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
-use crate::node::watch::NodeWatchTimeouts;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
@@ -343,7 +342,7 @@ async fn follow_node(
     owner: &OwnerHandle,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
-    let started = node::watch::start(identity, owner.changes.clone(), NodeWatchTimeouts::default(), stop).await;
+    let started = node::watch::start(identity, owner.changes.clone(), stop).await;
     started.map_err(system("asking for the node's addresses"))
 }
 

@@ -153,7 +153,6 @@ fn bytes<'a>(
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
     state_file::replace(path, &new_path(path), |mut file| file.write_all(bytes))
 }
 

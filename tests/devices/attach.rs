@@ -1,5 +1,7 @@
 //! tcx links.
 
+use libbpf_rs::Link;
+use nodelb_datapath::packets::XdpMode;
 use nodelb_datapath::{CrashPoint, Direction, LinkState, drop_thread_privileges};
 
 use super::*;
@@ -19,6 +21,30 @@ fn programs_are_attached_and_taken_over() {
         let node = Node::open(&options(env));
         assert_eq!(node.devices(), [ifindex], "attached since before the restart");
         assert_eq!(node.faults(), [""; 0], "and they run the programs of this start");
+    });
+}
+
+/// Between a link and another one at the same hook, packets would pass untranslated.
+#[test]
+fn a_start_replaces_programs_and_keeps_links() {
+    in_sandbox("devices::attach::a_start_replaces_programs_and_keeps_links", |env| {
+        let ifindex = pair("v0", "v1");
+        let (links, _) = pins(env);
+        let options = with_packets(env, |packets| packets.xdp = Some(XdpMode::Generic));
+        let mut node = Node::open(&options);
+        node.attach("v0");
+        node.packets.hooks.keep_xdp();
+        let ids = || {
+            ["packets-in", "packets-out", "packets-xdp"].map(|name| {
+                let link = Link::open(links.join(format!("{name}-{ifindex}"))).unwrap();
+                link.info().unwrap().id
+            })
+        };
+        let before = ids();
+        drop(node);
+        let node = Node::open(&options);
+        assert_eq!(ids(), before);
+        assert_eq!(node.faults(), [""; 0]);
     });
 }
 
@@ -131,13 +157,13 @@ fn a_device_can_change_its_side() {
         node.packets.hooks.attach(HookedDevice { side: DeviceSide::Pod, ..uplink("v0") }).unwrap();
         drop(node);
         let mut node = Node::open(&options(env));
-        assert_eq!(node.packets.hooks.devices().next().unwrap().side, DeviceSide::Pod);
+        assert_eq!(node.packets.hooks.devices()[0].side, DeviceSide::Pod);
         assert_eq!(node.faults(), [""; 0]);
         node.attach("v0");
         assert_eq!(node.faults(), [""; 0]);
         drop(node);
         let node = Node::open(&options(env));
-        let device = node.packets.hooks.devices().next().unwrap();
+        let device = node.packets.hooks.devices()[0];
         assert_eq!((device.side, device.ifindex), (DeviceSide::Uplink, ifindex));
     });
 }

@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::packets::{PacketOptions, PacketSettings};
-use nodelb_datapath::{DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options, XdpFit};
+use nodelb_datapath::{Attach, DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options, XdpFit};
 
 use crate::part::{PART, in_sandbox, part};
 use crate::sandbox::{Sandbox, command};
@@ -78,7 +78,7 @@ impl Node {
     }
 
     fn devices(&self) -> Vec<u32> {
-        self.packets.hooks.devices().map(|device| device.ifindex).collect()
+        self.packets.hooks.devices().iter().map(|device| device.ifindex).collect()
     }
 
     fn faults(&self) -> Vec<String> {

@@ -85,8 +85,7 @@ fn a_plugin_that_masquerades_by_iptables_changes_no_answer() {
     });
 }
 
-/// A plugin masquerades with any port, and some are NodePorts. Connection tracking shows whose answers arrive there, and the
-/// programs do not see it.
+/// A plugin masquerades with any port, and some are NodePorts: the answers arrive at the port of a service.
 #[test]
 fn a_pod_that_is_masqueraded_with_the_port_of_a_service_gets_its_answers() {
     in_lab("a_pod_that_is_masqueraded_with_the_port_of_a_service_gets_its_answers", |host, lab, services| {

@@ -17,7 +17,7 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings};
-use nodelb_datapath::{DeviceSide, HookedDevice, OpenedPackets, Options, XdpFit};
+use nodelb_datapath::{Attach, DeviceSide, HookedDevice, OpenedPackets, Options, XdpFit};
 use nodelb_prober::Transport;
 
 use crate::environment::{Client, Environment, Outcome};

@@ -23,11 +23,14 @@ pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
 }
 
 /// The clients that ask and get no answer, without strangers; empty if there are none. If a backend gets the answer of
-/// another one, the two may answer each other for ever.
+/// another one, the two may answer each other for ever, and playing the sequence fails.
 pub(crate) fn unanswered(steps: &[Step], removed: Option<Rule>) -> String {
     let world = lab::world();
     let played = catch_unwind(|| play(&mut Model::without(&world, removed), world.clone(), steps, (false, None)));
-    let Ok(observed) = played else { return "packets go round for ever".to_owned() };
+    let observed = match played {
+        Ok(observed) => observed,
+        Err(panic) => return format!("failed: {:?}", panic.downcast_ref::<String>()),
+    };
     let asked = steps.iter().filter_map(|step| match step {
         Step::Do(user, Act::Ask) => Some(*user % COUNT),
         _ => None,

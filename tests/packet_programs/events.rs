@@ -2,7 +2,7 @@
 
 use libbpf_rs::{MapCore as _, MapFlags};
 use nodelb_core::state::entries::ServiceId;
-use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
+use nodelb_datapath::packets::{EventFilter, EventReader, PacketEvent, PacketEvents, PacketVerdict};
 
 use super::frames::{TCP, UDP, first, frame};
 use super::translation::clear;
@@ -91,7 +91,7 @@ fn a_reader_of_a_service_sees_no_other_and_no_foreign_packet() {
             node.run(PacketHook::UplinkIn, node.uplink, &first(TCP, V4.client, V4.service).bytes());
             node.ignores("no service's", &frame(UDP, V4.client, "198.51.100.77:53").bytes());
         };
-        let of = |id| EventFilter { services: vec![ServiceId(id)], only_dropped: false };
+        let of = |id| EventFilter { services: Some([ServiceId(id)].into()), only_dropped: false };
         assert_eq!(seen(node, &of(SERVICE), send).len(), 1);
         assert_eq!(seen(node, &of(SERVICE + 1), send), []);
     });

@@ -60,12 +60,10 @@ pub(crate) fn all_hooks() -> impl DoubleEndedIterator<Item = &'static Hook> {
     HOOKS.iter().chain(&RETIRED)
 }
 
-/// The result of attaching a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// The link was pinned and attached to the right cgroup; it runs the new program now.
     Updated,
-    /// There was no link; a new one was created.
     Created,
     /// The pin was not a link, or its link was attached to another cgroup or to a removed one; a new link has replaced
     /// it.
@@ -74,11 +72,9 @@ pub enum LinkState {
     Pinned,
 }
 
-/// A fault of a hook's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFault {
     pub hook: &'static str,
-    /// Description of the fault.
     pub reason: String,
 }
 
@@ -127,22 +123,6 @@ impl Attachment {
         let is_refused = error.raw_os_error() == Some(libc::EPERM);
         is_refused.then(exclusive).flatten().unwrap_or_else(|| failed("attaching", &pins.link(hook.name))(error))
     }
-
-    /// The faults of the links, usually none. Makes a few system calls per hook.
-    pub(crate) fn faults(&self, pins: &Path) -> Vec<LinkFault> {
-        let cgroup = match Cgroup::open(&self.cgroup) {
-            Ok(cgroup) => cgroup,
-            Err(error) => {
-                return HOOKS.iter().map(|hook| LinkFault { hook: hook.name, reason: error.to_string() }).collect();
-            }
-        };
-        let each = HOOKS.iter().zip(&self.programs);
-        each.filter_map(|(hook, program)| {
-            let reason = fault(*hook, program.as_fd(), &cgroup, &pins.join(hook.name))?;
-            Some(LinkFault { hook: hook.name, reason })
-        })
-        .collect()
-    }
 }
 
 /// The open links, in the order of [`HOOKS`]. A program stays attached as long as its link is open or pinned.
@@ -159,7 +139,18 @@ pub struct Links {
 impl Links {
     /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn faults(&self) -> Vec<LinkFault> {
-        self.attachment.faults(&self.directory)
+        let cgroup = match Cgroup::open(&self.attachment.cgroup) {
+            Ok(cgroup) => cgroup,
+            Err(error) => {
+                return HOOKS.iter().map(|hook| LinkFault { hook: hook.name, reason: error.to_string() }).collect();
+            }
+        };
+        let each = HOOKS.iter().zip(&self.attachment.programs);
+        each.filter_map(|(hook, program)| {
+            let reason = fault(*hook, program.as_fd(), &cgroup, &self.directory.join(hook.name))?;
+            Some(LinkFault { hook: hook.name, reason })
+        })
+        .collect()
     }
 
     /// The hooks that translate destinations: for each, the ids of its pinned link and of its program, and its name.

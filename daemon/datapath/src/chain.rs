@@ -22,7 +22,6 @@ const PROGRAM: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FirstPrograms {
     pub(crate) link: u32,
-    /// Index of the device.
     pub(crate) ifindex: u32,
     first: [(u32, String); 2],
 }
@@ -61,11 +60,15 @@ impl ChainReader {
 
 fn parse(record: &[u8; RECORD]) -> Option<FirstPrograms> {
     let number = |at: usize| Some(u32::from_ne_bytes(*record.get(at..)?.first_chunk()?));
-    let program = |at: usize| {
-        let name = record.get(at + 4..at + PROGRAM)?.split(|byte| *byte == 0).next()?;
-        Some((number(at)?, String::from_utf8_lossy(name).into_owned()))
-    };
+    let program = |at: usize| Some(program(record.get(at..)?.first_chunk()?));
     Some(FirstPrograms { link: number(0)?, ifindex: number(4)?, first: [program(8)?, program(8 + PROGRAM)?] })
+}
+
+/// The id and the name of a program in a record.
+pub(crate) fn program(bytes: &[u8; PROGRAM]) -> (u32, String) {
+    let [a, b, c, d, name @ ..] = bytes;
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    (u32::from_ne_bytes([*a, *b, *c, *d]), String::from_utf8_lossy(name).into_owned())
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! Removes everything that nodelb has ever pinned, and nothing else. May be repeated, also after an interruption.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -160,12 +158,7 @@ impl Work<'_> {
             self.report.left.extend(names.iter().map(|name| directory.join(name)));
             return Ok(());
         }
-        match fs::remove_dir(directory) {
-            Ok(()) => self.crash.pass(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("removing", directory)(error)),
-        }
-        Ok(())
+        pins::remove_empty(directory, self.crash).map_err(failed("removing", directory))
     }
 }
 

@@ -16,17 +16,8 @@ use crate::filters;
 use crate::hook_point::{Direction, HookPoint};
 use crate::load::listening;
 use crate::pins::{self, Pins};
-use crate::sys::tc::Filter;
+use crate::sys::tc;
 
-fn filter(point: HookPoint) -> Filter {
-    let attach_point = match point.direction {
-        Direction::In => libbpf_sys::BPF_TC_INGRESS,
-        Direction::Out => libbpf_sys::BPF_TC_EGRESS,
-    };
-    Filter { ifindex: point.ifindex, attach_point, handle: HANDLE, priority: PRIORITY }
-}
-
-/// Makes the hook run the program.
 pub(crate) fn attach(
     point: HookPoint,
     program: BorrowedFd<'_>,
@@ -58,10 +49,8 @@ pub(crate) fn marker(ifindex: u32) -> String {
     format!("{MARKER}{ifindex}")
 }
 
-/// The prefix of such names.
 pub(crate) const MARKER: &str = "clsact-";
 
-/// The fault of the filter, if it has one.
 pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>) -> Option<String> {
     match (program_at(point), Program::id_from_fd(program)) {
         (Ok(Some(runs)), Ok(ours)) if runs == ours => None,
@@ -81,11 +70,15 @@ pub(crate) fn ahead(point: HookPoint) -> Option<String> {
 
 /// The id of the program that nodelb's filter at the hook runs; `None` without such a filter.
 pub(crate) fn program_at(point: HookPoint) -> io::Result<Option<u32>> {
+    let attach_point = match point.direction {
+        Direction::In => libbpf_sys::BPF_TC_INGRESS,
+        Direction::Out => libbpf_sys::BPF_TC_EGRESS,
+    };
     // libbpf prints the kernel's message about a refusal; the error has the reason.
-    match listening(|| filter(point).program()).0 {
+    match listening(|| tc::filter_program(point.ifindex, attach_point, (HANDLE, PRIORITY))).0 {
         Ok(id) => Ok(Some(id)),
         // Without a qdisc, the kernel answers EINVAL.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) => Ok(None),
+        Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -94,10 +87,9 @@ pub(crate) fn program_at(point: HookPoint) -> io::Result<Option<u32>> {
 /// number of removed filters. The device may no longer exist.
 pub(crate) fn remove(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> io::Result<usize> {
     let mut removed = 0;
-    for direction in [Direction::In, Direction::Out] {
-        let point = HookPoint { ifindex, direction };
+    for point in HookPoint::at(ifindex).into_iter().rev() {
         if program_at(point)?.is_some() {
-            changes.change(ifindex, FilterChange::Remove(direction), None)?;
+            changes.change(ifindex, FilterChange::Remove(point.direction), None)?;
             pins.crash().pass();
             removed += 1;
         }

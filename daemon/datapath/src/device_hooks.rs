@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::attach::{LinkState, remove_link};
@@ -55,7 +56,6 @@ fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
     }
 }
 
-/// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookMethod {
     /// By links, which need no capability.
@@ -84,10 +84,8 @@ impl fmt::Display for HookMethod {
 #[derive(Debug, thiserror::Error)]
 #[error("{direction} of the device with index {ifindex}: {source}")]
 pub struct HookError {
-    /// Index of the device.
     pub ifindex: u32,
     pub direction: Direction,
-    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -97,26 +95,55 @@ impl HookError {
     }
 }
 
-/// A fault of a program at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookFault {
-    /// Index of the device.
     pub ifindex: u32,
     pub direction: Direction,
-    /// Description of the fault.
     pub reason: String,
 }
 
 /// A program of other software that runs before nodelb's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// Index of the device.
     pub ifindex: u32,
     pub direction: Direction,
     /// Id of the program; 0 for a filter.
     pub program: u32,
     /// Name of the program or the filter; may be empty.
     pub name: String,
+}
+
+/// What attaches programs to devices: the kernel ([`DeviceHooks`]), or a test.
+pub trait Attach: Send + 'static {
+    /// Attaches programs to a device, or replaces them by those of this process.
+    ///
+    /// # Errors
+    /// The hook that cannot be changed; its previous program, if any, stays attached.
+    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError>;
+
+    /// Detaches the programs from a device, which may no longer exist.
+    fn detach(&mut self, ifindex: u32) -> Result<(), HookError>;
+
+    fn devices(&self) -> Vec<HookedDevice>;
+
+    /// The faults of the hooks, usually none. Makes a few system calls per device.
+    fn faults(&self) -> Vec<HookFault>;
+
+    /// The programs that run before nodelb's, usually none. Makes a few system calls per device.
+    fn ahead(&self) -> Vec<Ahead>;
+
+    /// Makes nodelb's program the first one of a hook again.
+    ///
+    /// # Errors
+    /// If the method has no order that lasts, or the kernel refuses the request; [`Self::faults`] then reports a hook that
+    /// has lost its program.
+    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()>;
+
+    fn method(&self) -> HookMethod;
+
+    /// Attaches the XDP program to the devices where it is missing. Returns where it runs, or why it does not, for each
+    /// device that leads to other machines; nothing if it is off.
+    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState>;
 }
 
 /// The programs at devices, with one owner. Dropping it leaves them attached.
@@ -147,16 +174,6 @@ impl DeviceHooks {
         self.changes = changes;
     }
 
-    /// How programs are attached.
-    pub fn method(&self) -> HookMethod {
-        self.method
-    }
-
-    /// The devices with programs, by index.
-    pub fn devices(&self) -> impl Iterator<Item = HookedDevice> {
-        self.devices.values().copied()
-    }
-
     fn program(&self, device: HookedDevice, direction: Direction) -> BorrowedFd<'_> {
         let hook = match (device.side, direction) {
             (DeviceSide::Uplink, Direction::In) => PacketHook::UplinkIn,
@@ -175,11 +192,8 @@ impl DeviceHooks {
             HookMethod::Tcx => pinned_points(&self.pins),
             HookMethod::Clsact => filtered_points(),
         };
-        let is_alive = |point: &HookPoint| match self.method {
-            HookMethod::Tcx => tcx::is_alive(*point, &self.pins),
-            HookMethod::Clsact => true,
-        };
-        let alive: BTreeSet<u32> = left.iter().filter(|point| is_alive(point)).map(|point| point.ifindex).collect();
+        let is_gone = |point: &HookPoint| self.method == HookMethod::Tcx && tcx::is_gone(*point, &self.pins);
+        let alive: BTreeSet<u32> = left.iter().filter(|point| !is_gone(point)).map(|point| point.ifindex).collect();
         let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
         let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
         let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex)).collect::<Vec<_>>();
@@ -197,20 +211,15 @@ impl DeviceHooks {
         self.xdp.is_some() && self.devices.get(&ifindex).is_some_and(is_for_xdp)
     }
 
-    /// Attaches the XDP program to the devices where it is missing. Returns where it runs, or why it does not, for each
-    /// device that leads to other machines; nothing if it is off.
-    pub fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
-        let devices: Vec<HookedDevice> = self.devices.values().copied().filter(is_for_xdp).collect();
-        self.xdp.as_mut().map(|xdp| xdp.keep(&devices, &self.pins)).unwrap_or_default()
-    }
-
     fn take_over_at(&mut self, ifindex: u32) -> Result<(), HookError> {
-        let Some(device) = HookedDevice::read(ifindex, &self.pins).ok().filter(|device| self.is_served(*device)) else {
+        let read = HookedDevice::read(ifindex, &self.pins);
+        if is_removed(&read) || read.as_ref().is_ok_and(|device| !self.is_served(*device)) {
             return self.detach(ifindex);
-        };
+        }
+        let device = read.map_err(HookError::at(HookPoint { ifindex, direction: Direction::In }))?;
         let Err(error) = self.attach(device) else { return Ok(()) };
         // Devices of pods come and go at any time.
-        if HookedDevice::read(ifindex, &self.pins).is_err() {
+        if is_removed(&HookedDevice::read(ifindex, &self.pins)) {
             return self.detach(ifindex);
         }
         self.devices.insert(ifindex, device);
@@ -221,12 +230,10 @@ impl DeviceHooks {
     fn is_served(&self, device: HookedDevice) -> bool {
         device.side == DeviceSide::Uplink || self.programs.has_pods()
     }
+}
 
-    /// Attaches programs to a device, or replaces them by those of this process.
-    ///
-    /// # Errors
-    /// The hook that cannot be changed; its previous program, if any, stays attached.
-    pub fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
+impl Attach for DeviceHooks {
+    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
         let mut states = Vec::new();
         let first = HookPoint { ifindex: device.ifindex, direction: Direction::Out };
         if !self.is_served(device) {
@@ -235,8 +242,8 @@ impl DeviceHooks {
         mark_side(device, &self.pins).map_err(HookError::at(first))?;
         let link_layer = if device.l2_length == 0 { LinkLayer::None } else { LinkLayer::Ethernet };
         self.programs.set_link_layer(device.ifindex, link_layer).map_err(HookError::at(first))?;
-        for direction in Direction::ALL {
-            let point = HookPoint { ifindex: device.ifindex, direction };
+        for point in HookPoint::at(device.ifindex) {
+            let direction = point.direction;
             let mut link = self.open_links.remove(&point);
             let program = self.program(device, direction);
             let state = match self.method {
@@ -257,8 +264,7 @@ impl DeviceHooks {
         Ok(states)
     }
 
-    /// Detaches the programs from a device, which may no longer exist.
-    pub fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
+    fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
         if let Some(xdp) = &mut self.xdp {
             let point = HookPoint { ifindex, direction: Direction::In };
@@ -271,41 +277,11 @@ impl DeviceHooks {
         Ok(())
     }
 
-    /// The programs that run before nodelb's, usually none. Makes a few system calls per device.
-    pub fn ahead(&self) -> Vec<Ahead> {
-        let chains = self.chains.as_ref().and_then(|chains| chains.read().ok()).unwrap_or_default();
-        let points = self
-            .devices
-            .keys()
-            .flat_map(|ifindex| Direction::ALL.map(|direction| HookPoint { ifindex: *ifindex, direction }));
-        let ahead = |point: HookPoint| {
-            let (program, name) = match self.method {
-                HookMethod::Tcx => tcx::ahead(point, self.open_links.get(&point)?.as_fd(), &chains)?,
-                HookMethod::Clsact => (0, clsact::ahead(point)?),
-            };
-            Some(Ahead { ifindex: point.ifindex, direction: point.direction, program, name })
-        };
-        points.filter_map(ahead).collect()
+    fn devices(&self) -> Vec<HookedDevice> {
+        self.devices.values().copied().collect()
     }
 
-    /// Makes nodelb's program the first one of a hook again.
-    ///
-    /// # Errors
-    /// If the method has no order that lasts, or the kernel refuses the request; [`Self::faults`] then reports a hook that
-    /// has lost its program.
-    pub fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()> {
-        let Some(&device) = self.devices.get(&ifindex).filter(|_| self.method == HookMethod::Tcx) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let point = HookPoint { ifindex, direction };
-        let mut link = self.open_links.remove(&point);
-        let moved = tcx::move_to_front(point, self.program(device, direction), &self.pins, &mut link);
-        self.open_links.extend(link.map(|link| (point, link)));
-        moved
-    }
-
-    /// The faults of the hooks, usually none. Makes a few system calls per device.
-    pub fn faults(&self) -> Vec<HookFault> {
+    fn faults(&self) -> Vec<HookFault> {
         let points = self.devices.values().flat_map(|device| Direction::ALL.map(|direction| (*device, direction)));
         let fault = |(device, direction): (HookedDevice, Direction)| {
             let (ifindex, program) = (device.ifindex, self.program(device, direction));
@@ -318,6 +294,44 @@ impl DeviceHooks {
         };
         points.filter_map(fault).collect()
     }
+
+    fn ahead(&self) -> Vec<Ahead> {
+        let chains = self.chains.as_ref().and_then(|chains| chains.read().ok()).unwrap_or_default();
+        let points = self.devices.keys().flat_map(|ifindex| HookPoint::at(*ifindex));
+        let ahead = |point: HookPoint| {
+            let (program, name) = match self.method {
+                HookMethod::Tcx => tcx::ahead(point, self.open_links.get(&point)?.as_fd(), &chains)?,
+                HookMethod::Clsact => (0, clsact::ahead(point)?),
+            };
+            Some(Ahead { ifindex: point.ifindex, direction: point.direction, program, name })
+        };
+        points.filter_map(ahead).collect()
+    }
+
+    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()> {
+        let Some(&device) = self.devices.get(&ifindex).filter(|_| self.method == HookMethod::Tcx) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let point = HookPoint { ifindex, direction };
+        let mut link = self.open_links.remove(&point);
+        let moved = tcx::move_to_front(point, self.program(device, direction), &self.pins, &mut link);
+        self.open_links.extend(link.map(|link| (point, link)));
+        moved
+    }
+
+    fn method(&self) -> HookMethod {
+        self.method
+    }
+
+    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
+        let devices: Vec<HookedDevice> = self.devices.values().copied().filter(is_for_xdp).collect();
+        self.xdp.as_mut().map(|xdp| xdp.keep(&devices, &self.pins)).unwrap_or_default()
+    }
+}
+
+/// Whether the device no longer exists. Any other error says nothing about it, and its programs may be at work.
+fn is_removed(read: &io::Result<HookedDevice>) -> bool {
+    read.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::ENODEV as i32))
 }
 
 /// Whether the XDP program can read the packets of the device.
@@ -325,7 +339,6 @@ fn is_for_xdp(device: &HookedDevice) -> bool {
     device.side == DeviceSide::Uplink && device.l2_length == ETHERNET_HEADER
 }
 
-/// The hooks with pinned links.
 fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
     let names = pins::list(&pins.links()).unwrap_or_default();
     names.iter().filter_map(|name| HookPoint::from_pin_name(name)).collect()
@@ -334,9 +347,8 @@ fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
 /// The hooks of all devices with a filter of nodelb.
 fn filtered_points() -> Vec<HookPoint> {
     let indexes = nix::net::if_::if_nameindex();
-    let indexes: Vec<u32> = indexes.iter().flat_map(|list| list.iter().map(nix::net::if_::Interface::index)).collect();
-    let points =
-        indexes.into_iter().flat_map(|ifindex| Direction::ALL.map(|direction| HookPoint { ifindex, direction }));
+    let indexes = indexes.iter().flat_map(|list| list.iter().map(nix::net::if_::Interface::index));
+    let points = indexes.flat_map(HookPoint::at);
     points.filter(|point| clsact::program_at(*point).is_ok_and(|program| program.is_some())).collect()
 }
 
@@ -344,8 +356,7 @@ fn filtered_points() -> Vec<HookPoint> {
 fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Result<usize, HookError> {
     let point = HookPoint { ifindex, direction: Direction::In };
     let mut removed = xdp::remove(ifindex, pins).map_err(HookError::at(point))?;
-    for direction in Direction::ALL.into_iter().rev() {
-        let point = HookPoint { ifindex, direction };
+    for point in HookPoint::at(ifindex).into_iter().rev() {
         for name in [point.pin_name(), format!("{}{UNFINISHED}", point.pin_name())] {
             removed += usize::from(remove_link(&pins.link(&name), pins.crash()).map_err(HookError::at(point))?);
         }

@@ -10,60 +10,36 @@ use nodelb_core::datapath::{MapError, size_key};
 /// The error of [`crate::KernelDatapath::open`] or [`crate::cleanup`]. Traffic is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The process lacks capabilities.
     #[error(
         "BPF programs cannot be loaded: {} missing; start nodelb as root or give its unit \
          AmbientCapabilities=CAP_BPF CAP_NET_ADMIN CAP_PERFMON",
         are(.missing)
     )]
-    NotPermitted {
-        /// Names of the missing capabilities.
-        missing: Vec<&'static str>,
-    },
-    /// The process has the capabilities, but the kernel refuses bpf(2).
+    NotPermitted { missing: Vec<&'static str> },
     #[error(
         "the kernel refuses bpf(2) ({reason}) although the process has the capabilities: a seccomp filter \
          (SystemCallFilter=bpf allows it), a container runtime or kernel lockdown forbids it"
     )]
-    Forbidden {
-        /// The kernel's error.
-        reason: String,
-    },
-    /// The pin directory is not on a bpffs.
+    Forbidden { reason: String },
     #[error("{} is not on a bpffs: mount -t bpf -o mode=0700 bpf /sys/fs/bpf", directory.display())]
     NoBpffs { directory: PathBuf },
-    /// Another user owns the pin directory or a part of it, or may change it.
     #[error(
         "{} belongs to uid {owner} and has mode {mode:04o}: who may change it decides what connections reach, so nodelb does \
          not use it. Find out who made it, remove it with rm -r, and start nodelb again; mount -o remount,mode=0700 \
          /sys/fs/bpf lets root alone create directories there",
         directory.display()
     )]
-    NotOwn {
-        directory: PathBuf,
-        /// The user that owns it.
-        owner: u32,
-        mode: u32,
-    },
-    /// The pin directory is the root of a bpffs, which other programs use too.
+    NotOwn { directory: PathBuf, owner: u32, mode: u32 },
     #[error(
         "{} is the mount point of a bpffs, which other programs use too: set datapath.pin-directory to a directory in it, \
          such as {}",
         directory.display(), directory.join("nodelb").display()
     )]
     WholeBpffs { directory: PathBuf },
-    /// No cgroup v2 hierarchy is mounted.
     #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another path, next to v1)")]
     NoCgroup2,
-    /// The configured cgroup is not a cgroup.
     #[error("{} is not a cgroup v2 directory: {reason}", path.display())]
-    BadCgroup {
-        /// Path of the directory, as configured or found.
-        path: PathBuf,
-        /// The problem with the path.
-        reason: String,
-    },
-    /// Another program uses a hook of the cgroup exclusively.
+    BadCgroup { path: PathBuf, reason: String },
     #[error(
         "program {program}{} is attached to {} at {hook} without BPF_F_ALLOW_MULTI: the kernel attaches no other program to \
          this hook {}. Find its owner with bpftool prog show id {program}; have it attached with BPF_F_ALLOW_MULTI, or remove \
@@ -71,7 +47,6 @@ pub enum OpenError {
         named(.name), cgroup.display(), if *is_here { "there" } else { "there or in a cgroup below" }, cgroup.display()
     )]
     Exclusive {
-        /// The name of the hook, as in bpftool.
         hook: &'static str,
         /// The cgroup that the program is attached to: nodelb's, or one above it.
         cgroup: PathBuf,
@@ -81,88 +56,54 @@ pub enum OpenError {
         /// Name of the program, if this process may look it up.
         name: Option<String>,
     },
-    /// The kernel interprets BPF programs instead of compiling them.
     #[error(
         "the BPF JIT is off, and the kernel accepts nodelb's programs only with it ({reason}): set \
          net.core.bpf_jit_enable to 1 with sysctl(8), and check which file in /etc/sysctl.d sets it to 0; a kernel without \
          this setting lacks CONFIG_BPF_JIT"
     )]
-    NoJit {
-        /// The error of the load.
-        reason: String,
-    },
-    /// Links cannot be looked up by id.
+    NoJit { reason: String },
     #[error(
         "links cannot be looked up by id ({reason}): this requires CAP_SYS_ADMIN; run nodelb cleanup --hidden as root"
     )]
-    NoLookup {
-        /// The kernel's error.
-        reason: String,
-    },
+    NoLookup { reason: String },
     /// The kernel is too old, or lacks a configuration option.
     #[error("this kernel lacks {what}: nodelb needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")]
     Lacks {
         /// The missing feature, and the first kernel with it.
         what: String,
     },
-    /// The kernel rejected a program.
     #[error("the kernel rejects nodelb's BPF programs ({reason}); the end of its log:\n{log}")]
     Refused {
-        /// The error of the load.
         reason: String,
-        /// The last lines of the verifier's log.
         log: String,
         /// Whether a later attempt may succeed, for example when memory or file descriptors were short.
         may_pass: bool,
     },
-    /// Another process uses the pins.
     #[error("another nodelb is running and uses {}; stop it first", directory.display())]
     Busy { directory: PathBuf },
-    /// A newer version of nodelb has made the maps.
     #[error(
         "{} contains maps of layout {found} from a newer nodelb; this version ({}) supports layout {known} and changes \
          nothing: connections keep working with the last state of the newer version. Install that version again, or run \
          nodelb cleanup (of either version) and start this one: service addresses do not work until it has started",
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
-    NewerLayout {
-        /// Layout version of the maps.
-        found: u32,
-        /// Layout version of this nodelb.
-        known: u32,
-        directory: PathBuf,
-    },
-    /// An older version of nodelb has made the maps, and this one cannot read them.
+    NewerLayout { found: u32, known: u32, directory: PathBuf },
     #[error(
         "{} contains maps of layout {found} from an older nodelb; this version ({}) uses layout {known}, cannot read them, \
          and changes nothing: connections keep working with the last state of the older version. Install a version in between \
          first, or run nodelb cleanup and start this one: service addresses do not work until it has started",
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
-    UnknownLayout {
-        /// Layout version of the maps.
-        found: u32,
-        /// Layout version of this nodelb.
-        known: u32,
-        directory: PathBuf,
-    },
-    /// A limit is below the number of entries in use.
+    UnknownLayout { found: u32, known: u32, directory: PathBuf },
     #[error(
         "map {map} has more than {limit} entries in use: raise {key}; the maps and all connections are unchanged",
         key = size_key(map)
     )]
     TooSmall { map: &'static str, limit: u32 },
-    /// Any other error.
     #[error("{action} {}: {reason}", object.display())]
-    Failed {
-        action: &'static str,
-        /// The file or directory.
-        object: PathBuf,
-        reason: String,
-    },
+    Failed { action: &'static str, object: PathBuf, reason: String },
 }
 
-/// Makes an [`OpenError::Failed`] from an error.
 pub(crate) fn failed<E: Display>(action: &'static str, object: &Path) -> impl FnOnce(E) -> OpenError {
     move |error| OpenError::Failed { action, object: object.to_path_buf(), reason: error.to_string() }
 }

@@ -14,7 +14,6 @@ impl fmt::Display for Since {
     }
 }
 
-/// One row of [`OPTIONAL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
     /// A refused connect returns a meaningful error.
@@ -22,7 +21,6 @@ pub enum Feature {
     RefuseBind,
     /// Programs can recognise the network namespace of this process.
     Netns,
-    /// Programs can recognise MPTCP sockets.
     Mptcp,
     /// The daemon can list the sockets that are connected to backends.
     Flows,
@@ -38,17 +36,12 @@ pub enum Feature {
 #[derive(Debug)]
 pub struct Optional {
     pub feature: Feature,
-    /// The kernel's name of the feature.
     pub name: &'static str,
-    /// The first kernel with the feature.
     pub since: Since,
     /// The kernel configuration that the feature needs.
     pub config: &'static str,
-    /// What nodelb uses it for.
     pub used_for: &'static str,
-    /// The behaviour of nodelb without it.
     pub without: &'static str,
-    /// How nodelb detects it.
     pub probe: &'static str,
 }
 
@@ -129,13 +122,10 @@ pub const OPTIONAL: [Optional; 8] = [
     },
 ];
 
-/// A feature that nodelb requires.
 #[derive(Debug)]
 pub struct Required {
     pub name: &'static str,
-    /// The first kernel with the feature.
     pub since: Since,
-    /// The kernel configuration that the feature needs.
     pub config: &'static str,
     pub(crate) found_by: FoundBy,
 }
@@ -145,13 +135,11 @@ pub struct Required {
 pub(crate) enum FoundBy {
     /// Programs may not call this helper.
     Helper(libbpf_sys::bpf_func_id),
-    /// The process lacks capabilities.
     Capabilities,
     Trying,
 }
 
 impl Required {
-    /// A description of the detection.
     pub fn probe(&self) -> &'static str {
         match self.found_by {
             FoundBy::Helper(_) => "a program that calls it is loaded",
@@ -220,7 +208,6 @@ pub const REQUIRED: [Required; 11] = [
     },
 ];
 
-/// The row of a feature in the table.
 pub fn optional(feature: Feature) -> &'static Optional {
     let row = OPTIONAL.iter().find(|row| row.feature == feature);
     row.expect("invariant: every feature has a row, as a test sees")
@@ -243,7 +230,6 @@ impl Findings {
         to.insert(feature);
     }
 
-    /// The missing features, in the order of the table.
     pub fn missing(&self) -> impl Iterator<Item = &'static Optional> {
         self.missing.iter().map(|feature| optional(*feature))
     }

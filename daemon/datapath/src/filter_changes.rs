@@ -5,9 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nix::sys::socket::{MsgFlags, NetlinkAddr, recvfrom, sendto};
-
-use crate::filters::{self, BUFFER, ERROR, HEADER, TCA_BPF_NAME, TCA_OPTIONS};
+use crate::filters::{self, ERROR, TCA_BPF_NAME, TCA_OPTIONS, message};
 use crate::hook_point::Direction;
 
 /// The handle of nodelb's filters, `nl` in ASCII. Others use 1.
@@ -23,7 +21,6 @@ pub(crate) const NAME: &[u8] = b"nodelb\0";
 const ALL_PROTOCOLS: u16 = 3;
 
 /// Flags of requests, of `linux/netlink.h`.
-const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
 const EXCLUSIVE: u16 = 0x200;
 const CREATE: u16 = 0x400;
@@ -48,7 +45,6 @@ pub enum FilterChange {
     RemoveQdisc,
     /// Makes nodelb's filter run a program; replaces the program of an existing filter in one step.
     Replace(Direction),
-    /// Removes nodelb's filter.
     Remove(Direction),
 }
 
@@ -58,7 +54,6 @@ pub trait ChangeFilters: fmt::Debug + Send + Sync {
     fn change(&self, ifindex: u32, change: FilterChange, program: Option<BorrowedFd<'_>>) -> io::Result<()>;
 }
 
-/// Makes changes in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct InThisProcess;
 
@@ -79,22 +74,7 @@ impl ChangeFilters for InThisProcess {
                 filter(ifindex, direction, libc::RTM_DELTFILTER, 0, &attribute(TCA_KIND, b"bpf\0"))
             }
         };
-        exchange(&request)
-    }
-}
-
-/// Sends a request and waits for the kernel's acknowledgment.
-fn exchange(request: &[u8]) -> io::Result<()> {
-    let socket = filters::open()?;
-    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-    let mut buffer = vec![0; BUFFER];
-    loop {
-        let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer)?;
-        if from.is_some_and(|from| from.pid() == 0)
-            && let Some(result) = result(&buffer[..length])
-        {
-            return result;
-        }
+        filters::exchange(&request, |datagram| result(datagram).transpose().map(|result| result.is_some()))
     }
 }
 
@@ -110,12 +90,12 @@ fn result(datagram: &[u8]) -> Option<io::Result<()>> {
 }
 
 fn qdisc(ifindex: u32, kind: u16, flags: u16) -> Vec<u8> {
-    message(kind, flags, [ifindex, CLSACT_HANDLE, CLSACT, 0], &attribute(TCA_KIND, b"clsact\0"))
+    message(kind, flags | ACKNOWLEDGE, [ifindex, CLSACT_HANDLE, CLSACT, 0], &attribute(TCA_KIND, b"clsact\0"))
 }
 
 fn filter(ifindex: u32, direction: Direction, kind: u16, flags: u16, attributes: &[u8]) -> Vec<u8> {
     let info = PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be());
-    message(kind, flags, [ifindex, HANDLE, filters::parent(direction), info], attributes)
+    message(kind, flags | ACKNOWLEDGE, [ifindex, HANDLE, filters::parent(direction), info], attributes)
 }
 
 /// The options of a filter that runs this program.
@@ -124,21 +104,6 @@ fn options(program: BorrowedFd<'_>) -> Vec<u8> {
     // A descriptor is not negative.
     let descriptor = number(TCA_BPF_FD, program.as_raw_fd().unsigned_abs());
     [descriptor, attribute(TCA_BPF_NAME, NAME), number(TCA_BPF_FLAGS, DIRECT_ACTION)].concat()
-}
-
-/// A message with a `struct tcmsg` of these numbers: index, handle, parent, and information.
-fn message(kind: u16, flags: u16, numbers: [u32; 4], attributes: &[u8]) -> Vec<u8> {
-    let length = HEADER + filters::TCMSG + attributes.len();
-    let mut bytes = Vec::with_capacity(length);
-    // Requests have fewer than 100 bytes.
-    bytes.extend(u32::try_from(length).unwrap_or_default().to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend((flags | REQUEST | ACKNOWLEDGE).to_ne_bytes());
-    // Sequence number and sender; family and padding.
-    bytes.extend([0; 12]);
-    bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
-    bytes.extend(attributes);
-    bytes
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {

@@ -2,7 +2,7 @@
 //! and recognises other service proxies by the names of their filters. Reading them takes no privilege.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, sendto, setsockopt, socket,
@@ -23,11 +23,11 @@ pub(crate) fn parent(direction: Direction) -> u32 {
 
 /// Lengths of `struct nlmsghdr` and `struct tcmsg` in bytes.
 pub(crate) const HEADER: usize = 16;
-pub(crate) const TCMSG: usize = 20;
+const TCMSG: usize = 20;
 
-/// Length of a request in bytes, and its flags: `NLM_F_REQUEST | NLM_F_DUMP`.
-const REQUEST: u32 = 36;
-const DUMP: u16 = 0x0301;
+/// Flags of requests: `NLM_F_REQUEST` and `NLM_F_DUMP`.
+const REQUEST: u16 = 1;
+const DUMP: u16 = 0x0300;
 
 /// Types of answers, `NLMSG_ERROR` and `NLMSG_DONE`.
 pub(crate) const ERROR: u16 = 2;
@@ -41,62 +41,54 @@ pub(crate) const TCA_BPF_NAME: u16 = 7;
 const TIMEOUT_SECONDS: i64 = 2;
 
 /// More bytes than the kernel puts into one datagram.
-pub(crate) const BUFFER: usize = 64 << 10;
+const BUFFER: usize = 64 << 10;
 
 /// The filters of a device, at ingress and at egress: the name of each that runs a BPF program, and an empty name for
 /// the others. A removed device has none.
 pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
-    let socket = open()?;
-    let mut names = Vec::new();
-    for direction in [Direction::In, Direction::Out] {
-        let request = request(ifindex, parent(direction));
-        sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-        answer(&socket, &mut names)?;
-    }
-    Ok(names)
+    let arriving = in_direction(ifindex, Direction::In)?;
+    Ok([arriving, in_direction(ifindex, Direction::Out)?].concat())
 }
 
 /// The name of the first filter in this direction, which runs before the others; `None` without any.
 pub(crate) fn first(ifindex: u32, direction: Direction) -> io::Result<Option<String>> {
-    let (socket, mut names) = (open()?, Vec::new());
-    sendto(socket.as_raw_fd(), &request(ifindex, parent(direction)), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-    answer(&socket, &mut names)?;
-    Ok(names.into_iter().next())
+    Ok(in_direction(ifindex, direction)?.into_iter().next())
 }
 
-/// A socket for requests.
-pub(crate) fn open() -> io::Result<OwnedFd> {
+fn in_direction(ifindex: u32, direction: Direction) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    let request = message(libc::RTM_GETTFILTER, DUMP, [ifindex, 0, parent(direction), 0], &[]);
+    exchange(&request, |datagram| parse(datagram, &mut names))?;
+    Ok(names)
+}
+
+/// Sends a request, and reads datagrams of the kernel until one is the end of the answer.
+pub(crate) fn exchange(request: &[u8], mut is_end: impl FnMut(&[u8]) -> io::Result<bool>) -> io::Result<()> {
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
-    Ok(socket)
-}
-
-fn request(ifindex: u32, parent: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + TCMSG);
-    bytes.extend(REQUEST.to_ne_bytes());
-    bytes.extend(libc::RTM_GETTFILTER.to_ne_bytes());
-    bytes.extend(DUMP.to_ne_bytes());
-    // Sequence number and sender.
-    bytes.extend([0; 8]);
-    // Family and padding; index, handle, parent, and priority with protocol.
-    bytes.extend([0; 4]);
-    for number in [ifindex, 0, parent, 0] {
-        bytes.extend(number.to_ne_bytes());
-    }
-    bytes
-}
-
-fn answer(socket: &OwnedFd, names: &mut Vec<String>) -> io::Result<()> {
+    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut buffer = vec![0; BUFFER];
     loop {
         let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer)?;
-        if from.is_none_or(|from| from.pid() != 0) {
-            continue;
-        }
-        if parse(&buffer[..length], names)? {
+        if from.is_some_and(|from| from.pid() == 0) && is_end(&buffer[..length])? {
             return Ok(());
         }
     }
+}
+
+/// A message with a `struct tcmsg` of these numbers: index, handle, parent, and information.
+pub(crate) fn message(kind: u16, flags: u16, numbers: [u32; 4], attributes: &[u8]) -> Vec<u8> {
+    let length = HEADER + TCMSG + attributes.len();
+    let mut bytes = Vec::with_capacity(length);
+    // Requests have fewer than 100 bytes.
+    bytes.extend(u32::try_from(length).unwrap_or_default().to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((flags | REQUEST).to_ne_bytes());
+    // Sequence number and sender; family and padding.
+    bytes.extend([0; 12]);
+    bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+    bytes.extend(attributes);
+    bytes
 }
 
 /// Adds the filters of one datagram; returns whether the answer ends with it.
@@ -119,7 +111,6 @@ fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The messages of a datagram, by type.
 pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     parts(datagram, HEADER, |header| {
         let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;

@@ -56,7 +56,7 @@ pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
 struct Search<V> {
     /// Device and inode of each directory seen: a directory may be mounted several times.
     seen: BTreeSet<(u64, u64)>,
-    /// Number of directories seen.
+    /// The maximum number of directories in it.
     directories: usize,
     /// Called with each directory and the versions in it, possibly none.
     visit: V,

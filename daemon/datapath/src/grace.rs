@@ -37,7 +37,6 @@ struct Shared {
 }
 
 impl Grace {
-    /// Whether this kernel supports the wait.
     pub(crate) fn is_available(&self) -> bool {
         let commands = sys::membarrier_commands();
         let has_global = commands > 0 && commands & libc::c_long::from(libc::MEMBARRIER_CMD_GLOBAL) != 0;

@@ -24,16 +24,13 @@ use crate::sys;
 /// A link of nodelb without a reachable pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenLink {
-    /// Id of the link, as `bpftool link` shows it.
     pub id: u32,
-    /// Name of the hook that it is attached to.
     pub hook: &'static str,
     pub program: u32,
     /// Id of a process that holds it open, if any: possibly a daemon in another mount namespace.
     pub holder: Option<u32>,
 }
 
-/// The result of [`detach_hidden`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HiddenReport {
     pub detached: Vec<HiddenLink>,
@@ -50,13 +47,12 @@ pub fn detach_hidden(cgroup: Option<&Path>) -> Result<HiddenReport, OpenError> {
         Some(cgroup) => cgroup.to_path_buf(),
         None => probe::cgroup_root()?,
     };
-    let (visible, holders) = (foreign_links::pinned_links(&mounts::mountinfo()?), holders());
+    let visible = foreign_links::pinned_links(&mounts::mountinfo()?);
     let mut found = find(&cgroup, &visible).map_err(|error| no_lookup(&error))?;
     // First stop translating destinations, then stop translating answers back.
     found.sort_by_key(|link| std::cmp::Reverse(attach::all_hooks().position(|hook| hook.name == link.hook)));
     let mut report = HiddenReport::default();
-    for mut link in found {
-        link.holder = holders.get(&link.id).copied();
+    for link in found {
         if link.holder.is_some() {
             report.held.push(link);
             continue;
@@ -74,7 +70,7 @@ fn no_lookup(error: &io::Error) -> OpenError {
 
 /// The links on this cgroup that run programs of nodelb, except the visible ones.
 fn find(cgroup: &Path, visible: &BTreeSet<u32>) -> io::Result<Vec<HiddenLink>> {
-    let (ids, programs) = (sys::link_ids()?, programs());
+    let (ids, programs, holders) = (sys::link_ids()?, programs(), holders());
     let mut found = Vec::new();
     for id in ids.into_iter().filter(|id| !visible.contains(id)) {
         let link = match sys::link_by_id(id) {
@@ -85,7 +81,7 @@ fn find(cgroup: &Path, visible: &BTreeSet<u32>) -> io::Result<Vec<HiddenLink>> {
             continue;
         };
         if programs.get(&info.prog_id).is_some_and(|name| name == hook) {
-            found.push(HiddenLink { id, hook, program: info.prog_id, holder: None });
+            found.push(HiddenLink { id, hook, program: info.prog_id, holder: holders.get(&id).copied() });
         }
     }
     Ok(found)

@@ -15,9 +15,7 @@ pub enum DeviceSide {
 /// A device that needs programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookedDevice {
-    /// Index of the device.
     pub ifindex: u32,
-    /// What it leads to.
     pub side: DeviceSide,
     /// Length of its link-layer header in bytes: 14, or 0 without one.
     pub l2_length: u8,
@@ -36,7 +34,6 @@ pub enum XdpFit {
     Unknown,
 }
 
-/// The direction of packets at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     In,
@@ -71,7 +68,11 @@ pub(crate) struct HookPoint {
 }
 
 impl HookPoint {
-    /// The name of the pin of its link.
+    /// The hooks of a device, in the order of attaching programs.
+    pub(crate) fn at(ifindex: u32) -> [Self; 2] {
+        Direction::ALL.map(|direction| Self { ifindex, direction })
+    }
+
     pub(crate) fn pin_name(self) -> String {
         format!("{}{}", self.direction.prefix(), self.ifindex)
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::UdpSocket;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
-use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
+use crate::attach::{LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::device_hooks::{self, HookMethod};
@@ -26,7 +27,7 @@ use crate::maps::NAMES;
 use crate::mounts;
 use crate::order::ProgramOrder;
 use crate::outside;
-use crate::own_sockets::{self, OwnSockets};
+use crate::own_sockets::OwnSockets;
 use crate::packet_path::{OpenedPackets, PacketFailure};
 use crate::packets::{self, PacketOptions};
 use crate::pins::{self, Pins};
@@ -38,14 +39,12 @@ use crate::tcx;
 use crate::versions::{self, Lock, PinSetup};
 use crate::write::Writer;
 
-/// The options of the kernel side.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directory for the pins of maps and links, on a bpffs.
     pub pin_directory: PathBuf,
     /// The cgroup: sockets of the processes in it and below are translated. `None`: the root of cgroup v2.
     pub cgroup: Option<PathBuf>,
-    /// Sizes of the maps.
     pub limits: Limits,
     /// Ports that may be NodePorts; an empty range for none.
     pub nodeport_range: RangeInclusive<u16>,
@@ -65,23 +64,18 @@ pub struct Options {
     pub crash_after: Option<u64>,
 }
 
-/// The default of [`Options::pin_directory`].
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/nodelb";
 
 #[derive(Clone, Debug)]
 pub struct StartReport {
-    /// Number of the generation of the maps in use.
     pub generation: u32,
     pub origin: Origin,
     /// Names of the hooks, each with the result for its link.
     pub links: Vec<(&'static str, LinkState)>,
     /// Entries that nodelb cannot have written, and that were removed.
     pub corrupt: Vec<String>,
-    /// Results of the probes for kernel features.
     pub findings: Findings,
-    /// The cgroup that the programs are attached to.
     pub cgroup: PathBuf,
-    /// Other pin directories with programs on the same cgroup.
     pub foreign_pin_directories: Vec<PathBuf>,
     /// The reason why [`KernelDatapath::flows`] returns nothing, if so.
     pub flows: Result<(), String>,
@@ -105,7 +99,7 @@ pub struct Repair {
 #[derive(Debug)]
 pub struct KernelDatapath {
     writer: Writer,
-    attachment: Arc<Attachment>,
+    links: Links,
     /// The open links, which keeps them attached when their pins disappear.
     open_links: OpenLinks,
     /// The open maps, for the same reason.
@@ -155,19 +149,16 @@ impl KernelDatapath {
         let own = OwnSockets::new(persistent);
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
-        let (attachment, flows) = (Arc::new(attachment), flows.ok());
-        let links = Links { attachment: Arc::clone(&attachment), directory: pins.links() };
-        let order = ProgramOrder::load(links).ok();
-        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, order, packets, pins, lock };
+        let links = Links { attachment: Arc::new(attachment), directory: pins.links() };
+        let (flows, order) = (flows.ok(), ProgramOrder::load(links.clone()).ok());
+        let datapath = Self { writer, links, open_links, open_maps, own, flows, order, packets, pins, lock };
         Ok((datapath, report))
     }
 
-    /// A reader of the maps, for other threads.
     pub fn reader(&self) -> KernelReader {
         KernelReader { maps: Arc::clone(&self.writer.maps) }
     }
 
-    /// The registry of nodelb's own sockets.
     pub fn own_sockets(&self) -> OwnSockets {
         self.own.clone()
     }
@@ -193,14 +184,12 @@ impl KernelDatapath {
         self.writer.counters.clone()
     }
 
-    /// A handle to check the hooks from other threads.
     pub fn links(&self) -> Links {
-        Links { attachment: Arc::clone(&self.attachment), directory: self.pins.links() }
+        self.links.clone()
     }
 
-    /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn verify_links(&self) -> Vec<LinkFault> {
-        self.attachment.faults(&self.pins.links())
+        self.links.faults()
     }
 
     /// Attaches and pins what is missing or wrong, and returns the faults that it repaired.
@@ -218,7 +207,7 @@ impl KernelDatapath {
             return Err(busy);
         }
         // Also if nothing can be pinned: links are created and held open.
-        let links = self.attachment.attach(&self.pins, &mut self.open_links);
+        let links = self.links.attachment.attach(&self.pins, &mut self.open_links);
         restored?;
         let links = links?;
         let lasted = |hook| links.iter().any(|(name, state)| *name == hook && *state == LinkState::Pinned);
@@ -227,7 +216,6 @@ impl KernelDatapath {
         Ok(faults.into_iter().map(of_link).chain(maps.into_iter().map(of_map)).collect())
     }
 
-    /// Restores missing directories and missing pins of maps.
     fn restore_pins(&mut self) -> Result<(), OpenError> {
         let pin_directory = self.pins.root().parent().unwrap_or(self.pins.root()).to_path_buf();
         pins::make_directory(&pin_directory, self.pins.crash()).map_err(failed("making", &pin_directory))?;
@@ -240,7 +228,7 @@ impl KernelDatapath {
     /// Tries each kind of operation that is needed after the start.
     pub(crate) fn try_everything(&self) -> io::Result<()> {
         self.writer.maps.try_system_calls()?;
-        own_sockets::try_registering(&self.own)?;
+        self.own.register(UdpSocket::bind("127.0.0.1:0")?.as_fd())?;
         match self.verify_links().first() {
             None => Ok(()),
             Some(fault) => Err(io::Error::other(fault.to_string())),
@@ -294,7 +282,6 @@ impl OpenMaps {
         Ok(Self { generation, persistent, maps })
     }
 
-    /// The maps without a pin.
     fn missing(&self, pins: &Pins) -> Vec<&'static str> {
         let directory = pins.generation(self.generation);
         let persistent = self.persistent.iter().map(|(name, _)| (*name, pins.persistent(name)));
@@ -328,9 +315,5 @@ fn open_pinned(name: &'static str, path: &Path) -> Result<(&'static str, OwnedFd
 
 /// Pins the map unless a pin exists there.
 fn pin(map: &OwnedFd, path: &Path, pins: &Pins) -> Result<(), OpenError> {
-    if !path.exists() {
-        sys::pin(map.as_fd(), path).map_err(failed("pinning", path))?;
-        pins.crash().pass();
-    }
-    Ok(())
+    if path.exists() { Ok(()) } else { pins.pin(map.as_fd(), path) }
 }

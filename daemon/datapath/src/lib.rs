@@ -53,7 +53,7 @@ pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;
-pub use device_hooks::{Ahead, DeviceHooks, HookError, HookFault, HookMethod};
+pub use device_hooks::{Ahead, Attach, DeviceHooks, HookError, HookFault, HookMethod};
 pub use error::OpenError;
 pub use filter_changes::{ChangeFilters, FilterChange, InThisProcess};
 pub use flows::FlowReader;

@@ -1,6 +1,7 @@
 //! Loads the BPF object, with pinned maps or with new ones. Owns the decisions before loading (sizes, features) and the
 //! error message after a failed load; pins nothing, attaches nothing.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,15 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapHandle, OpenMapMut, OpenObject, PrintLevel, set_print};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, OpenMap, OpenObject, PrintLevel, set_print};
 use nodelb_core::datapath::Limits;
 
 use crate::Options;
 use crate::attach::HOOKS;
 use crate::counters::Counters;
-use crate::error::into_io;
-use crate::error::{OpenError, failed};
+use crate::error::{OpenError, failed, into_io};
 use crate::layout::ServiceWords;
 use crate::maps::{Handles, NAMES};
 use crate::outside::OutsideMaps;
@@ -53,9 +53,7 @@ pub(crate) struct Prepared<'o> {
     pub(crate) specs: [Spec; NAMES.len()],
     /// Specifications of the persistent maps, in the order of [`PERSISTENT`].
     pub(crate) lasting_specs: [Spec; PERSISTENT.len()],
-    /// The sizes of the maps.
     pub(crate) limits: Limits,
-    /// The layout of `services`.
     pub(crate) service_words: ServiceWords,
 }
 
@@ -93,17 +91,11 @@ pub(crate) fn prepare<'o>(
         rodata.counter_shards_mask = u32::try_from(shards - 1).unwrap_or(0);
     }
     set_sizes(&mut skeleton, options.limits, shards).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
-    let maps = &skeleton.maps;
-    let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
-    let lasting_specs = [
-        &maps.tcp_sockets,
-        &maps.udp_sockets,
-        &maps.tcp_table,
-        &maps.udp_table,
-        &maps.udp_overflow,
-        &maps.frontend_epoch,
-    ]
-    .map(spec);
+    let spec = |name: &str| {
+        let map = skeleton.open_object().maps().find(|map| map.name() == name);
+        spec(&map.expect("invariant: the object has its maps"))
+    };
+    let (specs, lasting_specs) = (NAMES.map(spec), PERSISTENT.map(spec));
     Ok(Prepared { skeleton, specs, lasting_specs, limits: options.limits, service_words })
 }
 
@@ -120,7 +112,7 @@ fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits, shards: usize) -> 
     skeleton.maps.affinity.set_max_entries(limits.affinity)
 }
 
-fn spec(map: &OpenMapMut<'_>) -> Spec {
+fn spec(map: &OpenMap<'_>) -> Spec {
     Spec {
         map_type: map.map_type().into(),
         key_size: map.key_size(),
@@ -169,71 +161,34 @@ impl Prepared<'_> {
         generation: Option<&Handles>,
         persistent: &[Option<MapHandle>; PERSISTENT.len()],
     ) -> libbpf_rs::Result<()> {
-        let maps = &mut self.skeleton.maps;
-        if let Some(Handles(handles, _)) = generation {
-            let open =
-                [&mut maps.frontends, &mut maps.services, &mut maps.slots, &mut maps.node_addrs, &mut maps.affinity];
-            for (open, handle) in open.into_iter().zip(handles) {
-                open.reuse_fd(handle.as_fd())?;
-            }
-        }
-        let open = [
-            &mut maps.tcp_sockets,
-            &mut maps.udp_sockets,
-            &mut maps.tcp_table,
-            &mut maps.udp_table,
-            &mut maps.udp_overflow,
-            &mut maps.frontend_epoch,
-        ];
-        for (open, handle) in open.into_iter().zip(persistent) {
-            if let Some(handle) = handle {
-                open.reuse_fd(handle.as_fd())?;
-            }
+        let generation = generation.into_iter().flat_map(|Handles(handles, _)| NAMES.into_iter().zip(handles));
+        let persistent = PERSISTENT.into_iter().zip(persistent).filter_map(|(name, map)| Some((name, map.as_ref()?)));
+        let given: BTreeMap<&str, &MapHandle> = generation.chain(persistent).collect();
+        for mut map in self.skeleton.open_object_mut().maps_mut() {
+            let handle = map.name().to_str().and_then(|name| given.get(name));
+            handle.map_or(Ok(()), |handle| map.reuse_fd(handle.as_fd()))?;
         }
         Ok(())
     }
 }
 
 fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
-    let (maps, progs) = (&skeleton.maps, &skeleton.progs);
-    let handle = |map| MapHandle::try_from(map).map_err(into_io);
-    let program = |name| {
-        let program = match name {
-            "recvmsg4" => &progs.recvmsg4,
-            "recvmsg6" => &progs.recvmsg6,
-            "getpeername4" => &progs.getpeername4,
-            "getpeername6" => &progs.getpeername6,
-            "connect4" => &progs.connect4,
-            "connect6" => &progs.connect6,
-            "sendmsg4" => &progs.sendmsg4,
-            "sendmsg6" => &progs.sendmsg6,
-            "bind4" => &progs.bind4,
-            "bind6" => &progs.bind6,
-            _ => return Err(io::ErrorKind::NotFound.into()),
-        };
+    let object = skeleton.object();
+    let handle = |name: &str| {
+        let map = object.maps().find(|map| map.name() == name).ok_or(io::ErrorKind::NotFound)?;
+        MapHandle::try_from(&map).map_err(into_io)
+    };
+    let program = |name: &str| {
+        let program = object.progs().find(|program| program.name() == name).ok_or(io::ErrorKind::NotFound)?;
         program.as_fd().try_clone_to_owned()
     };
-    let is_counting = maps.rodata_data.is_some_and(|constants| constants.counted_services > 0);
+    let is_counting = skeleton.maps.rodata_data.is_some_and(|constants| constants.counted_services > 0);
+    let [frontends, services, slots, node_addrs, affinity] = NAMES.map(handle);
+    let [tcp_sockets, udp_sockets, tcp_table, udp_table, udp_overflow, epoch] = PERSISTENT.map(handle);
     Ok(Loaded {
-        counters: is_counting.then(|| handle(&maps.counters)).transpose()?,
-        handles: Handles(
-            [
-                handle(&maps.frontends)?,
-                handle(&maps.services)?,
-                handle(&maps.slots)?,
-                handle(&maps.node_addrs)?,
-                handle(&maps.affinity)?,
-            ],
-            OutsideMaps::default(),
-        ),
-        persistent: [
-            handle(&maps.tcp_sockets)?,
-            handle(&maps.udp_sockets)?,
-            handle(&maps.tcp_table)?,
-            handle(&maps.udp_table)?,
-            handle(&maps.udp_overflow)?,
-            handle(&maps.frontend_epoch)?,
-        ],
+        counters: is_counting.then(|| handle("counters")).transpose()?,
+        handles: Handles([frontends?, services?, slots?, node_addrs?, affinity?], OutsideMaps::default()),
+        persistent: [tcp_sockets?, udp_sockets?, tcp_table?, udp_table?, udp_overflow?, epoch?],
         programs: HOOKS.iter().map(|hook| program(hook.name)).collect::<io::Result<_>>()?,
     })
 }

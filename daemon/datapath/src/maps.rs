@@ -14,14 +14,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{ServiceEntry, Slot};
 use nodelb_core::state::runs::{REST_MILLIS, Runs};
 
 use crate::crash::CrashPoint;
-use crate::error::into_io;
+use crate::error::{OpenError, failed, into_io};
 use crate::layout::{self, Policy, SLOT_WORDS, ServiceWords, View};
 use crate::outside::OutsideMaps;
 use crate::spec::Spec;
@@ -30,7 +30,6 @@ use crate::sys::{self, SharedWords};
 /// The maps with nodelb's content, by their names in `bpf/maps.h`, which are also the names of their pins.
 pub(crate) const NAMES: [&str; 5] = ["frontends", "services", "slots", "node_addrs", "affinity"];
 
-/// One of a service's two lists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ViewKind {
     Cluster,
@@ -38,7 +37,6 @@ pub(crate) enum ViewKind {
 }
 
 impl ViewKind {
-    /// The list that it stands for.
     pub(crate) fn list(self, entry: &ServiceEntry) -> &[Slot] {
         match self {
             Self::Cluster => &entry.cluster,
@@ -75,14 +73,14 @@ pub(crate) fn kinds(service: &ServiceWords) -> [Spec; NAMES.len()] {
 pub(crate) struct Handles(pub(crate) [MapHandle; NAMES.len()], pub(crate) OutsideMaps);
 
 impl Handles {
-    /// Opens the pins in the directory of a generation.
-    pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
-        let open = |name| MapHandle::from_pinned_path(directory.join(name)).map_err(|e| (name, into_io(e)));
+    pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
+        let refused = |name, error| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error);
+        let open = |name| MapHandle::from_pinned_path(directory.join(name)).map_err(|e| refused(name, into_io(e)));
         let [frontends, services, slots, node_addrs, affinity] = NAMES.map(open);
-        Ok(Self([frontends?, services?, slots?, node_addrs?, affinity?], OutsideMaps::open(directory)?))
+        let outside = OutsideMaps::open(directory).map_err(|(name, error)| refused(name, error));
+        Ok(Self([frontends?, services?, slots?, node_addrs?, affinity?], outside?))
     }
 
-    /// Pins all maps in a directory.
     pub(crate) fn pin(&self, directory: &Path, crash: &CrashPoint) -> io::Result<()> {
         for (name, map) in NAMES.iter().zip(&self.0) {
             sys::pin(map.as_fd(), &directory.join(name))?;
@@ -117,7 +115,6 @@ pub(crate) struct Maps {
 pub(crate) struct SlotUsage {
     used: AtomicU32,
     resting: AtomicU32,
-    /// The time of the last update.
     at: AtomicU64,
 }
 
@@ -138,7 +135,6 @@ impl SlotUsage {
 }
 
 impl Maps {
-    /// Maps the arrays into memory.
     pub(crate) fn new(handles: Handles) -> io::Result<Self> {
         let limits = handles.limits();
         let Handles([frontends, services, slots, node_addrs, affinity], outside) = handles;
@@ -210,9 +206,9 @@ impl Maps {
     pub(crate) fn try_system_calls(&self) -> io::Result<()> {
         let key = layout::unused_affinity_key();
         let value: layout::AffinityBytes = [0; _];
-        self.affinity.update(&key, &value, MapFlags::ANY).map_err(into_io)?;
-        self.affinity.lookup(&key, MapFlags::ANY).map_err(into_io)?;
-        self.affinity.delete(&key).map_err(into_io)
+        sys::update(&self.affinity, &key, &value)?;
+        sys::look_up(&self.affinity, &key)?;
+        sys::delete(&self.affinity, &key)
     }
 }
 

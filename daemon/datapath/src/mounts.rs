@@ -20,7 +20,6 @@ impl Mount<'_> {
     }
 }
 
-/// The file of this process.
 pub(crate) fn mountinfo() -> Result<String, OpenError> {
     let path = Path::new("/proc/self/mountinfo");
     fs::read_to_string(path).map_err(failed("reading", path))

@@ -11,21 +11,20 @@ use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::attach::Links;
+use crate::chain::program;
 use crate::error::into_io;
 use crate::flows::read_records;
 use crate::load::explained;
 use crate::skeleton::order::OrderSkelBuilder;
 
-/// Lengths of a record, and of a program in it: its id and its name.
+/// Length of a record.
 const RECORD: usize = 324;
-const PROGRAM: usize = 20;
 
 /// A program of other software at a hook of nodelb.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketProgram {
     /// Whether it runs before nodelb's program.
     pub is_first: bool,
-    /// Name of the hook.
     pub hook: &'static str,
     /// Id of the program, as `bpftool prog` shows it.
     pub id: u32,
@@ -86,12 +85,7 @@ fn others(hook: &'static str, own: u32, programs: Vec<(u32, String)>) -> Vec<Soc
 /// The id of the link, and the ids and names of the programs of its hook.
 fn parse(record: &[u8; RECORD]) -> (u32, Vec<(u32, String)>) {
     let (link, programs) = record.split_first_chunk().unwrap_or((&[0; 4], &[]));
-    let program = |bytes: &[u8; PROGRAM]| {
-        let (id, name) = bytes.split_first_chunk()?;
-        let name = name.split(|byte| *byte == 0).next()?;
-        Some((u32::from_ne_bytes(*id), String::from_utf8_lossy(name).into_owned()))
-    };
-    let programs = programs.as_chunks::<PROGRAM>().0.iter().filter_map(program);
+    let programs = programs.as_chunks().0.iter().map(program);
     (u32::from_ne_bytes(*link), programs.filter(|(id, _)| *id != 0).collect())
 }
 

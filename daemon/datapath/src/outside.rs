@@ -5,23 +5,24 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::model::uplink::UplinkEntry;
-use nodelb_core::state::entries::{MAX_UPLINKS, OutsideEntry, ServiceId};
+use nodelb_core::state::entries::MAX_UPLINKS;
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
 use crate::crash::CrashPoint;
-use crate::error::into_io;
-use crate::error::map_failed;
+use crate::error::{into_io, map_failed};
 use crate::layout::{self, OutsideBytes, RangeBytes, UplinkBytes};
 use crate::spec::Spec;
 use crate::sys;
 
 /// The maps, by their names in `bpf/packet_maps.h`, which are also the names of their pins.
 pub(crate) const NAMES: [&str; 3] = ["outside", "source_ranges", "uplinks"];
+
+pub(crate) const OUTSIDE: usize = 0;
+pub(crate) const RANGES: usize = 1;
+pub(crate) const UPLINKS: usize = 2;
 
 /// The specifications of the maps for these limits, in the order of [`NAMES`]; `None` for a map that does not exist.
 pub(crate) fn specs(limits: Limits) -> [Option<Spec>; NAMES.len()] {
@@ -49,14 +50,12 @@ fn kinds() -> [Spec; NAMES.len()] {
 pub(crate) struct OutsideMaps([Option<MapHandle>; NAMES.len()]);
 
 impl OutsideMaps {
-    /// Creates empty maps of these sizes.
     pub(crate) fn create(limits: Limits) -> io::Result<Self> {
         let [a, b, c] = specs(limits);
         let create = |name, spec: Option<Spec>| spec.map(|spec| spec.create(name)).transpose();
-        Ok(Self([create(NAMES[0], a)?, create(NAMES[1], b)?, create(NAMES[2], c)?]))
+        Ok(Self([create(NAMES[OUTSIDE], a)?, create(NAMES[RANGES], b)?, create(NAMES[UPLINKS], c)?]))
     }
 
-    /// Opens the pins in the directory of a generation.
     pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
         let open = |name| {
             let path = directory.join(name);
@@ -67,14 +66,12 @@ impl OutsideMaps {
         Ok(Self([a?, b?, c?]))
     }
 
-    /// Other descriptors of the same maps.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         let duplicate = |map: &Option<MapHandle>| map.as_ref().map(MapHandle::try_from).transpose().map_err(into_io);
         let [a, b, c] = self.0.each_ref().map(duplicate);
         Ok(Self([a?, b?, c?]))
     }
 
-    /// The maps that exist, with their names.
     pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
         NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
     }
@@ -117,56 +114,41 @@ impl OutsideMaps {
     /// Removes all addresses that clients outside the node can connect to: programs that use these maps translate no
     /// new connection from then on.
     pub(crate) fn serve_none(&self) -> io::Result<()> {
-        for map in self.0[0].iter() {
+        for map in self.0[OUTSIDE].iter() {
             map.keys().try_for_each(|key| map.delete(&key)).map_err(into_io)?;
         }
         Ok(())
     }
 
-    pub(crate) fn put_outside(&self, addr: &L4Addr, entry: &OutsideEntry) -> Result<(), MapError> {
-        let [map, ..] = &self.0;
-        let full = || MapError::Full { map: NAMES[0], limit: self.limits().0 };
-        let (key, value) = (layout::frontend_key(addr), layout::outside(addr, entry));
-        put(map.as_ref(), NAMES[0], (&key, &value), full)
+    /// Adds or replaces an entry of the map with this number in [`NAMES`].
+    pub(crate) fn put(&self, at: usize, key: &[u8], value: &[u8]) -> Result<(), MapError> {
+        let map = self.0[at].as_ref();
+        let limit = map.map_or(0, MapCore::max_entries);
+        let full = || match at {
+            UPLINKS => MapError::TooManyUplinks { limit },
+            _ => MapError::Full { map: NAMES[at], limit },
+        };
+        put(map.ok_or_else(full)?, NAMES[at], (key, value), full)
     }
 
-    pub(crate) fn delete_outside(&self, addr: &L4Addr) -> Result<(), MapError> {
-        delete(self.0[0].as_ref(), NAMES[0], &layout::frontend_key(addr))
+    pub(crate) fn delete(&self, at: usize, key: &[u8]) -> Result<(), MapError> {
+        let Some(map) = &self.0[at] else { return Ok(()) };
+        sys::delete(map, key).map_err(map_failed(NAMES[at]))
     }
 
-    pub(crate) fn put_range(&self, id: ServiceId, range: SourceRange) -> Result<(), MapError> {
-        let full = || MapError::Full { map: NAMES[1], limit: self.limits().1 };
-        put(self.0[1].as_ref(), NAMES[1], (&layout::range(id, range), &0u32.to_ne_bytes()), full)
-    }
-
-    pub(crate) fn delete_range(&self, id: ServiceId, range: SourceRange) -> Result<(), MapError> {
-        delete(self.0[1].as_ref(), NAMES[1], &layout::range(id, range))
-    }
-
-    pub(crate) fn put_uplink(&self, index: u32, entry: &UplinkEntry) -> Result<(), MapError> {
-        let map = self.0[2].as_ref();
-        let full = || MapError::TooManyUplinks { limit: map.map_or(0, MapCore::max_entries) };
-        put(map, NAMES[2], (&index.to_ne_bytes(), &layout::uplink(entry)), full)
-    }
-
-    pub(crate) fn delete_uplink(&self, index: u32) -> Result<(), MapError> {
-        delete(self.0[2].as_ref(), NAMES[2], &index.to_ne_bytes())
-    }
-
-    /// Adds everything that the maps contain.
     pub(crate) fn read(&self, content: &mut Content) -> Result<(), MapError> {
         let [outside, _, uplinks] = &self.0;
         if let Some(map) = outside {
-            for (key, value) in sys::entries(map).map_err(map_failed(NAMES[0]))? {
+            for (key, value) in sys::entries(map).map_err(map_failed(NAMES[OUTSIDE]))? {
                 match layout::parse_frontend_key(&key) {
                     Some(addr) => add_outside(addr, &value, content),
-                    None => add_invalid_key(NAMES[0], &key, content),
+                    None => add_invalid_key(NAMES[OUTSIDE], &key, content),
                 }
             }
         }
         self.read_ranges(content);
         if let Some(map) = uplinks {
-            for (key, value) in sys::entries::<4, _>(map).map_err(map_failed(NAMES[2]))? {
+            for (key, value) in sys::entries::<4, _>(map).map_err(map_failed(NAMES[UPLINKS]))? {
                 add_uplink(u32::from_ne_bytes(key), &value, content);
             }
         }
@@ -179,14 +161,14 @@ impl OutsideMaps {
         let [outside, _, uplinks] = &self.0;
         match key {
             EntryKey::Outside(addr) => {
-                if let Some(value) = look_up(outside.as_ref(), NAMES[0], &layout::frontend_key(addr))? {
-                    add_outside(*addr, value.first_chunk().expect("invariant: a value has the map's size"), content);
+                if let Some(value) = look_up(outside.as_ref(), NAMES[OUTSIDE], &layout::frontend_key(addr))? {
+                    add_outside(*addr, &value, content);
                 }
             }
             EntryKey::SourceRange(..) if content.state.source_ranges.is_empty() => self.read_ranges(content),
             EntryKey::Uplink(index) => {
-                if let Some(value) = look_up(uplinks.as_ref(), NAMES[2], &index.to_ne_bytes())? {
-                    add_uplink(*index, value.first_chunk().expect("invariant: a value has the map's size"), content);
+                if let Some(value) = look_up(uplinks.as_ref(), NAMES[UPLINKS], &index.to_ne_bytes())? {
+                    add_uplink(*index, &value, content);
                 }
             }
             _ => {}
@@ -195,23 +177,23 @@ impl OutsideMaps {
     }
 
     fn read_ranges(&self, content: &mut Content) {
-        for key in self.0[1].iter().flat_map(MapCore::keys) {
+        for key in self.0[RANGES].iter().flat_map(MapCore::keys) {
             let bytes = key.first_chunk().expect("invariant: a key has the map's size");
             match layout::parse_range(bytes) {
                 Some(range) => drop(content.state.source_ranges.insert(range)),
-                None => add_invalid_key(NAMES[1], &key, content),
+                None => add_invalid_key(NAMES[RANGES], &key, content),
             }
         }
     }
 }
 
-fn put(
-    map: Option<&MapHandle>,
+/// Adds or replaces an entry; `full` is the error if there is no space for it.
+pub(crate) fn put(
+    map: &MapHandle,
     name: &'static str,
     (key, value): (&[u8], &[u8]),
     full: impl Fn() -> MapError,
 ) -> Result<(), MapError> {
-    let Some(map) = map else { return Err(full()) };
     sys::update(map, key, value).map_err(|error| match error.raw_os_error() {
         // A hash table answers E2BIG, a trie ENOSPC.
         Some(libc::E2BIG | libc::ENOSPC) => full(),
@@ -219,17 +201,14 @@ fn put(
     })
 }
 
-fn delete(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<(), MapError> {
-    let Some(map) = map else { return Ok(()) };
-    match map.delete(key).map_err(into_io) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        deleted => deleted.map_err(map_failed(name)),
-    }
-}
-
-fn look_up(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
+pub(crate) fn look_up<const V: usize>(
+    map: Option<&MapHandle>,
+    name: &'static str,
+    key: &[u8],
+) -> Result<Option<[u8; V]>, MapError> {
     let Some(map) = map else { return Ok(None) };
-    map.lookup(key, MapFlags::ANY).map_err(into_io).map_err(map_failed(name))
+    let value = sys::look_up(map, key).map_err(map_failed(name))?;
+    Ok(value.map(|value| value.try_into().expect("invariant: a value has the map's size")))
 }
 
 fn add_outside(addr: L4Addr, value: &OutsideBytes, content: &mut Content) {

@@ -28,25 +28,18 @@ pub struct PacketFailure {
     pub is_earlier_active: bool,
 }
 
-/// The packet path in the kernel.
 #[derive(Debug)]
 pub struct OpenedPackets {
-    /// The programs at devices.
     pub hooks: DeviceHooks,
-    /// Writes the settings of the programs.
     pub settings: SettingsWriter,
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
-    /// Reads what the programs count.
     pub counter: Arc<PacketCounter>,
-    /// Lets the programs recognise packets of no service.
     pub bloom: Arc<PacketBloom>,
     /// The ports that connections of others use, if the programs cannot query connection tracking.
     pub foreign_ports: Option<ForeignPorts>,
-    /// Reads events about packets.
     pub events: PacketEvents,
     pub connections: ConnectionReader,
-    /// The maps by their names.
     pub maps: PacketMaps,
     /// Maximum number of connections, which is above the configured one if more connections existed at the start.
     pub max_connections: u32,
@@ -72,7 +65,7 @@ pub(crate) fn start(
     let given: Vec<(String, MapHandle)> = given.chain(persistent).collect::<Result<_, OpenError>>()?;
     let programs = PacketPrograms::load(options, PacketMaps::new(given))?;
     let readable = || failed("preparing to read the maps of", pins.root());
-    let settings = SettingsWriter::new(map(&programs, "packet_settings")?).map_err(readable())?;
+    let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
     settings.set(options.settings);
     let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
@@ -87,7 +80,7 @@ pub(crate) fn start(
     let (foreign_ports, not_listed) = foreign_ports(options, &maps).map_err(readable())?;
     let method = hook_method.unwrap_or_else(HookMethod::find);
     let (xdp, not_loaded) = load_xdp(options, &maps);
-    let mut hooks = DeviceHooks::new(programs, method, pins.duplicate(), xdp);
+    let mut hooks = DeviceHooks::new(programs, method, pins.clone(), xdp);
     connections.catch_up(pins)?;
     connections.show_former(&maps)?;
     // From here on, devices run the new programs: no error undoes that.
@@ -152,11 +145,6 @@ pub(crate) fn end_earlier(pins: &Pins, previous: Option<&Path>, error: &OpenErro
         }
     }
     PacketFailure { reason, is_earlier_active: false }
-}
-
-/// A map that the object has created.
-fn map<'p>(programs: &'p PacketPrograms, name: &'static str) -> Result<&'p MapHandle, OpenError> {
-    programs.maps().get(name).ok_or_else(|| failed("finding the map", Path::new(name))("the object does not have it"))
 }
 
 /// Removes everything that an earlier process with packets has left: its programs, and all connections. Filters may be

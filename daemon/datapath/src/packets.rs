@@ -20,7 +20,7 @@ pub use bare::LinkLayer;
 pub use bloom::PacketBloom;
 pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
-pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
+pub use events::{Captured, EventFilter, EventReader, PacketEvent, PacketEvents, unix_micros};
 pub use foreign::{ForeignConnections, ForeignPorts};
 pub use handles::PacketMaps;
 pub use load::{PacketHook, PacketOptions, PacketPrograms, XdpMode};

@@ -19,31 +19,26 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::maps::NAMES;
+use crate::sys;
 
 /// The suffix of a file or directory that is not complete yet. bpffs reserves dots in names, so the suffix has none.
 pub(crate) const UNFINISHED: &str = "-new";
 
 /// The directory of one layout version.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
     crash: CrashPoint,
 }
 
 impl Pins {
-    /// Creates the directories of the version that are missing.
-    pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
-        let pins = Self::new(pin_directory, layout, crash);
-        pins.make()?;
-        Ok(pins)
-    }
-
     /// Creates the directories of the version that are missing, in an existing pin directory.
     pub(crate) fn make(&self) -> Result<(), OpenError> {
         for directory in [&self.root, &self.links()] {
@@ -55,11 +50,6 @@ impl Pins {
     /// The directory of the version, which need not exist.
     pub(crate) fn new(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
-    }
-
-    /// This directory, for another owner.
-    pub(crate) fn duplicate(&self) -> Self {
-        Self { root: self.root.clone(), crash: self.crash.clone() }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -102,9 +92,7 @@ impl Pins {
             }
         }
         if current == Some(u32::MAX) {
-            let (from, to) = (self.generation(u32::MAX), self.generation(1));
-            fs::rename(&from, &to).map_err(failed("renaming", &from))?;
-            self.crash.pass();
+            self.rename(&self.generation(u32::MAX), &self.generation(1))?;
             return Ok(Some(1));
         }
         Ok(current)
@@ -117,23 +105,28 @@ impl Pins {
         Ok(directory)
     }
 
-    /// Makes the generation current.
     pub(crate) fn commit(&self, number: u32) -> Result<(), OpenError> {
-        let (from, to) = (self.unfinished(number), self.generation(number));
-        fs::rename(&from, &to).map_err(failed("renaming", &from))?;
+        self.rename(&self.unfinished(number), &self.generation(number))
+    }
+
+    /// Pins a map or link.
+    pub(crate) fn pin(&self, object: BorrowedFd<'_>, path: &Path) -> Result<(), OpenError> {
+        sys::pin(object, path).map_err(failed("pinning", path))?;
+        self.crash.pass();
+        Ok(())
+    }
+
+    pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<(), OpenError> {
+        fs::rename(from, to).map_err(failed("renaming", from))?;
         self.crash.pass();
         Ok(())
     }
 
     /// Makes the generation no longer current; its content then counts as removed.
     pub(crate) fn withdraw(&self, number: u32) -> Result<(), OpenError> {
-        let (from, to) = (self.generation(number), self.unfinished(number));
-        fs::rename(&from, &to).map_err(failed("renaming", &from))?;
-        self.crash.pass();
-        Ok(())
+        self.rename(&self.generation(number), &self.unfinished(number))
     }
 
-    /// Removes a generation that was begun.
     pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {
         let directory = self.unfinished(number);
         clear(&directory, &self.crash).map_err(failed("removing", &directory))

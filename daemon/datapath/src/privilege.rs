@@ -9,7 +9,6 @@ use caps::{CapSet, Capability, CapsHashSet};
 
 use crate::KernelDatapath;
 
-/// The privileges that remain after [`drop_privileges`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemainingPrivileges {
     /// Capabilities that this kernel requires for operations on maps and links; empty if it requires none.
@@ -19,13 +18,11 @@ pub struct RemainingPrivileges {
     pub bounding_set: bool,
 }
 
-/// The reason why privileges cannot be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// Capabilities belong to threads: a thread that exists already would keep them.
     #[error("capabilities must be dropped before threads start, and {0} threads are running")]
     Threads(usize),
-    /// The kernel refused to drop the capabilities.
     #[error("dropping capabilities: {0}")]
     Capabilities(#[from] CapsError),
     /// no_new_privs could not be set, or `/proc` could not be read.
@@ -38,9 +35,6 @@ pub enum PrivilegeError {
 
 /// Drops all capabilities from all sets and sets no_new_privs, after proving that the datapath works without them.
 /// Keeps CAP_BPF if the datapath works only with it.
-///
-/// # Errors
-/// If there is more than one thread, or the kernel refuses.
 pub fn drop_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges, PrivilegeError> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {

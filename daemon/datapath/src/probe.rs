@@ -26,14 +26,12 @@ const CAPABILITIES: [(Capability, &str); 3] = [
 /// The optional kernel features that the programs use; [`crate::features::OPTIONAL`] describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// [`Feature::RefuseConnect`].
     pub(crate) set_retval: bool,
     /// [`Feature::RefuseBind`]: in this process's network namespace.
     pub(crate) bind_refusal: bool,
     /// The cookie that identifies the network namespace of this process to programs. It owns the node's loopback
     /// addresses. `None` without [`Feature::Netns`].
     pub(crate) netns: Option<u64>,
-    /// [`Feature::Mptcp`].
     pub(crate) mptcp: bool,
 }
 
@@ -92,7 +90,6 @@ fn at_connect(function: libbpf_sys::bpf_func_id) -> bool {
     sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function)
 }
 
-/// See [`Features::netns`].
 fn own_netns() -> Option<u64> {
     let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
     sys::netns_cookie(any.as_fd()).ok()

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use libbpf_rs::{MapCore, MapFlags};
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
@@ -14,10 +13,10 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
 
-use crate::error::into_io;
 use crate::error::map_failed;
 use crate::layout::{self, Client, Policy};
 use crate::maps::{Maps, ViewKind};
+use crate::outside::look_up;
 use crate::sys;
 
 /// Reads the maps at any time and from any thread, without synchronising with their owner.
@@ -53,7 +52,6 @@ impl KernelReader {
     }
 }
 
-/// The whole content of the maps, decoded.
 pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     let mut content = Content::default();
     for id in 0..maps.limits.services {
@@ -92,18 +90,15 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
             EntryKey::Service(id) if id.0 < maps.limits.services => add_service(maps, id.0, &mut content),
             EntryKey::Service(_) => {}
             EntryKey::Frontend(addr) => {
-                let found = maps.frontends.lookup(&layout::frontend_key(addr), MapFlags::ANY).map_err(into_io);
-                if let Some(value) = found.map_err(map_failed("frontends"))? {
-                    let value = value.first_chunk().expect("invariant: a value has the map's size");
-                    add_frontend(*addr, value, &mut content);
+                if let Some(value) = look_up(Some(&maps.frontends), "frontends", &layout::frontend_key(addr))? {
+                    add_frontend(*addr, &value, &mut content);
                 }
             }
             EntryKey::Outside(_) | EntryKey::SourceRange(..) | EntryKey::Uplink(_) => {
                 maps.outside.read_entry(key, &mut content)?;
             }
             EntryKey::NodeAddress(addr) => {
-                let found = maps.node_addrs.lookup(&layout::node_addr(*addr), MapFlags::ANY).map_err(into_io);
-                if found.map_err(map_failed("node_addrs"))?.is_some() {
+                if look_up::<4>(Some(&maps.node_addrs), "node_addrs", &layout::node_addr(*addr))?.is_some() {
                     content.state.node_addrs.insert(*addr);
                 }
             }
@@ -188,7 +183,7 @@ pub(crate) fn has_its_ring(maps: &Maps, whole: Run, list: &[Slot]) -> bool {
 /// whichever of them is wrong.
 pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     let mut used: Vec<(Run, ServiceId)> = Vec::new();
-    for (id, entry) in content.state.services.iter() {
+    for (id, entry) in &content.state.services {
         let runs = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
         let views = runs.map(|run| whole_run(run, entry.has_rings));
         used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, *id)));

@@ -58,7 +58,6 @@ pub(crate) mod order {
 }
 
 pub(crate) mod packet {
-    /// The object to open.
     fn choose(usual: &'static [u8]) -> &'static [u8] {
         #[cfg(debug_assertions)]
         if super::IS_NEXT.get() {
@@ -71,7 +70,6 @@ pub(crate) mod packet {
 }
 
 pub(crate) mod xdp {
-    /// The object to open.
     fn choose(usual: &'static [u8]) -> &'static [u8] {
         #[cfg(debug_assertions)]
         if super::IS_NEXT.get() {

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use libbpf_rs::{MapHandle, MapInfo, MapType};
 
-use crate::error::into_io;
+use crate::error::{OpenError, failed, into_io};
 
 /// The properties that make two maps interchangeable, and the size of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +30,22 @@ impl Spec {
         })
     }
 
+    /// The map that is pinned at the path, if any.
+    pub(crate) fn open(path: &Path) -> Result<Option<(MapHandle, Self)>, OpenError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
+        let spec = Self::read(&map).map_err(failed("reading", path))?;
+        Ok(Some((map, spec)))
+    }
+
     /// The specification of a map without its size. Keys and values have these sizes in bytes.
     pub(crate) fn kind((map_type, flags): (u32, u32), key_size: usize, value_size: usize) -> Self {
         let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
         Self { map_type, key_size: size(key_size), value_size: size(value_size), flags, max_entries: 0 }
     }
 
-    /// Creates an empty map.
     pub(crate) fn create(self, name: &str) -> io::Result<MapHandle> {
         let Self { map_type, key_size, value_size, flags, max_entries } = self;
         let options = libbpf_sys::bpf_map_create_opts {

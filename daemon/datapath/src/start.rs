@@ -26,10 +26,9 @@ use crate::pins::Pins;
 use crate::read;
 use crate::spec::Spec;
 use crate::sys;
-use crate::versions::{self, MigratedContent, Predecessor};
+use crate::versions::{self, PinnedContent, Predecessor};
 use crate::write::{Placements, Writer};
 
-/// The origin of the maps' content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// There were no maps. These are new and empty.
@@ -41,10 +40,7 @@ pub enum Origin {
     /// The pinned maps had the right sizes but corrupt entries. These are new, and the other entries were copied.
     Cleaned,
     /// The pinned maps had an older layout. These are new, and the content was copied.
-    Upgraded {
-        /// The previous layout version.
-        from: u32,
-    },
+    Upgraded { from: u32 },
 }
 
 /// The current generation when nodelb starts.
@@ -58,9 +54,7 @@ struct CurrentGeneration {
 impl CurrentGeneration {
     fn open(pins: &Pins, number: u32, prepared: &Prepared<'_>) -> Result<Self, OpenError> {
         let directory = pins.generation(number);
-        let handles = Handles::open(&directory).map_err(|(name, error)| {
-            failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error)
-        })?;
+        let handles = Handles::open(&directory)?;
         let fits = handles.1.fit(prepared.limits).map_err(failed("reading", &directory))?;
         let mut fits = fits.ok_or_else(|| failed("using", &directory)(versions::FOREIGN))?;
         for (map, wanted) in handles.0.iter().zip(&prepared.specs) {
@@ -83,32 +77,21 @@ fn pinned_lasting(
     let theirs = predecessor.filter(|predecessor| predecessor.reader.has_todays_sockets);
     let open = |i: usize| {
         let (ours, wanted) = (pins.persistent(PERSISTENT[i]), prepared.lasting_specs[i]);
-        if let Some((map, found)) = open_map(&ours)? {
+        if let Some((map, found)) = Spec::open(&ours)? {
             let kind = failed("using", &ours)("it is a map of a different type; nodelb cleanup removes it");
             return if found.same_kind(wanted) { Ok(Some(map)) } else { Err(kind) };
         }
         let Some(theirs) = theirs else { return Ok(None) };
-        let found = open_map(&theirs.pins.persistent(PERSISTENT[i]))?;
+        let found = Spec::open(&theirs.pins.persistent(PERSISTENT[i]))?;
         Ok(found.and_then(|(map, found)| found.same_kind(wanted).then_some(map)))
     };
     Ok([open(0)?, open(1)?, open(2)?, open(3)?, open(4)?, open(5)?])
 }
 
-/// The name of the map with the epoch.
 const EPOCH: &str = PERSISTENT[PERSISTENT.len() - 1];
 
 const fn epoch_of([.., epoch]: &[MapHandle; PERSISTENT.len()]) -> &MapHandle {
     epoch
-}
-
-/// The map that is pinned at the path, if any.
-fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
-    let spec = Spec::read(&map).map_err(failed("reading", path))?;
-    Ok(Some((map, spec)))
 }
 
 /// Adds a second pin for each link of the predecessor: the links stay attached, and only their programs change.
@@ -121,8 +104,7 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
         }
         // What is not a link is replaced when the hook is attached.
         let Some(link) = sys::open_link(&theirs).map_err(failed("opening", &theirs))? else { continue };
-        sys::pin(link.as_fd(), &ours).map_err(failed("pinning", &ours))?;
-        pins.crash().pass();
+        pins.pin(link.as_fd(), &ours)?;
     }
     Ok(())
 }
@@ -137,22 +119,19 @@ pub(crate) struct Start<'p> {
     packets: Option<(&'p PacketOptions, Option<HookMethod>)>,
 }
 
-/// The maps to create next.
 struct NewGeneration {
     generation: u32,
     origin: Origin,
     /// The content to copy into them.
-    carried: Option<MigratedContent>,
+    carried: Option<PinnedContent>,
     /// The directory of the maps that it comes from.
     previous: Option<PathBuf>,
 }
 
-/// The result of the start.
 pub(crate) struct Opened {
     pub(crate) writer: Writer,
     pub(crate) attachment: Attachment,
     pub(crate) open_links: OpenLinks,
-    /// The maps of [`PERSISTENT`].
     pub(crate) persistent: [MapHandle; PERSISTENT.len()],
     pub(crate) generation: u32,
     pub(crate) origin: Origin,
@@ -329,8 +308,7 @@ impl<'p> Start<'p> {
         for (name, map) in PERSISTENT.iter().zip(&loaded.persistent) {
             let path = self.pins.persistent(name);
             if !path.exists() {
-                sys::pin(map.as_fd(), &path).map_err(failed("pinning", &path))?;
-                self.pins.crash().pass();
+                self.pins.pin(map.as_fd(), &path)?;
             }
         }
         Ok(())
@@ -338,8 +316,8 @@ impl<'p> Start<'p> {
 }
 
 /// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.
-fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
-    let MigratedContent { content: Content { state, broken }, clients, .. } = carried;
+fn fill(carried: PinnedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+    let PinnedContent { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();
     let mut ops: Vec<MapOp> = Vec::new();
     ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));

@@ -19,10 +19,12 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libbpf_rs::{MapCore, MapHandle, MapInfo};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, MapInfo};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use call::{check, owned};
+
+use crate::error::into_io;
 
 /// Attaches a program to a cgroup. The attachment lasts as long as the descriptor or a pin of it.
 pub(crate) fn link_create(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<OwnedFd> {
@@ -90,7 +92,6 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })
 }
 
-/// Opens the object that is pinned at the path.
 pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
@@ -120,6 +121,18 @@ pub(crate) fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<()
     // SAFETY: the descriptor is open for the call; the kernel reads as many bytes as the map's sizes, which both slices
     // have.
     check(unsafe { libbpf_sys::bpf_map_update_elem(map.as_fd().as_raw_fd(), key, value, 0) })
+}
+
+/// Deletes an entry of a map, which may be absent.
+pub(crate) fn delete(map: &MapHandle, key: &[u8]) -> io::Result<()> {
+    match map.delete(key) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        deleted => deleted.map_err(into_io),
+    }
+}
+
+pub(crate) fn look_up(map: &MapHandle, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    map.lookup(key, libbpf_rs::MapFlags::ANY).map_err(into_io)
 }
 
 /// Whether the map is the one that is pinned at the path.
@@ -268,7 +281,6 @@ impl SharedWords {
         Window::map(self.map.as_fd(), index * WINDOW, WINDOW.min(self.words - index * WINDOW))
     }
 
-    /// The number of words in the map.
     pub(crate) fn len(&self) -> usize {
         self.words
     }

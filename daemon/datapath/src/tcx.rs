@@ -19,7 +19,7 @@ const LOOPBACK: u32 = 1;
 
 /// Whether the kernel has tcx links. Takes CAP_NET_ADMIN.
 pub(crate) fn is_supported() -> bool {
-    let queried = tc::tcx_query(LOOPBACK, attach_type(Direction::In));
+    let queried = tc::tcx_links(LOOPBACK, attach_type(Direction::In));
     !queried.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn attach(
     pins: &Pins,
     open_link: &mut Option<OwnedFd>,
 ) -> io::Result<LinkState> {
-    let is_right = |link: BorrowedFd<'_>| is_attached(link, point);
+    let is_right = |link: BorrowedFd<'_>| !is_elsewhere(link, point);
     let create = || tc::tcx_create(program, point.ifindex, attach_type(point.direction));
     attach::pinned_link(&point.pin_name(), program, pins, open_link, (&is_right, &create))
 }
@@ -67,28 +67,24 @@ pub(crate) fn move_to_front(
 /// The fault of a pinned link, if it has one.
 pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> Option<String> {
     attach::pinned_fault(&pins.link(&point.pin_name()), program, &|link| {
-        let is_elsewhere = !is_attached(link, point);
-        is_elsewhere.then(|| "its link is attached to another device, or to one that is gone".into())
+        is_elsewhere(link, point).then(|| "its link is attached to another device, or to one that is gone".into())
     })
 }
 
-/// Whether the pinned link is attached to its hook.
-pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
-    let link = sys::open_link(&pins.link(&point.pin_name())).ok().flatten();
-    link.is_some_and(|link| is_attached(link.as_fd(), point))
+/// Whether the pinned link is known to be without its device. A link that cannot be read may still run programs.
+pub(crate) fn is_gone(point: HookPoint, pins: &Pins) -> bool {
+    match sys::open_link(&pins.link(&point.pin_name())) {
+        Ok(link) => link.is_none_or(|link| is_elsewhere(link.as_fd(), point)),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
-/// Whether the link is attached to the hook of this device. The index of a device may be used again: if this process
+/// Whether the link is not attached to the hook of this device. The index of a device may be used again: if this process
 /// may query it, the device itself names its links.
-fn is_attached(link: BorrowedFd<'_>, point: HookPoint) -> bool {
+fn is_elsewhere(link: BorrowedFd<'_>, point: HookPoint) -> bool {
     let Ok(info) = LinkInfo::from_fd(link.as_fd()) else { return false };
-    if target(&info) != Some(point) {
-        return false;
-    }
-    match tc::tcx_query(point.ifindex, attach_type(point.direction)) {
-        Ok(found) => found.iter().any(|at| at.link == info.id),
-        Err(_not_permitted) => true,
-    }
+    target(&info) != Some(point)
+        || tc::tcx_links(point.ifindex, attach_type(point.direction)).is_ok_and(|found| !found.contains(&info.id))
 }
 
 /// The hook that the link is attached to, with index 0 if its device was removed; `None` if it is not a tcx link.

@@ -122,12 +122,10 @@ fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     pub(crate) pins: Pins,
-    /// The directory of the current generation.
     pub(crate) generation: PathBuf,
     pub(crate) reader: &'static Reader,
 }
 
-/// What a start works with.
 #[derive(Debug)]
 pub(crate) struct PinSetup {
     pub(crate) pins: Pins,
@@ -148,8 +146,9 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     };
     // Once more, now that no other process changes the directory.
     let predecessor = predecessor(pin_directory, layout, crash)?;
-    let is_new = !Pins::new(pin_directory, layout, crash).root().exists();
-    let pins = Pins::create(pin_directory, layout, crash)?;
+    let pins = Pins::new(pin_directory, layout, crash);
+    let is_new = !pins.root().exists();
+    pins.make()?;
     if is_new {
         lock.add(pins.root(), pin_directory)?;
     }
@@ -196,25 +195,11 @@ fn reader_of(found: u32, known: u32, pin_directory: &Path) -> Result<&'static Re
     }
 }
 
-/// The content of the pinned maps, for a command that works without the daemon.
-#[derive(Debug)]
-pub struct PinnedContent {
-    pub content: Content,
-    /// The number of clients in `affinity`.
-    pub clients: usize,
-    /// The sizes of the maps.
-    pub limits: Limits,
-}
-
 /// Reads the current maps in the pin directory, also while a daemon uses them. Changes nothing. `None` if no maps are
 /// pinned there.
-///
-/// # Errors
-/// If the maps cannot be read, or have a layout that this version does not support.
 pub fn read_pinned(pin_directory: &Path) -> Result<Option<PinnedContent>, OpenError> {
     let Some((found, generation)) = newest(pin_directory)? else { return Ok(None) };
-    let MigratedContent { content, clients, limits } = (reader_of(found, LAYOUT, pin_directory)?.read)(&generation)?;
-    Ok(Some(PinnedContent { content, clients: clients.len(), limits }))
+    (reader_of(found, LAYOUT, pin_directory)?.read)(&generation).map(Some)
 }
 
 /// Removes every version except this one, which is current: those that it took over from, and those that were begun and
@@ -247,21 +232,19 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
             pins::remove_file(&path, crash)?;
         }
     }
-    match fs::remove_dir(directory) {
-        Ok(()) => crash.pass(),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
-        Err(error) => return Err(error),
+    match pins::remove_empty(directory, crash) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed,
     }
-    Ok(())
 }
 
 /// The content of a generation of maps.
 #[derive(Debug)]
-pub(crate) struct MigratedContent {
-    pub(crate) content: Content,
+pub struct PinnedContent {
+    pub content: Content,
     /// The last backend of each client, for services with affinity.
-    pub(crate) clients: Vec<Client>,
-    pub(crate) limits: Limits,
+    pub clients: Vec<Client>,
+    pub limits: Limits,
 }
 
 /// The reader for the maps of one layout version.
@@ -269,7 +252,7 @@ pub(crate) struct MigratedContent {
 pub(crate) struct Reader {
     pub(crate) layout: u32,
     /// Reads the maps that are pinned in the directory of a generation.
-    pub(crate) read: fn(&Path) -> Result<MigratedContent, OpenError>,
+    pub(crate) read: fn(&Path) -> Result<PinnedContent, OpenError>,
     /// Whether its per-socket state has the same meaning as in the current layout. If so, and if the maps have the same
     /// kind, they stay in use, and open sockets keep the names of their peers.
     pub(crate) has_todays_sockets: bool,
@@ -277,19 +260,17 @@ pub(crate) struct Reader {
 
 const READERS: [Reader; 1] = [Reader { layout: 1, read: read_layout_1, has_todays_sockets: true }];
 
-fn read_layout_1(directory: &Path) -> Result<MigratedContent, OpenError> {
+fn read_layout_1(directory: &Path) -> Result<PinnedContent, OpenError> {
     read_maps(directory, ServiceWords::CURRENT)
 }
 
-/// The reader for the maps of this version.
 pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.layout == layout)
 }
 
 /// Reads maps with services in this layout.
-pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<MigratedContent, OpenError> {
-    let handles = Handles::open(directory)
-        .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;
+pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<PinnedContent, OpenError> {
+    let handles = Handles::open(directory)?;
     for (map, kind) in handles.0.iter().zip(kinds(&service)) {
         if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
             return Err(failed("using", directory)(FOREIGN));
@@ -304,7 +285,7 @@ pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<Migra
     let mut content = read::content(&maps).map_err(failed("reading", directory))?;
     read::runs(&maps, &mut content);
     let clients = read::clients(&maps).map_err(failed("reading affinity from", directory))?;
-    Ok(MigratedContent { content, clients, limits })
+    Ok(PinnedContent { content, clients, limits })
 }
 
 /// The reason why a map is not touched.

@@ -7,23 +7,22 @@ use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags};
 use nodelb_core::datapath::MapError;
-use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{MAX_VIEW_SLOTS, MapOp, MapState, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
 
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::error::into_io;
 use crate::error::map_failed;
 use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, ViewKind};
-use crate::outside::OutsideMaps;
+use crate::outside::{OUTSIDE, OutsideMaps, RANGES, UPLINKS, put};
 use crate::packet_path::OpenedPackets;
 use crate::packets::{PacketBloom, PacketCounter};
 use crate::read::{has_its_ring, whole_run};
+use crate::sys;
 
 /// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
 /// much as a few single ones.
@@ -85,7 +84,6 @@ impl Placements {
         std::mem::take(&mut self.has_old_counts[id.0 as usize])
     }
 
-    /// Records that the service is deleted.
     fn delete(&mut self, id: ServiceId) {
         if let Some(has_old_counts) = self.has_old_counts.get_mut(id.0 as usize) {
             *has_old_counts = true;
@@ -166,7 +164,7 @@ impl Writer {
     pub(crate) fn copy_affinity(&self, clients: &[Client]) -> io::Result<()> {
         for client in clients.iter().take(self.maps.limits.affinity as usize) {
             let (key, value) = layout::client(client);
-            self.maps.affinity.update(&key, &value, MapFlags::ANY).map_err(into_io)?;
+            sys::update(&self.maps.affinity, &key, &value)?;
             self.crash.pass();
         }
         Ok(())
@@ -201,25 +199,39 @@ impl Writer {
         match op {
             MapOp::PutService(id, entry) => self.put_service(*id, entry, now),
             MapOp::DeleteService(id) => self.delete_service(*id, now),
-            MapOp::PutFrontend(addr, entry) => self.change(|maps| put_frontend(maps, addr, entry)),
-            MapOp::DeleteFrontend(addr) => self.change(|maps| {
-                absent_is_fine(maps.frontends.delete(&layout::frontend_key(addr))).map_err(map_failed("frontends"))
+            MapOp::PutFrontend(addr, entry) => self.change(|maps| {
+                let full = || MapError::Full { map: "frontends", limit: maps.limits.frontends };
+                let (key, value) = (layout::frontend_key(addr), layout::frontend(addr, entry));
+                put(&maps.frontends, "frontends", (&key, &value), full)
             }),
-            MapOp::PutNodeAddr(addr) => self.change(|maps| put_node_addr(maps, *addr)),
+            MapOp::DeleteFrontend(addr) => self.change(|maps| {
+                sys::delete(&maps.frontends, &layout::frontend_key(addr)).map_err(map_failed("frontends"))
+            }),
+            MapOp::PutNodeAddr(addr) => self.change(|maps| {
+                let full = || MapError::TooManyNodeAddrs { limit: maps.node_addrs.max_entries() };
+                put(&maps.node_addrs, "node_addrs", (&layout::node_addr(*addr), &0u32.to_ne_bytes()), full)
+            }),
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
-                absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(map_failed("node_addrs"))
+                sys::delete(&maps.node_addrs, &layout::node_addr(*addr)).map_err(map_failed("node_addrs"))
             }),
             MapOp::PutOutside(addr, entry) => {
                 if let Some(bloom) = &self.bloom {
                     bloom.add_outside(addr);
                 }
-                self.change(|maps| maps.outside.put_outside(addr, entry))
+                let (key, value) = (layout::frontend_key(addr), layout::outside(addr, entry));
+                self.change(|maps| maps.outside.put(OUTSIDE, &key, &value))
             }
-            MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete_outside(addr)),
-            MapOp::PutSourceRange(id, range) => self.change(|maps| maps.outside.put_range(*id, *range)),
-            MapOp::DeleteSourceRange(id, range) => self.change(|maps| maps.outside.delete_range(*id, *range)),
-            MapOp::PutUplink(index, entry) => self.change_outside(|maps| maps.put_uplink(*index, entry)),
-            MapOp::DeleteUplink(index) => self.change_outside(|maps| maps.delete_uplink(*index)),
+            MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete(OUTSIDE, &layout::frontend_key(addr))),
+            MapOp::PutSourceRange(id, range) => {
+                self.change(|maps| maps.outside.put(RANGES, &layout::range(*id, *range), &0u32.to_ne_bytes()))
+            }
+            MapOp::DeleteSourceRange(id, range) => {
+                self.change(|maps| maps.outside.delete(RANGES, &layout::range(*id, *range)))
+            }
+            MapOp::PutUplink(index, entry) => {
+                self.change_outside(|maps| maps.put(UPLINKS, &index.to_ne_bytes(), &layout::uplink(entry)))
+            }
+            MapOp::DeleteUplink(index) => self.change_outside(|maps| maps.delete(UPLINKS, &index.to_ne_bytes())),
         }
     }
 
@@ -295,7 +307,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets the counts of an id to 0.
     fn reset_counts(&self, id: ServiceId) {
         if let Some(counters) = &self.counters {
             counters.reset(id);
@@ -389,33 +400,10 @@ impl Writer {
     }
 }
 
-fn put_frontend(maps: &Maps, addr: &L4Addr, entry: &FrontendEntry) -> Result<(), MapError> {
-    let put = maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(addr, entry), MapFlags::ANY);
-    put.map_err(into_io).map_err(|error| match error.raw_os_error() {
-        Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: maps.limits.frontends },
-        _ => map_failed("frontends")(error),
-    })
-}
-
-fn put_node_addr(maps: &Maps, addr: Addr) -> Result<(), MapError> {
-    let put = maps.node_addrs.update(&layout::node_addr(addr), &0u32.to_ne_bytes(), MapFlags::ANY);
-    put.map_err(into_io).map_err(|error| match error.raw_os_error() {
-        Some(libc::E2BIG) => MapError::TooManyNodeAddrs { limit: maps.node_addrs.max_entries() },
-        _ => map_failed("node_addrs")(error),
-    })
-}
-
 /// The number of leading operations that have the kind of the first and fit into one batch; at least 1.
 fn batch_len(ops: &[MapOp]) -> usize {
     let puts = |op: &&MapOp| matches!(op, MapOp::PutFrontend(..));
     let deletes = |op: &&MapOp| matches!(op, MapOp::DeleteFrontend(_));
     let ops = &ops[..ops.len().min(BATCH_MAX)];
     ops.iter().take_while(puts).count().max(ops.iter().take_while(deletes).count()).max(1)
-}
-
-fn absent_is_fine(deleted: libbpf_rs::Result<()>) -> io::Result<()> {
-    match deleted.map_err(into_io) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
-    }
 }

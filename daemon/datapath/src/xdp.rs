@@ -19,7 +19,6 @@ use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys::xdp::AtDevice;
 use crate::sys::{self, tc};
 
-/// The prefix of the names of the links' pins.
 const PREFIX: &str = "packets-xdp-";
 /// The pause after a failure. An attempt may interrupt the traffic.
 const RETRY: Duration = Duration::from_secs(10);
@@ -39,10 +38,8 @@ pub enum XdpState {
     Ports,
     /// An XDP program of other software is attached, which stays there.
     Foreign {
-        /// Its id.
         program: u32,
     },
-    /// The kernel's error.
     Failed(String),
 }
 
@@ -244,7 +241,6 @@ fn pin_name(ifindex: u32) -> String {
     format!("{PREFIX}{ifindex}")
 }
 
-/// The device in the name of a pin.
 pub(crate) fn of_pin_name(name: &str) -> Option<u32> {
     numbered(name, PREFIX)
 }
@@ -271,7 +267,6 @@ pub(crate) fn pinned(pins: &Pins) -> BTreeSet<u32> {
     names.iter().filter_map(|name| of_pin_name(name.strip_suffix(UNFINISHED).unwrap_or(name))).collect()
 }
 
-/// The names of the pins of all links.
 pub(crate) fn pin_names(pins: &Pins) -> impl Iterator<Item = String> {
     let names = pins::list(&pins.links()).unwrap_or_default();
     names.into_iter().filter(|name| of_pin_name(name).is_some())

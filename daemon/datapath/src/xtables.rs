@@ -33,32 +33,23 @@ const ATTEMPTS: usize = 5;
 const CHAIN_TARGET: &[u8] = b"ERROR\0";
 const CHAIN_TARGET_LENGTH: usize = 30;
 
-/// The files with the names of the tables.
 const V4_NAMES: &str = "/proc/self/net/ip_tables_names";
 const V6_NAMES: &str = "/proc/self/net/ip6_tables_names";
 
 /// Whether the table `filter` exists in this network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LegacyTables {
-    /// That of iptables-legacy.
     pub v4: bool,
-    /// That of ip6tables-legacy.
     pub v6: bool,
 }
 
 impl LegacyTables {
     /// Reads which tables exist.
-    ///
-    /// # Errors
-    /// If the user of this process is not root.
     pub fn read() -> io::Result<Self> {
         Ok(Self { v4: has_table(V4_NAMES)?, v6: has_table(V6_NAMES)? })
     }
 
     /// Whether one of the tables has this chain.
-    ///
-    /// # Errors
-    /// If this process lacks CAP_NET_ADMIN, or the kernel refuses the request.
     pub fn has_chain(self, chain: &str) -> io::Result<bool> {
         let is_in = |family, level| Ok::<_, io::Error>(has(&entries(family, level)?, chain));
         Ok(self.v4 && is_in(AddressFamily::Inet, libc::SOL_IP)?

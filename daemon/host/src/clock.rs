@@ -11,7 +11,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
-    /// Its time at `start`.
     at_start: Duration,
 }
 
@@ -33,7 +32,6 @@ impl Clock {
         (self.at_start + self.start.elapsed()).into()
     }
 
-    /// The time of the start.
     pub fn started<T: From<Duration>>(&self) -> T {
         self.at_start.into()
     }
@@ -44,7 +42,6 @@ impl Clock {
     }
 }
 
-/// The kernel's id of the current boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -52,7 +49,6 @@ pub fn boot_id() -> io::Result<String> {
 /// When an operation began, as wall-clock time and on the monotonic clock. Latencies are measured from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// Wall-clock time in milliseconds since 1970.
     pub unix_millis: u64,
     at: Instant,
 }
@@ -62,13 +58,11 @@ impl Taken {
         Self { unix_millis: unix_millis(), at: Instant::now() }
     }
 
-    /// The time since then.
     pub fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }
 }
 
-/// The current time in milliseconds since 1970.
 pub fn unix_millis() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

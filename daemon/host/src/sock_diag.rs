@@ -53,7 +53,6 @@ fn encode(request: &InetRequest, kind: u16, flags: u16, sequence: u32) -> Vec<u8
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InetDiagMessage {
     pub header: InetResponseHeader,
-    /// Whether an IPv6 socket takes IPv6 only.
     pub only_v6: bool,
     /// Inode of the cgroup v2 directory in which it was created, if the kernel reports it.
     pub cgroup: Option<u64>,
@@ -75,11 +74,9 @@ impl InetDiagMessage {
     }
 }
 
-/// One netlink message of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Socket(InetDiagMessage),
-    /// The end of the dump.
     Done,
     /// The request failed, with an errno; 0 is an acknowledgement.
     Error(i32),
@@ -104,7 +101,6 @@ fn decode_message(message: &[u8]) -> Option<Answer> {
     }
 }
 
-/// A netlink socket for sock_diag requests.
 #[derive(Debug)]
 pub struct SockDiag {
     socket: OwnedFd,
@@ -113,9 +109,6 @@ pub struct SockDiag {
 
 impl SockDiag {
     /// Opens a socket in the network namespace of this thread.
-    ///
-    /// # Errors
-    /// If the kernel has no sock_diag, or the process may not create netlink sockets.
     pub fn open() -> io::Result<Self> {
         let protocol = SockProtocol::NetlinkSockDiag;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
@@ -166,9 +159,6 @@ impl SockDiag {
     }
 
     /// The next part of the answer to the last request.
-    ///
-    /// # Errors
-    /// If there is none within two seconds.
     fn receive(&self) -> io::Result<Vec<Answer>> {
         let mut buffer = vec![0; ANSWER];
         loop {

@@ -7,7 +7,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write as _};
-use std::mem;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::messages;
 use crate::threads::{Threads, run_within, timed_out};
@@ -28,18 +27,12 @@ use crate::unwritten;
 
 /// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
 /// writer. The file system may block.
-///
-/// # Errors
-/// The file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     open_with(File::options().read(true), path)
 }
 
 /// Opens a file for appending and reading, and creates it if it does not exist. Like [`open`], refuses anything but a
 /// regular file. The file system may block.
-///
-/// # Errors
-/// The file cannot be opened or created, or is not a regular file.
 pub fn append(path: &Path) -> io::Result<File> {
     open_with(File::options().read(true).append(true).create(true).mode(0o600), path)
 }
@@ -50,11 +43,13 @@ fn open_with(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// Replaces the file at `path` atomically: `write` fills the file `new`, which is then renamed to `path`. May block.
+/// Replaces the file at `path` atomically: `write` fills the file `new`, which is then renamed to `path`. Creates the
+/// directory if it does not exist. May block.
 ///
 /// # Errors
 /// The error of `write` or of the file system. The file at `path` is unchanged unless the rename has succeeded.
 pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
     // A file that an earlier run left incomplete may belong to another user, or may be a link or a pipe.
     match fs::remove_file(new) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -73,9 +68,6 @@ pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
 }
 
 /// [`write_json`], unless the contents are no longer wanted when everything before the rename is done.
-///
-/// # Errors
-/// Those of [`replace`], or the contents are no longer wanted.
 pub fn write_json_unless(path: &Path, contents: &impl Serialize, is_unwanted: impl FnOnce() -> bool) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(contents)?;
     bytes.push(b'\n');
@@ -113,9 +105,6 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u3
 
 /// Fails if the previous run may have been unable to replace the JSON file after its last change, because no file can be
 /// created or removed next to it. May block.
-///
-/// # Errors
-/// Says so, with the error of the file system.
 pub fn replaceable(path: &Path) -> io::Result<()> {
     let new = path.with_extension("json.new");
     let gone =
@@ -158,11 +147,9 @@ pub async fn load<T: Send + 'static>(
     loaded.inspect_err(warn).ok()
 }
 
-/// The time limits of a [`StateFile`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The minimum time between the beginnings of two writes, until [`StateFile::set_interval`] changes it. The first
-    /// write is not delayed.
+    /// The minimum time between the beginnings of two writes. The first write is not delayed.
     pub every: Duration,
     /// The time until the next write after a failed one.
     pub retry: Duration,
@@ -173,7 +160,6 @@ pub struct Limits {
 /// A file that a task of its own writes whenever its contents change.
 pub struct StateFile<T> {
     contents: watch::Sender<Option<T>>,
-    interval: watch::Sender<Duration>,
     task: JoinHandle<()>,
     file: Arc<Described<T>>,
 }
@@ -197,16 +183,10 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
         write: impl Fn(&Path, T) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
         let (contents, latest) = watch::channel(None);
-        let (interval, every) = watch::channel(limits.every);
         let file = Arc::new(Described { path, consequence, limits, write: Box::new(write) });
         let threads = Threads::new("state", 1);
-        let writer = Writer { file: Arc::clone(&file), latest, every, threads, has_failed: false };
-        Self { contents, interval, task: tokio::spawn(writer.run()), file }
-    }
-
-    /// Changes the minimum time between the beginnings of two writes, also for contents that wait for it. Never waits.
-    pub fn set_interval(&self, every: Duration) {
-        self.interval.send_if_modified(|interval| mem::replace(interval, every) != every);
+        let writer = Writer { file: Arc::clone(&file), latest, threads, has_failed: false };
+        Self { contents, task: tokio::spawn(writer.run()), file }
     }
 
     /// Writes these contents soon, unless newer ones follow. Never waits.
@@ -218,7 +198,7 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
     pub async fn close(self) {
         drop(self.contents);
         if timeout(self.file.limits.timeout, self.task).await.is_err() {
-            self.file.warn(&timed_out(self.file.limits.timeout));
+            unwritten::warn(&self.file.path, &timed_out(self.file.limits.timeout), self.file.consequence);
         }
     }
 }
@@ -254,18 +234,9 @@ impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
     }
 }
 
-impl<T> Described<T> {
-    fn warn(&self, problem: &io::Error) {
-        let text = unwritten::failed(&self.path, problem, self.consequence);
-        warn!(message_id = %messages::STATE_UNWRITTEN, "{text}");
-    }
-}
-
-/// The task of a [`StateFile`].
 struct Writer<T> {
     file: Arc<Described<T>>,
     latest: watch::Receiver<Option<T>>,
-    every: watch::Receiver<Duration>,
     threads: Threads,
     has_failed: bool,
 }
@@ -275,7 +246,8 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
         let (mut begun, mut is_written) = (None, true);
         let mut is_outdated = false;
         loop {
-            let interval = if is_written { *self.every.borrow_and_update() } else { self.file.limits.retry };
+            let Limits { every, retry, .. } = self.file.limits;
+            let interval = if is_written { every } else { retry };
             let next = begun.map_or_else(Instant::now, |begun: Instant| begun + interval);
             tokio::select! {
                 biased;
@@ -283,7 +255,6 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
                     Ok(()) => is_outdated = true,
                     Err(_) => break,
                 },
-                Ok(()) = self.every.changed() => {}
                 () = sleep_until(next), if is_outdated => {
                     begun = Some(Instant::now());
                     is_written = self.write().await;
@@ -303,29 +274,19 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
         let (file, limit) = (Arc::clone(&self.file), self.file.limits.timeout);
         let mut writing = pin!(self.threads.run(move || (file.write)(&file.path, contents)));
         if let Ok(result) = timeout(limit, &mut writing).await {
-            return self.note(result);
+            return self.note(&result);
         }
         // While the file is being closed, `close` logs this.
         if self.latest.has_changed().is_ok() {
-            self.note(Err(timed_out(limit)));
+            self.note(&Err(timed_out(limit)));
         }
         let result = writing.await;
-        self.note(result)
+        self.note(&result)
     }
 
-    /// Logs the first of several failures, and their end. Returns whether the write has succeeded.
-    fn note(&mut self, result: io::Result<()>) -> bool {
-        let had_failed = mem::replace(&mut self.has_failed, result.is_err());
-        if result.is_ok() {
-            unwritten::succeeded(&self.file.path);
-        }
-        match result {
-            Ok(()) if had_failed => {
-                info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", self.file.path.display());
-            }
-            Err(problem) if !had_failed => self.file.warn(&problem),
-            _ => {}
-        }
+    /// Returns whether the write has succeeded.
+    fn note(&mut self, result: &io::Result<()>) -> bool {
+        unwritten::note(&self.file.path, result, self.file.consequence, &mut self.has_failed);
         !self.has_failed
     }
 }

@@ -19,7 +19,6 @@ const AT_START: usize = 64;
 pub struct Threads {
     name: &'static str,
     most: usize,
-    /// The number of running threads.
     running: Arc<AtomicUsize>,
 }
 
@@ -62,9 +61,6 @@ impl Threads {
     }
 
     /// Runs the work in a new thread, and waits for it within the time limit.
-    ///
-    /// # Errors
-    /// The error of `work`, those of [`Threads::begin`], or the time limit has passed.
     pub async fn run_within<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -86,9 +82,6 @@ impl Threads {
 /// Runs work of the start, on files, in a thread, and waits for it within the time limit. Unlike a blocking task of the
 /// runtime, such a thread does not prevent the process from ending. For work that is repeated, see
 /// [`Threads::run_within`].
-///
-/// # Errors
-/// The error of `work`, too many threads are blocked, or the time limit has passed.
 pub async fn run_within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -3,11 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// A file that cannot be written.
+use tracing::{info, warn};
+
+use crate::messages;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwritten {
     /// The time of the first failure after the last success.
@@ -23,7 +27,7 @@ fn files() -> MutexGuard<'static, BTreeMap<PathBuf, Unwritten>> {
 }
 
 /// Records that a write has failed, and returns the text about it.
-pub fn failed(path: &Path, error: &io::Error, consequence: &str) -> String {
+fn failed(path: &Path, error: &io::Error, consequence: &str) -> String {
     let text = format!("{} cannot be written: {error}; {consequence}", path.display());
     let mut files = files();
     let since = files.get(path).map_or_else(SystemTime::now, |known| known.since);
@@ -31,9 +35,25 @@ pub fn failed(path: &Path, error: &io::Error, consequence: &str) -> String {
     text
 }
 
-/// Records that a write has succeeded.
-pub fn succeeded(path: &Path) {
-    files().remove(path);
+/// Records and logs a failed write.
+pub fn warn(path: &Path, error: &io::Error, consequence: &str) {
+    let text = failed(path, error, consequence);
+    warn!(message_id = %messages::STATE_UNWRITTEN, "{text}");
+}
+
+/// Records the result of a write. Logs the first of several failures, and their end.
+pub fn note(path: &Path, result: &io::Result<()>, consequence: &str, has_failed: &mut bool) {
+    let had_failed = mem::replace(has_failed, result.is_err());
+    match result {
+        Ok(()) => {
+            files().remove(path);
+            if had_failed {
+                info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", path.display());
+            }
+        }
+        Err(error) if !had_failed => warn(path, error, consequence),
+        Err(_) => {}
+    }
 }
 
 /// The files below this directory that cannot be written, by path.

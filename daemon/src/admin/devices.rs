@@ -40,8 +40,12 @@ fn device(report: &DeviceReport) -> DeviceRow {
         kind: device.kind.to_string(),
         role: role.into(),
         programs: report.state().name().into(),
-        source_addresses: [device.v4, device.v6].into_iter().flatten().map(|addr| addr.to_string()).collect(),
-        mtu: device.mtu.into(),
+        source_addresses: [device.entry.v4, device.entry.v6]
+            .into_iter()
+            .flatten()
+            .map(|addr| addr.to_string())
+            .collect(),
+        mtu: device.entry.mtu.into(),
         reason,
         xdp: report.xdp.as_ref().map(ToString::to_string),
         error: report.error.clone().or_else(|| report.ahead.clone()),

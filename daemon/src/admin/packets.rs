@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodelb_core::snapshot::Snapshot;
-use nodelb_datapath::packets::{Captured, PacketEvent, unix_micros};
+use nodelb_datapath::packets::{Captured, EventFilter, PacketEvent, unix_micros};
 use nodelb_report::rows::{DIRECTIONS, LINKS, PacketRow, Packets as PacketsAnswer, WatcherRow};
 use tokio::sync::watch;
 
@@ -11,7 +11,7 @@ use super::changes::{AnyRow, Change, Mark};
 use super::connections::requested_ids;
 use super::query::Query;
 use super::state::{AdminState, latest};
-use crate::devices::events::{PacketWatch, Wanted};
+use crate::devices::events::PacketWatch;
 use crate::devices::report::DevicesReport;
 
 /// The number of packets in one piece of an answer.
@@ -41,7 +41,7 @@ pub(super) struct Packets {
 impl Packets {
     /// Follows packets from now on. A service that gets another port later is not followed at that port.
     pub(super) fn new(state: &AdminState, query: &Query) -> Self {
-        let wanted = Wanted { services: requested_ids(&state.snapshot(), query), only_dropped: query.dropped };
+        let wanted = EventFilter { services: requested_ids(&state.snapshot(), query), only_dropped: query.dropped };
         let packets = state.packets.as_ref();
         Self {
             watch: packets.and_then(|packets| packets.watchers.as_ref()).map(|watchers| watchers.watch(wanted)),

@@ -122,7 +122,7 @@ impl Reader {
             }
         };
         let PinnedContent { content, clients, limits } = pinned;
-        let usage = maps::usage_of(&content.state, limits, (content.state.slot_count(), Some(clients)));
+        let usage = maps::usage_of(&content.state, limits, (content.state.slot_count(), Some(clients.len())));
         let content = MapContent {
             state: content.state,
             names: self.known_names(),

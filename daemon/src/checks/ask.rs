@@ -76,9 +76,6 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
 }
 
 /// Makes the check, and waits for the answer no longer than its time limit.
-///
-/// # Errors
-/// Every result except the expected answer.
 pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), CheckFailure> {
     let check = &question.check;
     let deadline = Instant::now() + check.timeout;
@@ -175,15 +172,8 @@ fn reset(error: &hyper::Error) -> Option<&io::Error> {
 }
 
 /// Returns an error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
+fn chain(error: &(dyn Error + 'static)) -> String {
+    anyhow::Chain::new(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

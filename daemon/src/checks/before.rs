@@ -30,10 +30,8 @@ pub(super) struct Before {
     unread: BTreeSet<Arc<str>>,
 }
 
-/// What a source has not sent yet.
 #[derive(Debug)]
 enum Awaited {
-    /// Any service.
     Any,
     /// Only services in these namespaces.
     In(BTreeSet<Arc<str>>),
@@ -51,7 +49,6 @@ impl Before {
         Self { unhealthy, used, ..Self::default() }
     }
 
-    /// Waits for the source.
     pub(super) fn wait_for(&mut self, source: Source) {
         self.awaited.insert(source, Awaited::Any);
     }
@@ -122,7 +119,6 @@ impl Known<'_> {
     }
 }
 
-/// The backends of each service that the maps contain.
 pub(super) fn used(maps: &MapState) -> Used {
     let mut used = Used::new();
     for entry in maps.services.values() {

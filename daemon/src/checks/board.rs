@@ -48,7 +48,6 @@ pub(super) struct Board {
 
 type SliceKey = (Source, SliceName);
 
-/// The description of a service by one source.
 #[derive(Debug)]
 struct Claim {
     created: u64,
@@ -86,29 +85,24 @@ struct Listed {
     backends: Vec<(Backend, bool)>,
 }
 
-/// The consequences of a batch of the source.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
     /// Targets to check soon: they are new, or their check has changed.
     pub(super) entered: Vec<TargetId>,
-    /// Targets that are no longer checked.
     pub(super) left: Vec<TargetId>,
 }
 
-/// A check of one backend.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) at: SocketAddr,
     pub(super) check: Arc<HealthCheck>,
 }
 
-/// A target that has become healthy or unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Transition {
     pub(super) service: ServiceName,
     /// The first of the backends that the answers apply to.
     pub(super) backend: SocketAddr,
-    /// The error, if it is unhealthy.
     pub(super) failure: Option<Arc<str>>,
 }
 
@@ -299,7 +293,6 @@ impl Board {
         changes
     }
 
-    /// Returns the number of targets in each condition.
     pub(super) fn counts(&self) -> BTreeMap<Condition, usize> {
         let mut counts = BTreeMap::new();
         for target in self.subjects.values().flat_map(|subject| subject.targets.values()) {

@@ -21,7 +21,6 @@ pub(super) struct Journal {
     /// The number of checks that this host could not make, and the reason of the last one.
     unasked: usize,
     why: Option<Arc<str>>,
-    /// Whether a check could be made.
     has_asked: bool,
     /// Whether it was logged that checks cannot be made, and this is still so.
     is_unable: bool,
@@ -48,7 +47,6 @@ impl Journal {
         }
     }
 
-    /// Whether the turn is logged by name.
     fn admits(&mut self, turn: &Transition) -> bool {
         if self.reported < BY_NAME {
             self.reported += 1;
@@ -84,12 +82,10 @@ impl Journal {
         }
     }
 
-    /// Notes that a backend was checked.
     pub(super) fn note_asked(&mut self) {
         self.has_asked = true;
     }
 
-    /// Notes that this host could not make a check.
     pub(super) fn cannot_ask(&mut self, why: &Arc<str>) {
         self.unasked += 1;
         self.why = Some(Arc::clone(why));

@@ -2,7 +2,7 @@
 //! cannot be used; if no other target of its family has one, the host's network may not be up. In the end that makes no
 //! difference: a backend without a route serves no client, and if that is every backend, all are a last resort.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use nodelb_core::model::addr::Family;
@@ -16,8 +16,8 @@ use super::schedule::shortest;
 pub(super) struct Routes {
     /// For each target that had a route at its last check: its family, and the time.
     seen: HashMap<TargetId, (Family, Moment), RandomState>,
-    /// `seen`, sorted by time: IPv4, IPv6.
-    in_order: [BTreeSet<(Moment, TargetId)>; 2],
+    /// `seen`, sorted by time.
+    in_order: BTreeMap<Family, BTreeSet<(Moment, TargetId)>>,
     /// The targets without a route, and since when.
     missing: HashMap<TargetId, Moment, RandomState>,
 }
@@ -31,7 +31,7 @@ impl Routes {
     pub(super) fn note(&mut self, target: TargetId, family: Family, asked: Moment) {
         self.leave(target);
         self.seen.insert(target, (family, asked));
-        self.in_order[index(family)].insert((asked, target));
+        self.in_order.entry(family).or_default().insert((asked, target));
     }
 
     /// Notes that there was no route to the target when it was checked. Returns whether that has lasted so long that it
@@ -52,13 +52,13 @@ impl Routes {
     /// Removes a target that had no route.
     fn forget(&mut self, target: TargetId) {
         if let Some((family, asked)) = self.seen.remove(&target) {
-            self.in_order[index(family)].remove(&(asked, target));
+            self.in_order.entry(family).or_default().remove(&(asked, target));
         }
     }
 
     /// Whether any target of the family that was checked after this moment had a route at its last check.
     pub(super) fn lead_anywhere(&self, family: Family, after: Moment) -> bool {
-        self.in_order[index(family)].last().is_some_and(|(asked, _)| after < *asked)
+        self.in_order.get(&family).and_then(BTreeSet::last).is_some_and(|(asked, _)| after < *asked)
     }
 }
 
@@ -69,13 +69,6 @@ impl Routes {
 pub(super) fn evidence_after(check: &HealthCheck, asked: Moment) -> Moment {
     let answers = u64::from(check.fall.saturating_sub(1).max(1));
     Moment(asked.0.saturating_sub(shortest(check.interval).saturating_mul(answers)))
-}
-
-fn index(family: Family) -> usize {
-    match family {
-        Family::Ipv4 => 0,
-        Family::Ipv6 => 1,
-    }
 }
 
 #[cfg(test)]

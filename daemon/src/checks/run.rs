@@ -29,14 +29,12 @@ use super::state::{CheckOutcome, CheckReport};
 use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
 
-/// The sources with services that may request health checks.
 pub struct Sources {
     pub files: mpsc::Receiver<Vec<Change>>,
     /// The Kubernetes source; `None` if its services are not checked.
     pub kubernetes: Option<KubernetesChanges>,
 }
 
-/// The Kubernetes source, as the checker reads it.
 pub struct KubernetesChanges {
     pub received: mpsc::Receiver<Vec<Change>>,
     /// The addresses that its services must not make this host connect to.
@@ -176,13 +174,10 @@ fn is_local(node: &NodeFacts, addr: Addr) -> bool {
     addr.is_loopback() || node.addresses.is_empty() || node.addresses.contains(&addr)
 }
 
-/// A check that waits for its answer.
 struct Open {
     due: Due,
-    /// When it was made.
     asked: Moment,
     interval: Duration,
-    /// The address that was checked.
     addr: Addr,
 }
 
@@ -191,7 +186,6 @@ struct RunningChecker {
     board: Board,
     schedule: Schedule,
     asking: JoinSet<Result<(), CheckFailure>>,
-    /// The checks that wait for an answer.
     open: HashMap<task::Id, Open>,
     routes: Routes,
     journal: Journal,
@@ -261,7 +255,6 @@ impl RunningChecker {
         self.checker.owner.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
     }
 
-    /// Reports turns to the owner task.
     async fn publish(&mut self) -> Result<(), OwnerIsGone> {
         let changes = self.board.changes(self.checker.owner.clock.now());
         if changes.is_empty() {
@@ -270,7 +263,6 @@ impl RunningChecker {
         self.checker.owner.changes.send(changes).await.map_err(|_changes| OwnerIsGone)
     }
 
-    /// Begins the checks that are due.
     fn begin(&mut self) {
         let now = self.checker.owner.clock.now();
         while let Some(due) = self.schedule.next(now) {
@@ -359,13 +351,9 @@ impl RunningChecker {
         self.journal.tick();
         self.report.targets = self.board.counts();
         self.report.open = self.schedule.open();
-        self.checker.reports.send_if_modified(|report| {
-            let is_new = **report != self.report;
-            if is_new {
-                *report = Arc::new(self.report.clone());
-            }
-            is_new
-        });
+        if **self.checker.reports.borrow() != self.report {
+            self.checker.reports.send_replace(Arc::new(self.report.clone()));
+        }
     }
 
     /// Rounds up to a moment when checks begin, so that not every check wakes the task separately.
@@ -375,7 +363,6 @@ impl RunningChecker {
     }
 }
 
-/// An answer with the id of the check's task.
 type Answered = Result<(task::Id, Result<(), CheckFailure>), JoinError>;
 
 /// The owner task has ended because the daemon ends.

@@ -26,7 +26,6 @@ pub(super) struct Schedule {
     queue: BTreeSet<(Moment, TargetId)>,
     targets: HashMap<TargetId, ScheduledTarget, RandomState>,
     lanes: [Lane; 2],
-    /// When the next new target is due.
     newcomer_at: Moment,
 }
 
@@ -53,7 +52,6 @@ enum Place {
     Open,
 }
 
-/// A target to check now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) target: TargetId,

@@ -20,12 +20,9 @@ pub(super) struct HealthState {
     error: Arc<str>,
 }
 
-/// The health of a backend, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum Condition {
-    /// The last answers were good.
     Healthy,
-    /// The last answers were bad.
     Unhealthy,
     /// The backend has not answered yet, or not to its present check.
     Unchecked,
@@ -88,9 +85,7 @@ impl HealthState {
 /// The state of the checks, and their results so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Number of targets in each condition.
     pub targets: BTreeMap<Condition, usize>,
-    /// Number of finished checks by outcome.
     pub done: BTreeMap<CheckOutcome, u64>,
     /// Number of checks that wait for an answer.
     pub open: usize,
@@ -105,9 +100,7 @@ pub enum CheckOutcome {
     Refused,
     /// No connection or no answer in time.
     Timeout,
-    /// There is no route to the backend.
     Unreachable,
-    /// An answer with a status that is not expected.
     Status,
     /// An answer that is not HTTP, or no answer.
     Protocol,

@@ -16,7 +16,6 @@ use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// The name of the file in the state directory.
 const NAME: &str = "health.json";
 
 const VERSION: u32 = 1;
@@ -27,7 +26,6 @@ const MAX_BYTES: usize = 32 << 20;
 /// Maximum length in characters of an error that is read from the file.
 const MAX_ERROR: usize = 512;
 
-/// Unhealthy backends by service.
 pub(super) type Unhealthy = BTreeMap<ServiceName, Quarantine>;
 
 #[derive(Serialize, Deserialize)]
@@ -66,11 +64,9 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     };
     let entries = unhealthy.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| entry(name, failure)));
     let form = Form { version: VERSION, unhealthy: entries.collect() };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json(path, &form)
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
 pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Unhealthy> {
     let path = directory.join(NAME);
     let consequence = "every backend counts as its file says until it is checked";

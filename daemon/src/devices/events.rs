@@ -3,62 +3,16 @@
 //! reader wants, and nothing at all without a reader.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodelb_core::state::entries::ServiceId;
-use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
+use nodelb_datapath::packets::{EventFilter, EventReader, PacketEvent};
 use nodelb_host::messages;
 use tokio::sync::broadcast;
 use tracing::warn;
 
 /// Events that wait for a slow reader; it then misses the oldest ones.
 const QUEUE: usize = 1024;
-
-/// Reads the kernel's buffer, as [`PacketEvents`] does.
-pub trait EventReader: Send + Sync {
-    /// Passes events to `see` until `wanted` returns `None`.
-    fn read(&self, wanted: &mut dyn FnMut() -> Option<EventFilter>, see: &mut dyn FnMut(PacketEvent))
-    -> io::Result<()>;
-
-    /// Number of events that were not written.
-    fn lost(&self) -> u64;
-}
-
-impl EventReader for PacketEvents {
-    fn read(
-        &self,
-        wanted: &mut dyn FnMut() -> Option<EventFilter>,
-        see: &mut dyn FnMut(PacketEvent),
-    ) -> io::Result<()> {
-        Self::read(self, wanted, see)
-    }
-
-    fn lost(&self) -> u64 {
-        Self::lost(self)
-    }
-}
-
-/// The packets that a reader wants to see.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Only packets of these services; `None` for all.
-    pub services: Option<BTreeSet<ServiceId>>,
-    /// Only packets that were dropped, answered, or counted as if they were.
-    pub only_dropped: bool,
-}
-
-impl Wanted {
-    /// Whether the reader wants to see the event.
-    fn has(&self, event: &PacketEvent) -> bool {
-        let is_dropped = event.reason.is_some() || event.verdict == PacketVerdict::Dropped;
-        (is_dropped || !self.only_dropped)
-            && self
-                .services
-                .as_ref()
-                .is_none_or(|services| event.service.is_some_and(|service| services.contains(&service)))
-    }
-}
 
 #[derive(Clone)]
 pub struct PacketWatchers(Arc<SharedWatchers>);
@@ -70,7 +24,7 @@ struct SharedWatchers {
 
 #[derive(Default)]
 struct Readers {
-    wanted: BTreeMap<u64, Wanted>,
+    wanted: BTreeMap<u64, EventFilter>,
     next: u64,
     /// Present while the task reads.
     sender: Option<broadcast::Sender<Arc<PacketEvent>>>,
@@ -83,9 +37,8 @@ impl Readers {
             return None;
         }
         let services: Option<Vec<&BTreeSet<ServiceId>>> = self.wanted.values().map(|it| it.services.as_ref()).collect();
-        let services: BTreeSet<ServiceId> = services.into_iter().flatten().flatten().copied().collect();
-        let only_dropped = self.wanted.values().all(|it| it.only_dropped);
-        Some(EventFilter { services: services.into_iter().collect(), only_dropped })
+        let services = services.map(|services| services.into_iter().flatten().copied().collect());
+        Some(EventFilter { services, only_dropped: self.wanted.values().all(|it| it.only_dropped) })
     }
 }
 
@@ -95,7 +48,7 @@ impl PacketWatchers {
     }
 
     /// Adds a reader, until the result is dropped. Must run on a runtime of tokio.
-    pub fn watch(&self, wanted: Wanted) -> PacketWatch {
+    pub fn watch(&self, wanted: EventFilter) -> PacketWatch {
         let mut readers = self.0.readers();
         let id = readers.next;
         readers.next += 1;
@@ -146,11 +99,10 @@ impl SharedWatchers {
     }
 }
 
-/// One reader's events.
 pub struct PacketWatch {
     shared: Arc<SharedWatchers>,
     id: u64,
-    wanted: Wanted,
+    wanted: EventFilter,
     receiver: broadcast::Receiver<Arc<PacketEvent>>,
     /// The kernel's number of lost events at the last call of [`Self::take_lost`].
     lost: u64,

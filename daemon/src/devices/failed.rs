@@ -14,7 +14,6 @@ use super::mode::{Activity, Decision};
 use super::report::{DevicesReport, Failure};
 use crate::config::{Config, PacketMode};
 
-/// Logs the failure, and publishes it until `shutdown`.
 pub(super) fn start(
     failure: PacketFailure,
     mut config: watch::Receiver<Arc<Config>>,
@@ -43,7 +42,6 @@ fn report(failure: &PacketFailure, mode: PacketMode) -> DevicesReport {
     }
 }
 
-/// What has failed, what follows, and what to do.
 fn text(PacketFailure { reason, is_earlier_active }: &PacketFailure, mode: PacketMode) -> String {
     match (mode, is_earlier_active) {
         (PacketMode::Off, _) => {

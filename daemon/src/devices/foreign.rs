@@ -3,7 +3,6 @@
 //! reaper, which has it.
 
 use std::fs::File;
-use std::future::Future;
 use std::io::{self, Read, Seek};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -19,11 +18,8 @@ use super::privileged::PacketReaper;
 use crate::sockets::conntrack;
 use crate::sockets::reaper::wire::{Order, decode_ends};
 
-/// The result of an [`UpdatePorts`], when it is there.
-pub(crate) type UpdateFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
-
 /// Lists the connections and tells the programs.
-pub(crate) type UpdatePorts = Arc<dyn Fn() -> UpdateFuture + Send + Sync>;
+pub(crate) type UpdatePorts = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync>;
 
 /// An updater. Without a reaper, it works only in a process with CAP_NET_ADMIN.
 pub(crate) fn updater(ports: ForeignPorts, reaper: Option<PacketReaper>) -> UpdatePorts {

@@ -1,69 +1,19 @@
 //! Keeps the packet programs attached to the devices that need them, and to no others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 
 use nodelb_core::history::{Event, Kernel, What};
-use nodelb_datapath::{
-    Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState, XdpState,
-};
+use nodelb_datapath::{Ahead, Attach, DeviceSide, Direction, HookFault, HookMethod, HookedDevice, LinkState, XdpState};
 use nodelb_host::messages;
 use nodelb_report::problems::HOOKS;
 use tracing::{info, warn};
 
 use super::uplinks::{Device, Role};
 
-/// What attaches programs to devices: the kernel ([`DeviceHooks`]), or a test.
-pub trait Attach: Send + 'static {
-    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError>;
-    fn detach(&mut self, ifindex: u32) -> Result<(), HookError>;
-    fn devices(&self) -> Vec<HookedDevice>;
-    fn faults(&self) -> Vec<HookFault>;
-    fn ahead(&self) -> Vec<Ahead>;
-    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()>;
-    fn method(&self) -> HookMethod;
-    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState>;
-}
-
-impl Attach for DeviceHooks {
-    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
-        Self::attach(self, device)
-    }
-
-    fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
-        Self::detach(self, ifindex)
-    }
-
-    fn devices(&self) -> Vec<HookedDevice> {
-        Self::devices(self).collect()
-    }
-
-    fn faults(&self) -> Vec<HookFault> {
-        Self::faults(self)
-    }
-
-    fn ahead(&self) -> Vec<Ahead> {
-        Self::ahead(self)
-    }
-
-    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()> {
-        Self::move_to_front(self, ifindex, direction)
-    }
-
-    fn method(&self) -> HookMethod {
-        Self::method(self)
-    }
-
-    fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
-        Self::keep_xdp(self)
-    }
-}
-
 /// Programs at one device that nodelb moves its own in front of, at most. Another agent may do the same without end.
 const MOVES: usize = 4;
 
-/// The programs at the devices of this node.
 pub(crate) struct Hooks {
     attach: Box<dyn Attach>,
     /// The devices with programs, by index, with the name for the journal.
@@ -76,7 +26,6 @@ pub(crate) struct Hooks {
     moves: BTreeMap<u32, BTreeSet<(Direction, u32)>>,
     /// The programs that run before nodelb's, for each device with one, which the journal has.
     ahead: BTreeMap<u32, String>,
-    /// What has happened, for the history.
     events: Vec<Event>,
     /// Where the XDP program runs at each device; empty if it is off.
     xdp: BTreeMap<u32, XdpState>,
@@ -106,7 +55,6 @@ impl Hooks {
         self.events.push(Event { kernel, ..Event::for_daemon(what, format!("{HOOKS}{text}")) });
     }
 
-    /// The name of a device that has programs.
     fn name(&self, ifindex: u32) -> Arc<str> {
         self.names.get(&ifindex).cloned().unwrap_or_else(|| format!("index {ifindex}").into())
     }
@@ -119,7 +67,6 @@ impl Hooks {
         !self.attach.devices().is_empty()
     }
 
-    /// Whether the device has programs.
     pub(crate) fn has(&self, ifindex: u32) -> bool {
         self.attach.devices().iter().any(|device| device.ifindex == ifindex)
     }
@@ -129,12 +76,10 @@ impl Hooks {
         self.repairs
     }
 
-    /// The programs that run before nodelb's at the device, if there are any.
     pub(crate) fn ahead(&self, ifindex: u32) -> Option<&str> {
         self.ahead.get(&ifindex).map(String::as_str)
     }
 
-    /// Where the XDP program runs at the device; `None` if it is off.
     pub(crate) fn xdp(&self, ifindex: u32) -> Option<&XdpState> {
         self.xdp.get(&ifindex)
     }
@@ -175,14 +120,6 @@ impl Hooks {
         for (ifindex, state) in states.iter().filter(|(index, state)| self.xdp.get(index) != Some(state)) {
             let device = self.names.get(ifindex).cloned().unwrap_or_else(|| "?".into());
             match state {
-                XdpState::Native
-                | XdpState::ReceivesOnly
-                | XdpState::Generic
-                | XdpState::NoDriver
-                | XdpState::Vlans
-                | XdpState::Ports => {
-                    info!(message_id = %messages::DEVICE_ATTACHED, "XDP at device {device}: {state}");
-                }
                 XdpState::Foreign { .. } => {
                     warn!(message_id = %messages::PROGRAM_IN_FRONT, "XDP at device {device}: {state}");
                 }
@@ -193,6 +130,7 @@ impl Hooks {
                          retries every 10 seconds"
                     );
                 }
+                _ => info!(message_id = %messages::DEVICE_ATTACHED, "XDP at device {device}: {state}"),
             }
         }
         self.xdp = states;
@@ -317,7 +255,7 @@ fn hooked(device: &Device) -> Option<HookedDevice> {
         Role::Pod => DeviceSide::Pod,
         Role::Unused(_) => return None,
     };
-    Some(HookedDevice { ifindex: device.ifindex, side, l2_length: device.l2_length, xdp: device.xdp })
+    Some(HookedDevice { ifindex: device.ifindex, side, l2_length: device.entry.l2_length, xdp: device.xdp })
 }
 
 #[cfg(test)]

@@ -28,7 +28,6 @@ impl Activity {
     }
 }
 
-/// The activity with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub activity: Activity,

@@ -1,7 +1,6 @@
 //! The reaper of the packet path, for what takes CAP_NET_ADMIN after the start: kube-proxy's rules are read, and filters
 //! at devices are changed.
 
-use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,9 +13,10 @@ use crate::sockets::reaper::wire::Order;
 use crate::sockets::reaper::{Reaper, ReaperLine};
 
 /// The reaper and the connection to it, shared by those that send orders.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct PacketReaper(Arc<Mutex<ReaperConnection>>);
 
+#[derive(Debug)]
 struct ReaperConnection {
     reaper: Reaper,
     line: Option<ReaperLine>,
@@ -29,9 +29,6 @@ impl PacketReaper {
 
     /// Sends an order with one outcome, and the descriptor for it; returns the number in the outcome. If the reaper has
     /// ended since the last order, the next one gets this order.
-    ///
-    /// # Errors
-    /// The error in the outcome, or if no reaper answers.
     pub(crate) async fn order(&self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> io::Result<u32> {
         let mut connection = self.0.lock().await;
         let used = match connection.line.take() {
@@ -55,23 +52,11 @@ impl PacketReaper {
     }
 }
 
-/// Changes filters through the reaper, from threads that may wait.
+/// Changes filters through the reaper, from threads that may wait, which are not the runtime's workers.
+#[derive(Debug)]
 pub(crate) struct ByReaper {
-    reaper: PacketReaper,
-    runtime: Handle,
-}
-
-impl ByReaper {
-    /// Uses this reaper, from threads outside of the runtime's workers.
-    pub(crate) fn new(reaper: PacketReaper, runtime: Handle) -> Self {
-        Self { reaper, runtime }
-    }
-}
-
-impl fmt::Debug for ByReaper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ByReaper")
-    }
+    pub(crate) reaper: PacketReaper,
+    pub(crate) runtime: Handle,
 }
 
 impl ChangeFilters for ByReaper {

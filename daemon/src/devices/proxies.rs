@@ -4,7 +4,6 @@
 //! listening on a port, is no evidence.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,30 +13,20 @@ use crate::node::addresses::Machine;
 use crate::sockets::nf_tables::KubeProxyRules;
 
 /// Another service proxy, by what it leaves in the kernel.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 pub enum ServiceProxy {
-    /// kube-proxy's table in nftables.
+    #[strum(to_string = "the nftables table kube-proxy")]
     NftablesTable,
-    /// kube-proxy's chains of iptables, in nftables or of iptables-legacy.
+    /// Also those of iptables that writes to nftables.
+    #[strum(to_string = "the iptables chain KUBE-SERVICES")]
     IptablesChains,
-    /// Virtual servers of IPVS.
+    #[strum(to_string = "virtual servers of IPVS")]
     Ipvs,
     /// A program at a device that translates services.
+    #[strum(to_string = "the program {name} at {device}")]
     Program { name: String, device: String },
 }
 
-impl fmt::Display for ServiceProxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NftablesTable => f.write_str("the nftables table kube-proxy"),
-            Self::IptablesChains => f.write_str("the iptables chain KUBE-SERVICES"),
-            Self::Ipvs => f.write_str("virtual servers of IPVS"),
-            Self::Program { name, device } => write!(f, "the program {name} at {device}"),
-        }
-    }
-}
-
-/// What was found, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub proxies: BTreeSet<ServiceProxy>,
@@ -110,7 +99,6 @@ fn has_virtual_server(text: &str) -> bool {
     text.lines().any(|line| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|protocol| line.starts_with(protocol)))
 }
 
-/// The names of programs that translate services.
 fn translating(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     names.filter_map(|name| {
         let known = TRANSLATING.into_iter().find(|known| name.starts_with(known))?;

@@ -7,10 +7,8 @@ use super::mode::{Activity, Decision};
 use super::uplinks::{Device, Role};
 use crate::status::Check;
 
-/// The maximum number of devices in one line.
 const SHOWN: usize = 4;
 
-/// All devices, and whether packets are translated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevicesReport {
     /// Whether packets are translated, and why; `None` before the first look.
@@ -19,14 +17,12 @@ pub struct DevicesReport {
     pub method: Option<HookMethod>,
     /// Number of programs that were attached again, because another process had removed them.
     pub repairs: u64,
-    /// The devices in the order of their indexes.
     pub devices: Vec<DeviceReport>,
     pub has_other_proxy: bool,
     /// Why the packet path could not be started, if so.
     pub failure: Option<Failure>,
 }
 
-/// A failed start of the packet path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What has failed, what follows, and what to do.
@@ -99,9 +95,7 @@ pub struct DeviceReport {
     pub device: Device,
     /// Whether it has the programs that its role requires.
     pub is_attached: bool,
-    /// Why its programs cannot be changed.
     pub error: Option<String>,
-    /// The programs of other software that run before nodelb's.
     pub ahead: Option<String>,
     /// Where the XDP program runs; `None` if it is off, or not for this device.
     pub xdp: Option<XdpState>,

@@ -1,6 +1,5 @@
 //! Reads kube-proxy's rules in this process if it has CAP_NET_ADMIN, and otherwise through a reaper, which has it.
 
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,11 +10,8 @@ use super::privileged::PacketReaper;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 use crate::sockets::reaper::wire::{Order, rules};
 
-/// The answer to a [`ReadRules`], when it is there.
-pub(crate) type RulesFuture = Pin<Box<dyn Future<Output = io::Result<KubeProxyRules>> + Send>>;
-
-/// Reads kube-proxy's rules.
-pub(crate) type ReadRules = Arc<dyn Fn() -> RulesFuture + Send + Sync>;
+pub(crate) type ReadRules =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<KubeProxyRules>> + Send>> + Send + Sync>;
 
 /// A reader of the rules. Without a reaper, it works only in a process with CAP_NET_ADMIN.
 pub(crate) fn reader(reaper: Option<PacketReaper>) -> ReadRules {

@@ -25,7 +25,6 @@ const COUNT_EVERY: u64 = 3;
 /// looks at each of their buckets, which takes milliseconds.
 const EMPTY_EVERY: u64 = 30;
 
-/// The interval of warnings about a full map.
 const WARN_EVERY: Duration = Duration::from_secs(3600);
 
 /// Seconds without a packet, for states without a configured timeout.
@@ -44,13 +43,10 @@ pub type RunSweep = Box<dyn FnMut(&SweepTimeouts, &mut dyn FnMut(Swept)) -> io::
 
 pub type CountConnections = Arc<dyn Fn() -> io::Result<ConnectionCount> + Send + Sync>;
 
-/// What the sweeps have done since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SweepReport {
-    /// Number of deleted connections.
     pub swept: BTreeMap<SweepReason, u64>,
     pub failures: u64,
-    /// Duration of the last sweep.
     pub duration: Duration,
     /// The last count of connections; `None` before the first one.
     pub count: Option<ConnectionCount>,

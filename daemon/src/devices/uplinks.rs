@@ -1,11 +1,10 @@
 //! Which devices lead to other machines, and why the others do not: a pure function over what the kernel lists.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_datapath::XdpFit;
 
 use crate::config::{Config, DeviceName, Packets};
@@ -45,26 +44,12 @@ pub struct Device {
     pub name: Arc<str>,
     /// The kernel's name of its type, such as `vlan`; `physical` for hardware.
     pub kind: String,
-    /// Maximum size of a packet in bytes.
-    pub mtu: u32,
-    /// Length of its link-layer header in bytes: 14, or 0 without one.
-    pub l2_length: u8,
     pub xdp: XdpFit,
-    /// The node's address of each family for packets that leave by the device.
-    pub v4: Option<Addr>,
-    /// See [`Self::v4`].
-    pub v6: Option<Addr>,
-    /// Whether `v4` is preferred to the source address of a route: an address of a service is assigned to the node, and
-    /// the kernel may select it although it may move to another node.
-    pub is_v4_source: bool,
-    /// See [`Self::is_v4_source`].
-    pub is_v6_source: bool,
-    /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.
-    pub is_strict: bool,
+    /// What the maps have of it as an uplink.
+    pub entry: UplinkEntry,
     pub role: Role,
 }
 
-/// What a device is used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It leads to other machines.
@@ -75,77 +60,37 @@ pub enum Role {
 }
 
 /// Why no program is attached to a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, strum::Display)]
 pub enum Reason {
+    #[strum(to_string = "it is down")]
     Down,
+    #[strum(to_string = "the loopback device")]
     Loopback,
-    /// It is a port of this device, which receives its packets.
+    #[strum(to_string = "a port of {0}")]
     Port(String),
-    /// It is one end of a pair, with the other end in another network namespace.
+    #[strum(to_string = "its other end is in another network namespace")]
     OtherNamespace,
-    /// Devices of this kind do not lead to other machines.
+    #[strum(to_string = "a {0} device does not lead to other machines")]
     Kind(String),
-    /// A bridge that connects only pods or virtual machines.
+    #[strum(to_string = "a bridge without a port that leads to other machines")]
     Bridge,
-    /// It is on top of this device, which does not lead to other machines.
+    #[strum(to_string = "on top of {0}, which does not lead to other machines")]
     Lower(String),
-    /// A VRF: packets pass the devices in it.
+    #[strum(to_string = "a VRF: programs are attached to the devices in it")]
     Vrf,
-    /// It has neither an address nor a route.
+    #[strum(to_string = "it has neither an address nor a route")]
     NoAddress,
-    /// `packets.except` contains it.
-    Excluded {
-        /// Whether the node has its default route or its primary address there.
-        is_needed: bool,
-    },
-    /// `packets.devices` does not contain it.
+    #[strum(to_string = "excluded by packets.except")]
+    Excluded,
+    /// The node has its default route or its primary address there.
+    #[strum(
+        to_string = "excluded by packets.except: answers that leave by it are not translated, so connections time out"
+    )]
+    ExcludedThoughNeeded,
+    #[strum(to_string = "not in packets.devices")]
     NotListed,
-    /// The programs cannot read its link layer, of this `ARPHRD_*` type.
+    #[strum(to_string = "the programs do not support its link layer (ARPHRD type {0})")]
     LinkLayer(u16),
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down => f.write_str("it is down"),
-            Self::Loopback => f.write_str("the loopback device"),
-            Self::Port(master) => write!(f, "a port of {master}"),
-            Self::OtherNamespace => f.write_str("its other end is in another network namespace"),
-            Self::Kind(kind) => write!(f, "a {kind} device does not lead to other machines"),
-            Self::Bridge => f.write_str("a bridge without a port that leads to other machines"),
-            Self::Lower(lower) => write!(f, "on top of {lower}, which does not lead to other machines"),
-            Self::Vrf => f.write_str("a VRF: programs are attached to the devices in it"),
-            Self::NoAddress => f.write_str("it has neither an address nor a route"),
-            Self::Excluded { is_needed: false } => f.write_str("excluded by packets.except"),
-            Self::Excluded { is_needed: true } => f.write_str(
-                "excluded by packets.except: answers that leave by it are not translated, so connections time out",
-            ),
-            Self::NotListed => f.write_str("not in packets.devices"),
-            Self::LinkLayer(number) => write!(f, "the programs do not support its link layer (ARPHRD type {number})"),
-        }
-    }
-}
-
-/// The devices that the configuration selects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
-    devices: Vec<DeviceName>,
-    except: Vec<DeviceName>,
-    pods: Vec<DeviceName>,
-    own_addresses: Vec<IpNet>,
-}
-
-impl Selection {
-    /// The selection of this configuration.
-    pub fn new(config: &Config) -> Self {
-        let Packets { devices, except, pod_devices, .. } = &config.packets;
-        let own_addresses = config.datapath.own_addresses.clone();
-        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone(), own_addresses }
-    }
-
-    fn is_automatic(&self) -> bool {
-        self.devices.iter().any(DeviceName::is_auto)
-    }
 }
 
 /// The interfaces with routes that [`devices`] needs: those that may lead to other machines.
@@ -159,13 +104,11 @@ pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     machine.interfaces.iter().filter(may_lead_out).map(|(index, _)| *index)
 }
 
-/// All devices, in the order of their indexes.
-pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selection: &Selection) -> Vec<Device> {
-    let facts = Facts { machine, routes, selection };
+pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, config: &Config) -> Vec<Device> {
+    let facts = Facts { machine, routes, config };
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
-/// The devices that have been uplinks, by name.
 pub(crate) type Former = BTreeMap<Arc<str>, Device>;
 
 /// Lets devices that were uplinks before remain uplinks while they are down or without an address or route, also if they
@@ -180,8 +123,8 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
         let Some(known) = known else { continue };
         device.role = Role::Uplink;
         if known.ifindex == device.ifindex {
-            device.v4 = device.v4.or(known.v4);
-            device.v6 = device.v6.or(known.v6);
+            device.entry.v4 = device.entry.v4.or(known.entry.v4);
+            device.entry.v6 = device.entry.v6.or(known.entry.v6);
         }
     }
     if former.len() > REMEMBERED {
@@ -194,7 +137,7 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
 struct Facts<'a> {
     machine: &'a Machine,
     routes: &'a BTreeMap<u32, Routes>,
-    selection: &'a Selection,
+    config: &'a Config,
 }
 
 impl Facts<'_> {
@@ -208,14 +151,16 @@ impl Facts<'_> {
             ifindex,
             name: interface.name.as_str().into(),
             kind: Some(&interface.kind).filter(|kind| !kind.is_empty()).map_or("physical", String::as_str).into(),
-            mtu: interface.mtu,
-            l2_length: header.unwrap_or(0),
             xdp: self.xdp_fit(ifindex, interface),
-            v4: self.source(ifindex, Family::Ipv4),
-            v6: self.source(ifindex, Family::Ipv6),
-            is_v4_source: self.has_service_address(Family::Ipv4),
-            is_v6_source: self.has_service_address(Family::Ipv6),
-            is_strict: interface.is_strict,
+            entry: UplinkEntry {
+                v4: self.source(ifindex, Family::Ipv4),
+                v6: self.source(ifindex, Family::Ipv6),
+                mtu: interface.mtu,
+                l2_length: header.unwrap_or(0),
+                is_v4_source: self.has_service_address(Family::Ipv4),
+                is_v6_source: self.has_service_address(Family::Ipv6),
+                is_strict: interface.is_strict,
+            },
             role,
         }
     }
@@ -241,12 +186,12 @@ impl Facts<'_> {
 
     /// What the device is used for if it is up, or as soon as it is.
     fn role_if_up(&self, index: u32, interface: &Interface) -> Role {
-        let (Selection { devices, except, pods, .. }, name) = (self.selection, interface.name.as_str());
+        let (Packets { devices, except, pod_devices, .. }, name) = (&self.config.packets, interface.name.as_str());
         let is_in = |names: &[DeviceName]| names.iter().any(|it| it.matches(name));
         if interface.is_loopback {
             return Role::Unused(Reason::Loopback);
         }
-        if is_in(pods) {
+        if is_in(pod_devices) {
             return Role::Pod;
         }
         let automatic = match obstacle(interface, self.machine) {
@@ -258,10 +203,10 @@ impl Facts<'_> {
         };
         let is_needed = automatic.is_none() && self.is_needed(index);
         if is_in(except) {
-            return Role::Unused(Reason::Excluded { is_needed });
+            return Role::Unused(if is_needed { Reason::ExcludedThoughNeeded } else { Reason::Excluded });
         }
         match automatic {
-            None if self.selection.is_automatic() || is_needed || is_in(devices) => Role::Uplink,
+            None if devices.iter().any(DeviceName::is_auto) || is_needed || is_in(devices) => Role::Uplink,
             None => Role::Unused(Reason::NotListed),
             Some(reason @ Reason::Port(_)) => Role::Unused(reason),
             Some(_) if is_in(devices) => Role::Uplink,
@@ -305,7 +250,7 @@ impl Facts<'_> {
     }
 
     fn is_of_service(&self, addr: Addr) -> bool {
-        self.selection.own_addresses.iter().any(|net| net.contains(&addr.ip()))
+        self.config.datapath.own_addresses.iter().any(|net| net.contains(&addr.ip()))
     }
 
     fn has_service_address(&self, family: Family) -> bool {

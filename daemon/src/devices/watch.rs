@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::history::Event;
-use nodelb_core::model::uplink::{Translation, Uplink, UplinkEntry};
+use nodelb_core::model::uplink::{Translation, Uplink};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_datapath::Attach;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
 use nodelb_host::clock::until;
 use nodelb_host::messages;
@@ -22,13 +23,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::foreign::{UpdatePorts, log_unlisted};
-use super::hooks::{Attach, Hooks};
+use super::hooks::Hooks;
 use super::mode::{self, Activity, Before, Decision};
 use super::proxies::{self, Findings};
 use super::report::{DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
-use super::uplinks::{self, Device, Former, Role, Selection};
+use super::uplinks::{self, Device, Former, Role};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
 use crate::node::netlink::{self, Events};
@@ -36,13 +37,10 @@ use crate::node::netlink::{self, Events};
 /// How long events must pause before everything is read again.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// The maximum delay while events continue.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 
-/// The interval of checks without an event.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The interval of searches for other service proxies.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
 
 /// How long a look at the devices waits until the maps have the addresses of a new device, which then gets its programs.
@@ -51,10 +49,8 @@ const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
 /// The delay before the next look if the maps did not have them in time.
 const LATE_RETRY: Duration = Duration::from_secs(1);
 
-/// The maximum duration of a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes the programs use these settings.
 pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
 pub(crate) struct DeviceInputs {
@@ -93,11 +89,8 @@ struct Task {
     /// Whether the last update of foreign ports failed, which was logged.
     has_unlisted: bool,
     report: watch::Sender<Arc<DevicesReport>>,
-    /// The socket for events; `None` while there is none.
     events: Option<Events>,
-    /// The devices that have been uplinks.
     former: Former,
-    /// The time of the last look.
     looked: Option<Instant>,
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
@@ -106,7 +99,6 @@ struct Task {
     translation: Translation,
     /// Whether a search has ever found one: its connections continue when its rules are removed.
     has_seen_proxy: bool,
-    /// The time of the last search.
     searched: Option<Instant>,
     /// Whether there were no connections at the last search, while no new ones could begin.
     is_drained: bool,
@@ -114,7 +106,6 @@ struct Task {
     is_idle: bool,
     /// Whether the last read failed, which was logged.
     has_failed: bool,
-    /// What has happened, for the history.
     happened: Vec<Event>,
 }
 
@@ -190,8 +181,7 @@ impl Task {
     async fn refresh(&mut self) -> bool {
         self.looked = Some(Instant::now());
         let config = self.latest_config();
-        let packets = config.packets.clone();
-        let (machine, mut devices) = match read(Selection::new(&config)).await {
+        let (machine, mut devices) = match read(Arc::clone(&config)).await {
             Ok(read) => read,
             Err(error) => {
                 self.fail(&error);
@@ -201,7 +191,7 @@ impl Task {
         self.has_failed = false;
         uplinks::keep(&mut devices, &mut self.former, &machine);
         self.search(machine).await;
-        let decision = self.decide(&packets);
+        let decision = self.decide(&config.packets);
         if !self.send(&devices).await {
             return false;
         }
@@ -402,12 +392,12 @@ async fn event(events: &mut Option<Events>) -> io::Result<()> {
 }
 
 /// Reads all devices, outside of the runtime's workers.
-async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
+async fn read(config: Arc<Config>) -> io::Result<(Machine, Vec<Device>)> {
     let read = tokio::task::spawn_blocking(move || {
         let mut machine = netlink::read()?;
         machine.interfaces.values_mut().for_each(|interface| interface.is_strict = is_strict(&interface.name));
         let routes = netlink::read_routes(uplinks::candidates(&machine))?;
-        let devices = uplinks::devices(&machine, &routes, &selection);
+        let devices = uplinks::devices(&machine, &routes, &config);
         Ok((machine, devices))
     });
     timeout(READ_TIMEOUT, read).await?.map_err(io::Error::other)?
@@ -425,20 +415,8 @@ fn is_strict(device: &str) -> bool {
 
 /// The uplink for the maps; `None` if the device is not one.
 fn uplink(device: &Device) -> Option<Uplink> {
-    let Device { ifindex, name, mtu, l2_length, v4, v6, is_v4_source, is_v6_source, is_strict, .. } = device;
-    (device.role == Role::Uplink).then(|| Uplink {
-        ifindex: *ifindex,
-        name: Arc::clone(name),
-        entry: UplinkEntry {
-            v4: *v4,
-            v6: *v6,
-            mtu: *mtu,
-            l2_length: *l2_length,
-            is_v4_source: *is_v4_source,
-            is_v6_source: *is_v6_source,
-            is_strict: *is_strict,
-        },
-    })
+    let Device { ifindex, name, entry, .. } = device;
+    (device.role == Role::Uplink).then(|| Uplink { ifindex: *ifindex, name: Arc::clone(name), entry: *entry })
 }
 
 #[cfg(test)]

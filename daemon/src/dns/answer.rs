@@ -18,14 +18,11 @@ pub(super) const MAX_ALIASES: usize = 16;
 /// targets of SRV records together. Each of thousands of targets may be the same host with thousands of addresses.
 const MAX_RECORDS: usize = 4_096;
 
-/// What a server says about a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// There are records of the type.
     Records(Records, Ttl),
     /// The name exists and has no records of the type.
     Empty(Option<Ttl>),
-    /// The name does not exist (NXDOMAIN).
     NoSuchName(Option<Ttl>),
     /// The name is an alias of this one, and the answer does not contain the records of the latter.
     Alias(DnsName, Ttl),
@@ -92,7 +89,6 @@ pub(super) struct Target {
     /// The share of connections among the targets of one priority.
     pub(super) weight: u16,
     pub(super) port: u16,
-    /// The host.
     pub(super) name: DnsName,
     /// The host's addresses, if the answer contains any.
     pub(super) addresses: Vec<Addr>,

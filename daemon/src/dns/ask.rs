@@ -25,7 +25,6 @@ const MAX_DATAGRAM: u16 = 1_232;
 /// The largest datagram that is received whole, in bytes. The kernel cuts a longer one, which counts as truncated.
 const MAX_RECEIVED: usize = 4_096;
 
-/// Time limits of one question to one server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AskTimeouts {
     /// The time limit of an answer over UDP.
@@ -36,10 +35,8 @@ pub(super) struct AskTimeouts {
     pub(super) total: Duration,
 }
 
-/// Why a server has given no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// Whether the time limit passed.
     pub(super) is_timeout: bool,
     /// Whether the server has responded, with an error code or something else than an answer.
     pub(super) has_responded: bool,
@@ -88,7 +85,6 @@ struct Asked<'a> {
     address: SocketAddr,
     register: &'a Register,
     limits: AskTimeouts,
-    /// Whether it has sent a response over UDP.
     has_responded: AtomicBool,
 }
 
@@ -109,7 +105,6 @@ async fn ask_with_aliases(question: &Question, server: &Asked<'_>) -> Result<Ans
     Err(Failure::new(format!("answers with more than {MAX_ALIASES} aliases (CNAME), or with a loop of them")))
 }
 
-/// Sends the query and returns the complete answer.
 async fn exchange(question: &Question, server: &Asked<'_>) -> Result<Message, Failure> {
     let mut query = query(question, true)?;
     let mut answer = over_udp(&query, server).await?;

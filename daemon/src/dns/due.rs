@@ -7,11 +7,9 @@ use nodelb_core::model::moment::Moment;
 use super::entry::Entry;
 use crate::files::named::Question;
 
-/// Questions to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     All,
-    /// Those of which the last query did not fail.
     NotFailed,
 }
 

@@ -12,11 +12,9 @@ use crate::files::named::{Named, Question, RecordType};
 /// The maximum number of targets of one SRV answer that are asked for separately.
 pub(super) const MAX_TARGETS: usize = 256;
 
-/// The last records of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) records: Records,
-    /// The server that they come from.
     pub(super) server: Arc<str>,
     /// The time since which they are the same, in seconds since 1970.
     pub(super) since: u64,
@@ -32,10 +30,8 @@ pub(super) struct Held {
     pub(super) gone_since: Option<GoneSince>,
 }
 
-/// What is known about a question.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// The last records, if any.
     pub(super) known: Option<Known>,
     /// Why there are no current records; `None` if `known` is current.
     pub(super) problem: Option<Arc<str>>,
@@ -43,15 +39,12 @@ pub(super) struct Entry {
     pub(super) server: Option<Arc<str>>,
     /// The TTL of the last answer, in seconds.
     pub(super) ttl: Option<Ttl>,
-    /// The time of the next query.
     pub(super) due: Moment,
     /// The time since which `problem` is or is not there.
     pub(super) since: Moment,
     /// Whether a query was answered or failed since the start.
     pub(super) was_asked: bool,
-    /// Whether a server has answered since the start.
     pub(super) was_answered: bool,
-    /// Whether a query is waiting for its answer.
     pub(super) is_open: bool,
     /// Whether `known` is of an earlier run.
     pub(super) is_recalled: bool,
@@ -60,7 +53,6 @@ pub(super) struct Entry {
     pub(super) gone_since: Option<GoneSince>,
     /// Whether that has been so for the whole time of the hold.
     pub(super) is_gone: bool,
-    /// The slices that depend on the answer.
     pub(super) slices: BTreeSet<SliceName>,
 }
 
@@ -71,16 +63,9 @@ impl Entry {
             known,
             gone_since: held.as_ref().and_then(|held| held.gone_since),
             problem: held.map(|held| held.problem),
-            server: None,
-            ttl: None,
             due: now,
             since: now,
-            was_asked: false,
-            was_answered: false,
-            is_open: false,
-            failures: 0,
-            is_gone: false,
-            slices: BTreeSet::new(),
+            ..Self::default()
         }
     }
 

@@ -6,7 +6,6 @@ use nodelb_core::change::Change;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, ServicePort};
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Frontends {
     by_service: BTreeMap<ServiceName, Vec<L4Addr>>,
@@ -15,7 +14,6 @@ pub(super) struct Frontends {
 }
 
 impl Frontends {
-    /// Whether a service in the files has this frontend.
     pub(super) fn has(&self, address: L4Addr) -> bool {
         self.services.contains_key(&address)
     }

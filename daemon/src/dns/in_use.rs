@@ -24,21 +24,17 @@ pub(super) struct UsedBackend {
     pub(super) weight: u16,
 }
 
-/// The last usable backends of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Used {
     /// The backends, at least one.
     pub(super) backends: Vec<UsedBackend>,
-    /// The server that they come from.
     pub(super) server: Arc<str>,
     /// The time since which its answer is the same, in seconds since 1970.
     pub(super) since: u64,
 }
 
-/// The last usable backends by slice.
 pub(super) type UsedBySlice = BTreeMap<SliceName, Used>;
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     used: UsedBySlice,
@@ -49,7 +45,6 @@ pub(super) struct InUse {
     unknown: BTreeSet<SliceName>,
 }
 
-/// Whether the owner task has the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reported {
     Before,
@@ -59,14 +54,11 @@ pub(super) enum Reported {
     Overdue,
 }
 
-/// What follows for a slice.
 #[derive(Debug)]
 pub(super) struct Settled {
-    /// The slice for the owner task.
     pub(super) slice: Slice,
     /// Why addresses of the answer are left out.
     pub(super) refused: Option<String>,
-    /// Whether the backends in use are others than before.
     pub(super) has_changed: bool,
 }
 
@@ -103,7 +95,6 @@ impl InUse {
         }
     }
 
-    /// The backends to store.
     pub(super) fn saved(&self) -> UsedBySlice {
         self.recalled.iter().chain(&self.used).map(|(slice, used)| (slice.clone(), used.clone())).collect()
     }
@@ -153,7 +144,6 @@ impl InUse {
         Some(without_backends(named, entry, resolved, ports))
     }
 
-    /// Makes these the backends in use.
     fn take(&mut self, named: &Named, entry: &Entry, resolved: &Resolved) -> Settled {
         let known = entry.known.as_ref();
         let used = Used {

@@ -52,7 +52,6 @@ pub(super) enum Reply {
     Failed(Arc<str>),
 }
 
-/// Every question with its answers. See the module's documentation.
 pub(super) struct Names {
     bounds: Bounds,
     seed: u64,
@@ -98,7 +97,6 @@ impl Names {
         self.rewire(now);
     }
 
-    /// The names, by slice.
     pub(super) fn wanted(&self) -> &Wanted {
         &self.wanted
     }
@@ -226,7 +224,6 @@ impl Names {
         self.recalled.clone().into_iter().chain(known).collect()
     }
 
-    /// The questions with last records that are not current.
     pub(super) fn held(&self) -> BTreeMap<Question, Held> {
         let held = |entry: &Entry| Some(Held { problem: entry.problem.clone()?, gone_since: entry.gone_since });
         let entries = self.entries.iter().filter(|(_, entry)| entry.is_held());

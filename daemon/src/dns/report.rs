@@ -19,23 +19,17 @@ const SHOWN: usize = 5;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsReport {
-    /// The questions, sorted.
     pub names: Vec<NameReport>,
-    /// The number of queries to servers since the start.
     pub queries: BTreeMap<QueryResult, u64>,
     /// The row of `/sources`; `None` if no backend has a name.
     pub source: Option<SourceReport>,
 }
 
-/// The state of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameReport {
     pub question: Question,
-    /// Whether the records are current.
     pub state: NameState,
-    /// The number of records in use.
     pub records: usize,
-    /// The server of the last answer; `None` before.
     pub server: Option<Arc<str>>,
     /// The TTL of the last answer in seconds, as the server sent it.
     pub ttl: Option<Ttl>,
@@ -43,19 +37,16 @@ pub struct NameReport {
     pub due: Option<Moment>,
     /// The time since which the state is the same.
     pub since: Moment,
-    /// The services with such a backend.
     pub services: Vec<ServiceName>,
     /// Why the records are not current, or which addresses are left out.
     pub problem: Option<String>,
 }
 
-/// Whether the records of a question are current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter, strum::VariantNames)]
 pub enum NameState {
     Ok,
     /// The last known ones are in use.
     Held,
-    /// No records are known.
     Empty,
     /// No server has answered yet.
     Pending,
@@ -72,7 +63,6 @@ impl NameState {
     }
 }
 
-/// The result of a query to one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum QueryResult {
     Records,
@@ -81,7 +71,6 @@ pub enum QueryResult {
     NoSuchName,
     /// An error code, such as SERVFAIL, or no connection.
     Failed,
-    /// No answer within the time limit.
     Timeout,
 }
 

@@ -46,9 +46,7 @@ const MAX_FAILED_OPEN: usize = MAX_OPEN / 2;
 const TICK_EVERY: Duration = Duration::from_millis(TICK);
 /// The same in milliseconds.
 const TICK: u64 = 1_000;
-/// Interval at which resolv.conf(5) is read.
 const SYSTEM_EVERY: Duration = Duration::from_secs(5);
-/// Time limit for reading resolv.conf(5).
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of readings of resolv.conf(5) that hang.
 const MAX_READS: usize = 4;
@@ -57,7 +55,6 @@ const FIRST_ANSWERS: u64 = 3_000;
 /// Questions that are due begin together in steps of this length, in milliseconds.
 const GRAIN: u64 = 20;
 
-/// Intervals and time limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DnsTimeouts {
     pub(super) ask: AskTimeouts,
@@ -81,7 +78,6 @@ impl Default for DnsTimeouts {
     }
 }
 
-/// The resolver's connections and settings.
 pub(super) struct Resolver {
     /// From the file source.
     pub(super) incoming: mpsc::Receiver<Batch>,
@@ -90,7 +86,6 @@ pub(super) struct Resolver {
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     pub(super) clock: nodelb_host::clock::Clock,
     pub(super) reports: watch::Sender<Arc<DnsReport>>,
-    /// Registers a socket as nodelb's own.
     pub(super) register: Register,
     /// The servers; empty for those of `resolv_conf`.
     pub(super) servers: Vec<DnsServer>,
@@ -100,11 +95,9 @@ pub(super) struct Resolver {
     pub(super) timeouts: DnsTimeouts,
 }
 
-/// A started resolver, for its users.
 pub struct Started {
     /// For the owner task, through the checker.
     pub changes: mpsc::Receiver<Vec<Change>>,
-    /// The names with their state.
     pub reports: watch::Receiver<Arc<DnsReport>>,
     /// The task, which stores its state when it ends.
     pub task: JoinHandle<()>,
@@ -183,7 +176,6 @@ struct Running {
     servers: Servers,
     /// Servers that are configured and cannot be asked.
     server_problems: Vec<String>,
-    /// The threads that read the servers of the system.
     reads: Threads,
     asking: JoinSet<Asked>,
     /// The questions that wait for an answer, and whether each had failed before.
@@ -354,7 +346,6 @@ impl Running {
         awaiting.difference(&served).copied().cloned().collect()
     }
 
-    /// Sends the slices that have changed.
     async fn publish(&mut self) -> Result<(), Closed> {
         let mut changes = self.slices();
         changes.extend(self.departures());
@@ -419,13 +410,11 @@ impl Running {
         Some(files)
     }
 
-    /// The questions that may be asked now.
     fn startable(&self) -> Which {
         let failed = self.open.values().filter(|(_, has_failed)| *has_failed).count();
         if failed < MAX_FAILED_OPEN { Which::All } else { Which::NotFailed }
     }
 
-    /// Begins the queries that are due.
     fn begin(&mut self) {
         let now = self.resolver.clock.now();
         while self.asking.len() < MAX_OPEN {
@@ -482,13 +471,9 @@ impl Running {
         let new = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
         journal::log(self.report.source.as_ref(), new.source.as_ref());
         self.report = new;
-        self.resolver.reports.send_if_modified(|report| {
-            let is_new = **report != self.report;
-            if is_new {
-                *report = Arc::new(self.report.clone());
-            }
-            is_new
-        });
+        if **self.resolver.reports.borrow() != self.report {
+            self.resolver.reports.send_replace(Arc::new(self.report.clone()));
+        }
     }
 }
 

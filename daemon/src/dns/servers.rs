@@ -44,7 +44,6 @@ pub(super) fn of_resolv_conf(text: &str, zone_of: ZoneOf<'_>) -> (Vec<SocketAddr
 pub(super) type ZoneOf<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
 impl DnsServer {
-    /// The address to ask.
     pub(super) fn resolve(&self, zone_of: ZoneOf<'_>) -> Result<SocketAddr, String> {
         let Some(zone) = self.zone() else { return Ok(self.address()) };
         let index = zone.parse().ok().or_else(|| zone_of(zone));
@@ -56,10 +55,8 @@ impl DnsServer {
     }
 }
 
-/// The services that a name belongs to.
 pub(super) type ServicesOf<'a> = Box<dyn Fn(&DnsName) -> BTreeSet<ServiceName> + 'a>;
 
-/// The names that are asked for.
 pub(super) struct Asking<'a> {
     /// Their number, as far as it is below [`MAX_SILENT`].
     pub(super) names: usize,
@@ -89,15 +86,11 @@ impl Servers {
         self.servers.is_empty()
     }
 
-    /// Replaces the servers; what is known of those that stay is kept. Returns whether any differs.
-    pub(super) fn set(&mut self, servers: &[SocketAddr]) -> bool {
-        if self.servers.iter().map(|it| &it.server).eq(servers) {
-            return false;
-        }
+    /// Replaces the servers; what is known of those that stay is kept.
+    pub(super) fn set(&mut self, servers: &[SocketAddr]) {
         let known = |server: &SocketAddr| self.servers.iter().find(|it| it.server == *server).cloned();
         let new = |server: &SocketAddr| Asked { server: *server, silent: BTreeMap::new(), failed: None };
         self.servers = servers.iter().map(|server| known(server).unwrap_or_else(|| new(server))).collect();
-        true
     }
 
     /// The servers in the order in which they are to be asked: those that did not respond within the last half a minute
@@ -108,7 +101,6 @@ impl Servers {
         working.into_iter().chain(failed).map(|it| it.server).collect()
     }
 
-    /// Records that the server responded.
     pub(super) fn note_response(&mut self, server: SocketAddr) {
         if let Some(asked) = self.servers.iter_mut().find(|it| it.server == server) {
             asked.silent.clear();

@@ -14,7 +14,6 @@ use crate::files::named::{Named, Question, RecordType};
 /// The maximum number of backends of a name: as many as an answer about addresses may have.
 pub(super) const MAX_BACKENDS: usize = 4_096;
 
-/// The result for a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resolved {
     pub(super) backends: Vec<Backend>,
@@ -68,7 +67,6 @@ pub(super) fn origin(question: &Question, known: Option<(&Arc<str>, u64)>) -> Or
     }
 }
 
-/// Backends while they are collected.
 struct Collected<'a> {
     named: &'a Named,
     is_frontend: IsFrontend<'a>,

@@ -21,7 +21,6 @@ use super::in_use::{Used, UsedBackend, UsedBySlice};
 use super::slices::MAX_BACKENDS;
 use crate::files::named::{DnsName, Question};
 
-/// The name of the file in the state directory.
 const NAME: &str = "names.json";
 
 const VERSION: u32 = 1;
@@ -35,14 +34,12 @@ const MAX_SERVER: usize = 64;
 /// Maximum length in characters of a problem that is read from the file.
 const MAX_PROBLEM: usize = 512;
 
-/// The last records by question.
 pub(super) type Answers = BTreeMap<Question, Known>;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) answers: Answers,
     pub(super) in_use: UsedBySlice,
-    /// The answers that are not current.
     pub(super) held: BTreeMap<Question, Held>,
 }
 
@@ -72,7 +69,6 @@ struct Entry {
     records: Records,
     server: String,
     since: u64,
-    /// See [`Held`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,11 +136,9 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
         in_use: saved.in_use.iter().map(in_use).collect(),
         boot: boot_id()?,
     };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json(path, &form)
 }
 
-/// Reads the file: nothing, with a warning, if this fails or takes too long.
 pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Saved> {
     let path = directory.join(NAME);
     let consequence = "backends with names are not known until a DNS server answers";

@@ -1,7 +1,6 @@
 //! Who drains a backend: what the kernel knows of the process at the other end of the Unix socket, not what it claims.
 
 use std::fs;
-use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use nix::unistd::{Uid, User};
 use nodelb_core::text::is_control;
 use nodelb_host::threads::Threads;
 
-/// The process that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
@@ -23,23 +21,21 @@ const NO_LOGIN: u32 = u32::MAX;
 /// Names may come from a directory service that does not respond.
 const NAMES_TIME: Duration = Duration::from_secs(1);
 
-/// The maximum length of a name in characters.
 const MAX_NAME: usize = 64;
 
 /// Formats as `root (login alice)`, or as `root` if the process does not belong to the session of another user.
 pub async fn author(peer: Peer) -> Arc<str> {
     static NAMES: LazyLock<Threads> = LazyLock::new(|| Threads::new("names", 4));
-    let text = NAMES.run_within(NAMES_TIME, move || Ok(text(peer.uid, login(peer)?, name))).await;
+    let text = NAMES.run_within(NAMES_TIME, move || Ok(text(peer.uid, login(peer), name))).await;
     text.unwrap_or_else(|_unknown| text_of_uid(peer.uid)).into()
 }
 
 /// The user who logged in, with this or with another user id since; `None` if there is none. The process waits for the
 /// answer, so that its number belongs to no other process.
-fn login(Peer { pid, .. }: Peer) -> io::Result<Option<u32>> {
-    let Some(pid) = pid else { return Ok(None) };
+fn login(peer: Peer) -> Option<u32> {
     // A kernel without audit support does not have the file.
-    let Ok(login) = fs::read_to_string(format!("/proc/{pid}/loginuid")) else { return Ok(None) };
-    Ok(login.trim().parse().ok().filter(|login| *login != NO_LOGIN))
+    let login = fs::read_to_string(format!("/proc/{}/loginuid", peer.pid?)).ok()?;
+    login.trim().parse().ok().filter(|login| *login != NO_LOGIN)
 }
 
 fn text(uid: u32, login: Option<u32>, name: impl Fn(u32) -> String) -> String {

@@ -1,12 +1,11 @@
 //! The messages about drains.
 
-use std::io;
 use std::path::Path;
 
 use nodelb_core::model::drain::DrainCause;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
-use nodelb_host::{messages, unwritten};
+use nodelb_host::messages;
 use tracing::{info, warn};
 
 /// The maximum length in characters of a problem that names what a file contains.
@@ -36,14 +35,4 @@ pub(super) fn warn_unreadable(path: &Path, service: &ServiceName, problem: &str)
         message_id = %messages::STATE_UNREADABLE,
         %service, "a drain of {service} in {} cannot be read: {problem}; it is not in effect", path.display()
     );
-}
-
-pub(super) fn warn_unwritten(path: &Path, error: &io::Error) {
-    let consequence = "after a restart, drains that were refused or have ended may be in effect";
-    let text = unwritten::failed(path, error, consequence);
-    warn!(message_id = %messages::STATE_UNWRITTEN, "{text}");
-}
-
-pub(super) fn log_written(path: &Path) {
-    info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", path.display());
 }

@@ -16,13 +16,11 @@ use tokio::sync::oneshot;
 use super::state_file::All;
 use crate::document::nearest;
 
-/// The maximum number of backends in a message.
 const SHOWN: usize = 5;
 
 /// The longest drain with an end.
 pub(super) const MAX_LENGTH: Duration = Duration::from_secs(366 * 86_400);
 
-/// What the operator wants, from the admin API.
 #[derive(Debug)]
 pub struct Request {
     pub wish: Wish,
@@ -50,18 +48,13 @@ pub enum Action {
     Undrain,
 }
 
-/// Why a request has no effect: the problem and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such service, backend or drain.
     Unknown(String),
-    /// It is not permitted, or not without `--force`.
     Refused(String),
-    /// Something else is in the way.
     Failed(String),
 }
 
-/// Returns the drains of the service with the new one.
 pub(super) fn with_drain(
     snapshot: &Snapshot,
     all: &All,
@@ -148,7 +141,6 @@ fn near_backends(rows: &[BackendReport], wanted: Drained) -> String {
     }
 }
 
-/// Returns the drains of the service without this one, and the drain.
 pub(super) fn without_drain(
     all: &All,
     (service, backend): (&ServiceName, Drained),

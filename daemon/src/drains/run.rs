@@ -22,7 +22,6 @@ use super::state_file::{self, All};
 use super::writer::Writer;
 use crate::reconcile::OwnerHandle;
 
-/// The maximum number of requests that wait.
 const QUEUE: usize = 16;
 
 /// The interval at which the task looks for drains that are over. The wall clock may be set at any time.
@@ -34,7 +33,6 @@ const RETRY: Duration = Duration::from_secs(30);
 /// How long a drain that was over at the start waits for the source of its service.
 const SYNC_TIME: Duration = Duration::from_secs(10);
 
-/// How long a request waits for the maps.
 const APPLY_TIME: Duration = Duration::from_secs(4);
 
 /// Reads the drains of the previous run and sends them to the owner task, then starts the task, which runs until
@@ -109,7 +107,6 @@ struct Drainer {
     owner: OwnerHandle,
     writer: Writer,
     started: Instant,
-    /// Whether the latest write has failed.
     has_failed: bool,
     written_at: Option<Instant>,
 }
@@ -262,15 +259,8 @@ impl Drainer {
 
     /// Logs the first of several failures, and their end.
     fn note(&mut self, result: &io::Result<()>) {
-        let had_failed = std::mem::replace(&mut self.has_failed, result.is_err());
-        match result {
-            Ok(()) if had_failed => {
-                unwritten::succeeded(self.writer.path());
-                journal::log_written(self.writer.path());
-            }
-            Err(error) if !had_failed => journal::warn_unwritten(self.writer.path(), error),
-            _ => {}
-        }
+        let consequence = "after a restart, drains that were refused or have ended may be in effect";
+        unwritten::note(self.writer.path(), result, consequence, &mut self.has_failed);
     }
 }
 

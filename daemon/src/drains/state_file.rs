@@ -14,18 +14,15 @@ use serde::{Deserialize, Serialize};
 
 use super::journal;
 
-/// The drains of all services.
 pub(super) type All = BTreeMap<ServiceName, Drains>;
 
 const VERSION: u32 = 1;
 
-/// The maximum size of the file in bytes.
 const MAX_BYTES: usize = 4 << 20;
 
 /// The maximum length in characters of an author that is read from the file.
 const MAX_AUTHOR: usize = 256;
 
-/// The time limit of the state directory.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Serialize, Deserialize)]
@@ -81,7 +78,6 @@ pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Re
     };
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
     let form = Form { version: VERSION, drains: entries.collect() };
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
 }
 

@@ -26,7 +26,6 @@ pub(super) struct Writer {
     written: Option<All>,
 }
 
-/// A write that has begun.
 struct UnderWay {
     contents: All,
     is_withdrawn: Arc<AtomicBool>,
@@ -85,7 +84,6 @@ impl Writer {
         }
     }
 
-    /// Whether a write is under way.
     pub(super) fn is_busy(&self) -> bool {
         self.under_way.is_some()
     }

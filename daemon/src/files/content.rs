@@ -20,7 +20,6 @@ pub struct FileContent {
     pub notices: Vec<String>,
 }
 
-/// An object and its position in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<T> {
     /// Line, counted from 1; `None` where unknown.

@@ -34,7 +34,6 @@ use super::merge::INLINE;
 use super::named::{DnsName, Named, Question, RecordType, UNSPECIFIED};
 use crate::document::{self, Problem, Problems, Read, Table};
 
-/// The top level of a file.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -42,7 +41,6 @@ struct File {
     service: Vec<Table<serde::de::IgnoredAny>>,
 }
 
-/// A `[[service]]` table.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct ServiceTable {
@@ -111,7 +109,6 @@ struct Entry<'r> {
     object: &'r str,
     /// The paths of the keys with values that were refused. What these values would mean is unknown.
     refused: &'r [String],
-    /// The ports with their positions.
     ports: Vec<(Range<usize>, PortTable)>,
 }
 
@@ -344,7 +341,6 @@ impl PortTable {
     }
 }
 
-/// The `[service.health-check]` table.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct HealthCheckTable {

@@ -13,7 +13,6 @@ use nodelb_host::clock::boot_id;
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 
-/// The name of the file in the state directory.
 const NAME: &str = "services.json";
 
 const VERSION: u32 = 1;
@@ -81,7 +80,6 @@ fn write(path: &Path, last: &LastValid) -> io::Result<()> {
     if bytes > MAX_TEXT {
         return Err(io::Error::other(format!("the service files have more than {MAX_TEXT} bytes together")));
     }
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
     // JSON has no paths that are not UTF-8.
     let files = last.texts.iter().filter(|(path, _)| path.to_str().is_some());
     let form = Form {

@@ -92,7 +92,6 @@ struct Reading {
     reader: Reader,
     content: FileContent,
     problems: Vec<Problem>,
-    /// Number of skipped objects of other kinds, by kind.
     skipped: BTreeMap<String, usize>,
     more_notices: usize,
     /// How many of [`MAX_ADDRESSES`] are used.

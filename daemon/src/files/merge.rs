@@ -16,7 +16,6 @@ use crate::document::Problem;
 /// Backends that have names, by the slice that the answers become.
 pub type Names = BTreeMap<SliceName, Arc<Named>>;
 
-/// The merged content of the directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     pub(super) services: BTreeMap<ServiceName, Arc<Service>>,

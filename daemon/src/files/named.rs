@@ -20,9 +20,6 @@ pub struct DnsName(Arc<str>);
 
 impl DnsName {
     /// The name that an operator has written.
-    ///
-    /// # Errors
-    /// Why it is none, and what to write.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown = text.escape_debug();
         let name = text.strip_suffix('.').unwrap_or(text);
@@ -59,7 +56,6 @@ impl DnsName {
         Ok(Self(name.to_ascii_lowercase().into()))
     }
 
-    /// The name without the final dot.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -71,16 +67,13 @@ impl fmt::Display for DnsName {
     }
 }
 
-/// The type of the records that a query requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum RecordType {
-    /// IPv4 addresses.
     A,
-    /// IPv6 addresses.
-    #[serde(rename = "AAAA")]
     Aaaa,
     /// Targets with port, priority and weight (RFC 2782).
-    #[serde(rename = "SRV")]
     Srv,
 }
 
@@ -91,20 +84,6 @@ impl RecordType {
             Family::Ipv4 => Self::A,
             Family::Ipv6 => Self::Aaaa,
         }
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::A => "A",
-            Self::Aaaa => "AAAA",
-            Self::Srv => "SRV",
-        }
-    }
-}
-
-impl fmt::Display for RecordType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 
@@ -126,9 +105,7 @@ pub struct Named {
     pub slice: SliceName,
     pub service: ServiceName,
     pub question: Question,
-    /// The name of the service port.
     pub port: Arc<str>,
-    /// The protocols of the service port.
     pub protocols: Vec<Protocol>,
     /// The families of its frontends: other addresses would not be used.
     pub families: Vec<Family>,

@@ -20,7 +20,6 @@ pub(super) struct DirectoryState<'a> {
     pub(super) was_read: bool,
     /// Since when `trouble` has its current value.
     pub(super) since: SystemTime,
-    /// Time of the last scan.
     pub(super) looked: SystemTime,
 }
 

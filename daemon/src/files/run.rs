@@ -31,7 +31,6 @@ use crate::document::Problem;
 
 /// How long events must pause before a scan, since editors cause several.
 const SETTLE: Duration = Duration::from_millis(20);
-/// The maximum delay of a scan while events continue.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 /// The interval of scans without an event: for links that lead out of the directory, and for network file systems.
 const LOOK_ANYWAY: Duration = Duration::from_secs(10);
@@ -48,7 +47,6 @@ const LOOKS: usize = 8;
 /// The result of one scan, which is to be applied as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// What differs from the last batch.
     pub changes: Vec<Change>,
     /// Every backend that has a name now.
     pub named: Arc<Names>,
@@ -247,7 +245,6 @@ impl RunningFileSource {
         accepted.has_changed
     }
 
-    /// Merges the files, and returns the resulting changes.
     async fn merge(&mut self) -> io::Result<Vec<Change>> {
         let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
         let merging = blocking(move || {
@@ -339,13 +336,9 @@ impl RunningFileSource {
             looked: SystemTime::now(),
         };
         let rows = report::rows(&reported, &self.files, &self.merged);
-        self.source.reports.send_if_modified(|reports| {
-            let is_new = **reports != rows;
-            if is_new {
-                *reports = Arc::new(rows);
-            }
-            is_new
-        });
+        if **self.source.reports.borrow() != rows {
+            self.source.reports.send_replace(Arc::new(rows));
+        }
     }
 }
 

@@ -25,7 +25,6 @@ pub(super) struct Hints {
     pub(super) touched: BTreeSet<OsString>,
     /// Names of files that a process is writing: their current content is not final.
     pub(super) writing: BTreeSet<OsString>,
-    /// Whether to read every file again.
     pub(super) everything: bool,
     /// Whether to accept a directory that was replaced by an empty one. Otherwise that counts as a missing mount.
     pub(super) believe_empty: bool,
@@ -36,7 +35,6 @@ pub(super) struct Hints {
 pub(super) enum Stamp {
     /// A readable file: device, inode, size, modification and change time with nanoseconds.
     Version([u64; 3], [i64; 4]),
-    /// The reason why the file cannot be read.
     Unreadable(String),
 }
 
@@ -56,7 +54,6 @@ pub(super) struct Seen {
     directory: Option<(u64, u64)>,
 }
 
-/// The result of one scan.
 #[derive(Debug)]
 pub(super) struct Listing {
     /// Device and inode of the directory.
@@ -67,15 +64,11 @@ pub(super) struct Listing {
 
 #[derive(Debug)]
 enum Finding {
-    /// Unchanged since the last scan.
     Same,
-    /// A process is writing it.
     Unsettled,
-    /// Read, or failed to read.
     Read(Stamp, Result<Valid, Vec<Problem>>),
 }
 
-/// A valid version of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Valid {
     pub(super) content: Arc<FileContent>,
@@ -211,12 +204,10 @@ pub(super) struct Files {
     pub(super) ignored: Vec<String>,
 }
 
-/// The result of processing one scan.
 #[derive(Debug)]
 pub(super) struct Accepted {
     /// Whether [`Files::contents`] may have changed.
     pub(super) has_changed: bool,
-    /// The files with changed problems.
     pub(super) altered: Vec<PathBuf>,
 }
 
@@ -224,7 +215,6 @@ pub(super) struct Accepted {
 pub(super) struct KnownFile {
     /// `None` until the file was read once.
     stamp: Option<Stamp>,
-    /// The last valid version.
     pub(super) valid: Option<Valid>,
     pub(super) problems: Vec<Problem>,
     /// Whether a process was writing it at the last scan.

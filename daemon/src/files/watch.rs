@@ -103,7 +103,6 @@ impl Watch {
         }
     }
 
-    /// Processes all pending events.
     pub(super) async fn drain(&mut self) -> io::Result<()> {
         loop {
             match self.next().now_or_never() {
@@ -115,7 +114,6 @@ impl Watch {
         }
     }
 
-    /// Waits for an event and processes it.
     async fn next(&mut self) -> io::Result<()> {
         let event = self.events.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
         let place = if Some(&event.wd) == self.directory.as_ref() {
@@ -134,7 +132,6 @@ impl Watch {
         Ok(poll(&mut queue, PollTimeout::ZERO)? > 0)
     }
 
-    /// The hints since the last call.
     pub(super) fn take_hints(&mut self) -> Hints {
         self.notes.writing.retain(|_, last| last.elapsed() < WRITER_FORGOTTEN);
         Hints {
@@ -145,7 +142,6 @@ impl Watch {
         }
     }
 
-    /// The files that a process is writing.
     pub(super) fn writing(&self) -> BTreeSet<OsString> {
         self.notes.writing.keys().cloned().collect()
     }
@@ -154,7 +150,6 @@ impl Watch {
 /// See [`Watch::follower`].
 pub(super) struct Follower(Watches);
 
-/// The watches that were added for a path.
 pub(super) struct Followed {
     name: OsString,
     parent: Option<WatchDescriptor>,

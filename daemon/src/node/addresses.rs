@@ -11,10 +11,8 @@ use nodelb_core::text::listed;
 /// is not an address of the node.
 const LEFTOVERS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
-/// The maximum number of addresses in one journal line.
 const SHOWN: usize = 8;
 
-/// The kernel's lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) interfaces: BTreeMap<u32, Interface>,
@@ -49,7 +47,6 @@ pub(crate) struct Interface {
 pub(crate) struct Address {
     pub(crate) interface: u32,
     pub(crate) addr: Addr,
-    /// Whether the scope is global: valid beyond this link.
     pub(crate) is_global: bool,
     /// Whether another host has the address or may have it: the kernel answers for it only after duplicate address
     /// detection (RFC 4862).
@@ -99,7 +96,6 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// Addresses in a journal line.
 fn shown<'a>(addresses: impl IntoIterator<Item = &'a Addr>) -> String {
     Some(listed(addresses, SHOWN)).filter(|list| !list.is_empty()).unwrap_or_else(|| "none".into())
 }

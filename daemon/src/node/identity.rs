@@ -12,13 +12,10 @@ use crate::config::Node;
 /// The configured facts about the node, and those that are read once: everything except its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// See [`NodeFacts::name`].
     pub name: Arc<str>,
     /// Whether the name is the host name, because the configuration sets none.
     pub is_host_name: bool,
-    /// See [`NodeFacts::zone`].
     pub zone: Arc<str>,
-    /// See [`NodeFacts::nodeport_addresses`].
     pub nodeport_addresses: Vec<NodePortAddress>,
 }
 
@@ -33,7 +30,6 @@ impl Identity {
         Ok(Self { name: name.into(), is_host_name, zone: node.zone.as_str().into(), nodeport_addresses })
     }
 
-    /// The facts about a node with these addresses.
     pub(super) fn facts(&self, addresses: &Addresses) -> NodeFacts {
         NodeFacts {
             name: Arc::clone(&self.name),

@@ -36,7 +36,6 @@ const TIMEOUT_SECONDS: i64 = 10;
 /// How often a list that changed while it was read is requested again.
 const ATTEMPTS: usize = 50;
 
-/// The delay before the next request.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// More bytes than the kernel puts into one datagram.
@@ -57,9 +56,6 @@ fn receive<'b>(socket: &Socket, buffer: &'b mut [u8]) -> io::Result<Option<&'b [
 }
 
 /// Reads everything once. Blocks for up to [`TIMEOUT_SECONDS`] per request.
-///
-/// # Errors
-/// If the kernel refuses a request, does not answer, or the lists change during each read.
 pub(crate) fn read() -> io::Result<Machine> {
     repeat(read_once)
 }
@@ -78,9 +74,7 @@ fn repeat<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
 /// The unicast routes over an interface that were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Routes {
-    /// Whether there is a default route.
     pub(crate) has_default: bool,
-    /// Whether there is a route of any kind.
     pub(crate) has_any: bool,
 }
 
@@ -167,7 +161,6 @@ struct Kernel {
     buffer: Vec<u8>,
 }
 
-/// The result of one datagram.
 enum Answer {
     More,
     Complete,

@@ -20,31 +20,20 @@ use super::addresses::Addresses;
 use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
 
-#[derive(Clone, Copy, Debug)]
-pub struct NodeWatchTimeouts {
-    /// How long events must pause before everything is read again: an interface that comes up causes a dozen.
-    pub settle: Duration,
-    /// The maximum delay while events continue.
-    pub settle_at_most: Duration,
-    /// The interval of reads without an event.
-    pub every: Duration,
-    /// The first and the longest delay before a failed read is repeated.
-    pub retry: (Duration, Duration),
-    /// The maximum duration of a read.
-    pub timeout: Duration,
-}
+/// How long events must pause before everything is read again: an interface that comes up causes a dozen.
+const SETTLE: Duration = Duration::from_millis(20);
 
-impl Default for NodeWatchTimeouts {
-    fn default() -> Self {
-        Self {
-            settle: Duration::from_millis(20),
-            settle_at_most: Duration::from_millis(200),
-            every: Duration::from_secs(60),
-            retry: (Duration::from_millis(100), Duration::from_secs(5)),
-            timeout: Duration::from_secs(30),
-        }
-    }
-}
+/// The maximum delay while events continue.
+const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+
+/// The interval of reads without an event.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// The first and the longest delay before a failed read is repeated.
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// The maximum duration of a read.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends the owner the facts about the node, and from then on, until `shutdown`, each change of them. A new value of
 /// `identity` takes effect at once.
@@ -54,18 +43,16 @@ impl Default for NodeWatchTimeouts {
 pub async fn start(
     identity: watch::Receiver<Arc<Identity>>,
     changes: mpsc::Sender<Vec<Change>>,
-    timeouts: NodeWatchTimeouts,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     // Opened before the first read, so that no later change is missed.
     let events = Events::open()?;
-    let addresses = read(timeouts.timeout).await?;
+    let addresses = read().await?;
     info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
     let mut watch = Watch {
         events: Some(events),
         identity,
         changes,
-        timeouts,
         addresses,
         reported: NodeFacts::default(),
         wait: None,
@@ -80,11 +67,9 @@ pub async fn start(
 }
 
 struct Watch {
-    /// The socket for events; `None` while there is none.
     events: Option<Events>,
     identity: watch::Receiver<Arc<Identity>>,
     changes: mpsc::Sender<Vec<Change>>,
-    timeouts: NodeWatchTimeouts,
     addresses: Addresses,
     /// The facts that were last sent to the owner.
     reported: NodeFacts,
@@ -101,7 +86,7 @@ impl Watch {
     /// Runs until the owner has closed the queue.
     async fn run(mut self) {
         loop {
-            let next_look = Instant::now() + self.wait.unwrap_or(self.timeouts.every);
+            let next_look = Instant::now() + self.wait.unwrap_or(EVERY);
             tokio::select! {
                 received = next(&mut self.events) => if !self.settle(received).await {
                     continue;
@@ -125,14 +110,14 @@ impl Watch {
 
     /// Waits until events pause; returns false if the socket failed.
     async fn settle(&mut self, mut received: io::Result<()>) -> bool {
-        let latest = Instant::now() + self.timeouts.settle_at_most;
+        let latest = Instant::now() + SETTLE_AT_MOST;
         loop {
             if let Err(error) = received {
                 self.events = None;
                 self.fail(&error);
                 return false;
             }
-            let quiet = (Instant::now() + self.timeouts.settle).min(latest);
+            let quiet = (Instant::now() + SETTLE).min(latest);
             tokio::select! {
                 biased;
                 () = sleep_until(quiet) => return true,
@@ -153,7 +138,7 @@ impl Watch {
                 }
             }
         }
-        let addresses = match read(self.timeouts.timeout).await {
+        let addresses = match read().await {
             Ok(addresses) => addresses,
             Err(error) => {
                 self.fail(&error);
@@ -206,7 +191,7 @@ impl Watch {
 
     /// Records a failure; logs the first of several.
     fn fail(&mut self, error: &io::Error) {
-        let (first, longest) = self.timeouts.retry;
+        let [first, longest] = RETRY;
         if self.wait.is_none() {
             warn!(
                 message_id = %messages::NODE_UNKNOWN,
@@ -239,9 +224,9 @@ async fn next(events: &mut Option<Events>) -> io::Result<()> {
 }
 
 /// Reads the addresses on a separate thread, because a read may block.
-async fn read(limit: Duration) -> io::Result<Addresses> {
+async fn read() -> io::Result<Addresses> {
     let reading = tokio::task::spawn_blocking(|| netlink::read().map(|machine| Addresses::new(&machine)));
-    match timeout(limit, reading).await {
+    match timeout(TIMEOUT, reading).await {
         Ok(read) => read.map_err(io::Error::other)?,
         Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),
     }

@@ -231,7 +231,6 @@ fn text(at: L4Addr, uid: u32, translation: Option<Translation>) -> String {
     )
 }
 
-/// What follows when the process has released the NodePort.
 fn released(is_for_outside: bool, translation: Translation) -> &'static str {
     match translation {
         Translation::On if is_for_outside => "connections from outside the node reach the service",
@@ -253,7 +252,6 @@ pub(crate) struct Overlap {
 }
 
 impl Overlap {
-    /// Creates the check, with nothing logged yet.
     pub(crate) fn new(nodeports: RangeInclusive<u16>) -> Self {
         Self { nodeports, logged: None }
     }

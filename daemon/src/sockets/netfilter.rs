@@ -10,16 +10,12 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::time::TimeVal;
-use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 
 use nodelb_host::netlink::{HEADER, messages};
 
 /// Length of `struct nfgenmsg` in bytes.
 const NFGENMSG: usize = 4;
-
-/// Types of answers, `NLMSG_ERROR` and `NLMSG_DONE`.
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
 
 /// How long the kernel may take to answer, in seconds.
 const TIMEOUT_SECONDS: i64 = 2;
@@ -74,8 +70,8 @@ fn dump(request: u16, attributes: &[u8]) -> Vec<u8> {
 pub(super) fn read(datagram: &[u8], take: &mut impl FnMut(&[u8])) -> io::Result<bool> {
     for message in messages(datagram) {
         match u16::from_ne_bytes([message[4], message[5]]) {
-            DONE => return Ok(true),
-            ERROR => {
+            NLMSG_DONE => return Ok(true),
+            NLMSG_ERROR => {
                 let code =
                     message.get(HEADER..).and_then(<[u8]>::first_chunk).map_or(0, |code| i32::from_ne_bytes(*code));
                 return match code.saturating_neg() {

@@ -7,12 +7,10 @@ use nodelb_datapath::xtables::LegacyTables;
 
 use super::netfilter::{Netfilter, attribute};
 
-/// Which rules of kube-proxy there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KubeProxyRules {
     /// The table of its nftables mode, with chains.
     pub(crate) has_table: bool,
-    /// The chains of its iptables mode.
     pub(crate) has_chains: bool,
 }
 

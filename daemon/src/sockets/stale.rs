@@ -44,7 +44,6 @@ use judge::{Judge, Suspect};
 pub use report::StaleSocketsReport;
 use unready::Unready;
 
-/// The minimum time between two passes.
 const PASS_EVERY: Duration = Duration::from_millis(250);
 
 /// How long a socket keeps a backend that its service has lost: a request that is answered within this time still gets
@@ -54,7 +53,6 @@ const LAST_ANSWER: Duration = Duration::from_millis(250);
 /// The interval of passes while the sockets of such a backend wait.
 const UNREADY_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The delay before a failed pass is repeated.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The interval of checks of all sockets without a change.
@@ -88,14 +86,12 @@ pub struct StaleSockets {
     /// To the owner; used only to request a newer snapshot.
     changes: mpsc::Sender<Vec<Change>>,
     scope: Disconnect,
-    /// The directory with the id of the last boot.
     directory: PathBuf,
     report: watch::Sender<Arc<StaleSocketsReport>>,
     clock: Clock,
     call_again: [Duration; 2],
 }
 
-/// The reason why a pass was not completed.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     /// The kernel cannot list the sockets; the next pass tries again.
@@ -115,7 +111,6 @@ struct Deps {
     line: ReaperLine,
 }
 
-/// The state of the task between passes.
 #[derive(Default)]
 struct PassState {
     seen: StaleGeneration,
@@ -127,7 +122,6 @@ struct PassState {
     is_failing: bool,
     /// Whether the last journal line reports that there is no reaper.
     is_missed: bool,
-    /// Whether the journal has a line about unreachable pods.
     has_logged_reach: bool,
     report: StaleSocketsReport,
 }
@@ -140,7 +134,6 @@ impl StaleSockets {
         Self { snapshot, marks, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
     }
 
-    /// Starts the task on the runtime; returns its figures.
     pub fn start(
         self,
         handles: Handles,
@@ -314,7 +307,6 @@ async fn moved(scope: Disconnect, marks: &mut Marks) -> Result<(), watch::error:
 }
 
 impl Deps {
-    /// Reads every flow, and keeps the stale ones.
     async fn suspects(&self, protocol: Protocol, snapshot: Arc<Snapshot>) -> Result<Vec<Suspect>, PassError> {
         let flows = Arc::clone(&self.flows);
         let reading = tokio::task::spawn_blocking(move || {
@@ -353,7 +345,6 @@ impl PassState {
         }
     }
 
-    /// Records that a reaper is connected.
     fn found(&mut self, hello: Hello) {
         self.report.is_working = true;
         if std::mem::take(&mut self.is_missed) {
@@ -369,7 +360,6 @@ impl PassState {
         }
     }
 
-    /// Records that there is no reaper; logged once.
     fn miss(&mut self, lost: &Lost) {
         self.report.is_working = false;
         self.report.errors += 1;
@@ -441,7 +431,7 @@ async fn end_stale(
     }
     let total = destroyed.values().sum();
     state.report.count(protocol, total);
-    report::log_stale(protocol, &destroyed);
+    report::log(protocol, "have lost their backend", &destroyed);
     Ok(total)
 }
 
@@ -468,7 +458,7 @@ async fn end_connected_before(snapshot: &Snapshot, state: &mut PassState, deps: 
     (state.answered, state.recent) = (Some(now), new);
     let total = destroyed.values().sum();
     state.report.count(Protocol::Udp, total);
-    report::log_connected_before(&destroyed);
+    report::log(Protocol::Udp, "had connected to an address before it had a backend", &destroyed);
     Ok(total)
 }
 

@@ -55,7 +55,6 @@ pub(crate) fn packet_key((source, target): (L4Addr, L4Addr), is_leaving: bool) -
     })
 }
 
-/// Whether the packets of the key leave the node.
 pub(crate) fn is_leaving(key: &PacketKeyBytes) -> bool {
     field_of!(key, types::packet_key, side) == [LEAVING]
 }

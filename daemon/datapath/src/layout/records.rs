@@ -25,7 +25,6 @@ pub(crate) const SWEEP_RECORD_SIZE: usize = size_of::<sweep::sweep_record>();
 pub struct Swept {
     pub service: ServiceId,
     pub backend: BackendId,
-    /// TCP or UDP.
     pub protocol: Protocol,
     pub reason: SweepReason,
     /// Bytes of IP packets from the client.

@@ -40,7 +40,6 @@ pub(crate) struct ServiceWords {
 }
 
 impl ServiceWords {
-    /// Those of this layout.
     pub(crate) const CURRENT: Self = Self {
         count: size_of::<types::service>() / 8,
         cluster: offset_of!(types::service, cluster) / 8,
@@ -49,37 +48,22 @@ impl ServiceWords {
         owner: offset_of!(types::service, owner) / 8,
     };
 
-    /// Those of `bpf/next_layout.h`.
-    #[cfg(debug_assertions)]
+    /// Those of `bpf/next_layout.h`, which only debug builds have.
     pub(crate) const NEXT: Self = Self { count: 6, cluster: 4, local: 2, policy: 3, owner: 1 };
 
-    /// Whether these are those of `bpf/next_layout.h`.
     pub(crate) fn is_next(self) -> bool {
-        #[cfg(debug_assertions)]
-        if self == Self::NEXT {
-            return true;
-        }
-        false
+        cfg!(debug_assertions) && self == Self::NEXT
     }
 
-    /// Those of this version. Only tests have a next one.
+    /// Those of this version.
     pub(crate) fn of_layout(version: u32) -> Self {
-        #[cfg(debug_assertions)]
-        if version == crate::LAYOUT + 1 {
-            return Self::NEXT;
-        }
-        let _ = version;
-        Self::CURRENT
+        if cfg!(debug_assertions) && version == crate::LAYOUT + 1 { Self::NEXT } else { Self::CURRENT }
     }
 
     /// Those of a map that has entries of this size in bytes.
     pub(crate) fn of_size(size: u32) -> Self {
-        #[cfg(debug_assertions)]
-        if size as usize == 8 * Self::NEXT.count {
-            return Self::NEXT;
-        }
-        let _ = size;
-        Self::CURRENT
+        let is_next = cfg!(debug_assertions) && size as usize == 8 * Self::NEXT.count;
+        if is_next { Self::NEXT } else { Self::CURRENT }
     }
 }
 
@@ -88,9 +72,7 @@ pub(crate) const SLOT_WORDS: usize = size_of::<types::slot>() / 8;
 
 /// Size of a `counters` entry in 8-byte words.
 pub(crate) const COUNTER_WORDS: usize = size_of::<types::counter>() / 8;
-/// Index of the word that counts translated connections.
 pub(crate) const TRANSLATED_WORD: usize = offset_of!(types::counter, translated) / 8;
-/// Index of the word that counts refused connections.
 pub(crate) const REFUSED_WORD: usize = offset_of!(types::counter, refused) / 8;
 
 pub(crate) type FrontendKeyBytes = [u8; size_of::<types::frontend_key>()];
@@ -182,7 +164,6 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
     }
 }
 
-/// Encodes the hashes of the owner in one word.
 pub(crate) fn owner_word(tag: Option<OwnerTag>) -> u64 {
     tag.map_or(0, |tag| u64::from(tag.service) << 32 | u64::from(tag.port))
 }
@@ -277,7 +258,7 @@ pub(crate) fn parse_node_addr(bytes: &NodeAddrBytes) -> Addr {
 
 /// The last backend of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Client {
+pub struct Client {
     /// Cookie of the client's network namespace.
     pub(crate) netns: u64,
     pub(crate) service: ServiceId,

@@ -3,18 +3,16 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 
-use crate::error::into_io;
 use crate::skeleton::packet::types;
-use crate::sys::SharedWords;
+use crate::sys::{self, SharedWords};
 
 const _: () = assert!(size_of::<types::bss>() == size_of::<u64>(), "the only variable is the word with the bits");
 
 /// What a device puts in front of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
-    /// An Ethernet header of 14 bytes.
     Ethernet,
     /// Nothing, as on tunnels.
     None,
@@ -38,7 +36,7 @@ impl BareDevices {
         let (word, bit) = (&self.bits.at(0, 1)[0], 1 << (ifindex % u64::BITS));
         match link_layer {
             LinkLayer::None => {
-                let added = self.devices.update(&ifindex.to_ne_bytes(), &[0; 4], MapFlags::ANY).map_err(into_io);
+                let added = sys::update(&self.devices, &ifindex.to_ne_bytes(), &[0; 4]);
                 added.map_err(|error| match error.raw_os_error() {
                     Some(libc::E2BIG) => io::Error::other(format!(
                         "there are already {} devices without a link-layer header, which is the maximum",
@@ -51,10 +49,7 @@ impl BareDevices {
                 Ok(())
             }
             LinkLayer::Ethernet if word.load(Ordering::Relaxed) & bit == 0 => Ok(()),
-            LinkLayer::Ethernet => match self.devices.delete(&ifindex.to_ne_bytes()) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(into_io(error)),
-                _ => Ok(()),
-            },
+            LinkLayer::Ethernet => sys::delete(&self.devices, &ifindex.to_ne_bytes()),
         }
     }
 }

@@ -4,7 +4,6 @@
 //! then do the programs rely on it. Until the next start has replaced them they use the pinned one, so that start first
 //! makes them look into the maps again: if it fails, they meet addresses that it has added to `outside`.
 
-use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -23,7 +22,6 @@ use crate::spec::Spec;
 use crate::sys::{self, SharedWords};
 use crate::versions;
 
-/// The name of the map and of its pin.
 pub(crate) const NAME: &str = "packet_bloom";
 
 /// `BLOOM_READY`.
@@ -38,9 +36,7 @@ const MAX_WORDS: u32 = 1 << 17;
 /// The packets that an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Those that arrive at it.
     Arriving = 0,
-    /// Those that leave from it.
     Leaving = 1,
 }
 
@@ -65,22 +61,20 @@ impl PacketBloom {
         nodeports: RangeInclusive<u16>,
         source_ports: RangeInclusive<u16>,
     ) -> io::Result<Self> {
-        let map = maps.get(NAME).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { words: SharedWords::map(map)?, nodeports, source_ports })
+        Ok(Self { words: SharedWords::map(maps.find(NAME)?)?, nodeports, source_ports })
     }
 
     /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections in
     /// them must have been loaded with it.
     pub fn fill(&self, maps: &PacketMaps) -> io::Result<()> {
-        let map = |name| maps.get(name).ok_or(io::ErrorKind::NotFound);
         sys::each_batch::<{ size_of::<layout::FrontendKeyBytes>() }, { size_of::<layout::OutsideBytes>() }>(
-            map("outside")?,
+            maps.find("outside")?,
             |keys, _| keys.iter().filter_map(layout::parse_frontend_key).for_each(|address| self.add_outside(&address)),
         )?;
         // A connection moves from the first map to the second one.
         for name in ["half_open", "connections"] {
             sys::each_batch::<{ size_of::<PacketKeyBytes>() }, { size_of::<ConnectionBytes>() }>(
-                map(name)?,
+                maps.find(name)?,
                 |keys, values| keys.iter().zip(values).for_each(|(key, value)| self.add_connection(key, value)),
             )?;
         }
@@ -136,7 +130,6 @@ fn paths(pins: &Pins) -> [PathBuf; 2] {
     pin_names().map(|name| pins.persistent(&name))
 }
 
-/// All names that pins of the filter may have.
 pub(crate) fn pin_names() -> [String; 2] {
     [NAME.to_owned(), format!("{NAME}{UNFINISHED}")]
 }
@@ -148,9 +141,9 @@ pub(crate) fn kind() -> Spec {
 /// Makes the programs of earlier starts look into the maps for every packet, and creates an empty filter.
 pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> {
     let kind = kind();
-    for path in paths(pins).into_iter().filter(|path| path.exists()) {
-        let map = MapHandle::from_pinned_path(&path).map_err(failed("opening", &path))?;
-        if !Spec::read(&map).map_err(failed("reading", &path))?.same_kind(kind) {
+    for path in paths(pins) {
+        let Some((map, found)) = Spec::open(&path)? else { continue };
+        if !found.same_kind(kind) {
             return Err(failed("using", &path)(versions::FOREIGN));
         }
         let words = SharedWords::map(&map).map_err(failed("mapping", &path))?;
@@ -161,17 +154,14 @@ pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> 
     let [current, unfinished] = paths(pins);
     let map = Spec { max_entries: words(outside), ..kind }.create(NAME).map_err(failed("creating", &current))?;
     pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
-    sys::pin(map.as_fd(), &unfinished).map_err(failed("pinning", &unfinished))?;
-    pins.crash().pass();
+    pins.pin(map.as_fd(), &unfinished)?;
     Ok(map)
 }
 
 /// Replaces the earlier filter with the one of this start.
 pub(crate) fn commit(pins: &Pins) -> Result<(), OpenError> {
     let [current, unfinished] = paths(pins);
-    fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;
-    pins.crash().pass();
-    Ok(())
+    pins.rename(&unfinished, &current)
 }
 
 #[cfg(test)]

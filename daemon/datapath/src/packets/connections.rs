@@ -3,12 +3,11 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapHandle;
 use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::state::entries::ServiceId;
 
-use crate::error::into_io;
 use crate::layout::connections::{ConnectionBytes, ConnectionEntry, PacketKeyBytes, packet_key, parse_connection};
 use crate::packets::handles::PacketMaps;
 use crate::sys;
@@ -29,7 +28,6 @@ pub enum ConnectionState {
 }
 
 impl ConnectionState {
-    /// The names, in the order of the states.
     pub const NAMES: [&'static str; 4] = ["unanswered", "handshake", "established", "closing"];
 
     pub fn name(self) -> &'static str {
@@ -37,11 +35,9 @@ impl ConnectionState {
     }
 }
 
-/// A connection of a client outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     pub client: L4Addr,
-    /// The address that the client connected to.
     pub frontend: L4Addr,
     pub backend: L4Addr,
     /// The address of the node that the backend sees; `None` if it sees the client's.
@@ -79,8 +75,7 @@ pub struct ConnectionReader {
 
 impl ConnectionReader {
     pub(crate) fn new(maps: &PacketMaps) -> io::Result<Self> {
-        let map = |name| MapHandle::try_from(maps.get(name).ok_or(io::ErrorKind::NotFound)?).map_err(into_io);
-        Ok(Self { connections: map("connections")?, half_open: map("half_open")? })
+        Ok(Self { connections: maps.handle("connections")?, half_open: maps.handle("half_open")? })
     }
 
     /// Counts the connections, by reading all keys.
@@ -147,7 +142,7 @@ impl ConnectionReader {
     fn reverse(&self, entry: &ConnectionEntry) -> Option<ConnectionEntry> {
         let leaves = !entry.is_redirected && !entry.is_of_node;
         let key = packet_key((entry.to.1, entry.to.0), leaves);
-        let value = |map: &MapHandle| map.lookup(&key, MapFlags::ANY).ok().flatten();
+        let value = |map: &MapHandle| sys::look_up(map, &key).ok().flatten();
         let value = value(&self.connections).or_else(|| value(&self.half_open))?;
         let entry = parse_connection(&key, &ConnectionBytes::try_from(value).ok()?)?;
         entry.is_reverse.then_some(entry)

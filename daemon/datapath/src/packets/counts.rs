@@ -39,9 +39,7 @@ pub enum PacketVerdict {
     /// Passed on to the network stack unchanged.
     Passed,
     Dropped,
-    /// Answered with a TCP RST.
     Rst,
-    /// Answered with an ICMP error.
     Icmp,
     /// Translated, and passed on to the network stack.
     Translated,
@@ -50,10 +48,8 @@ pub enum PacketVerdict {
 }
 
 impl PacketVerdict {
-    /// All verdicts, in the order of their numbers.
     const ALL: [Self; 6] = [Self::Passed, Self::Dropped, Self::Rst, Self::Icmp, Self::Translated, Self::Redirected];
 
-    /// The names, in the order of the verdicts.
     pub const NAMES: [&'static str; 6] = ["passed", "dropped", "rst", "icmp", "translated", "redirected"];
 
     pub(crate) fn new(number: usize) -> Option<Self> {
@@ -134,10 +130,10 @@ pub struct PacketCounter {
 impl PacketCounter {
     /// Reads these maps. `services` is the number of services with counted connections, 0 for none.
     pub(crate) fn new(maps: &PacketMaps, services: u32) -> io::Result<Self> {
-        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-        let handle = |name| MapHandle::try_from(map(name)?).map_err(into_io);
-        let connections = (services > 0).then(|| Counters::new(map("outside_counters")?, services)).transpose()?;
-        Ok(Self { counts: handle("packet_counts")?, drops: handle("packet_drops")?, connections, began: seconds()? })
+        let connections =
+            (services > 0).then(|| Counters::new(maps.find("outside_counters")?, services)).transpose()?;
+        let (counts, drops) = (maps.handle("packet_counts")?, maps.handle("packet_drops")?);
+        Ok(Self { counts, drops, connections, began: seconds()? })
     }
 
     /// The sums over all CPUs.
@@ -168,7 +164,6 @@ impl PacketCounter {
         self.connections.as_ref().map(|counters| counters.read(id))
     }
 
-    /// Whether the connections of each service are counted.
     pub fn has_connections(&self) -> bool {
         self.connections.is_some()
     }

@@ -1,6 +1,7 @@
 //! Reads the events about packets that the programs write while someone watches: `struct packet_event`. Owns the lease:
 //! without it, the programs write none.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use crate::packets::handles::PacketMaps;
 use crate::skeleton::packet::types;
 use crate::sys::SharedWords;
 
-/// How long the programs write events after the last call of [`PacketEvents::read`] that wants some.
+/// How long the programs write events after the last call of [`EventReader::read`] that wants some.
 const LEASE: Duration = Duration::from_secs(5);
 
 /// The longest time that one look for events waits.
@@ -41,16 +42,22 @@ const _: () = assert!(size_of::<types::packet_watch>() == 8 * (LOST + 1));
 /// Size of an event in bytes.
 const EVENT: usize = size_of::<types::packet_event>();
 
-/// The packets that are watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Only packets of these services; empty for all. With more than eight, the programs report all.
-    pub services: Vec<ServiceId>,
+    /// Only packets of these services; `None` for all. With more than eight, the programs report all.
+    pub services: Option<BTreeSet<ServiceId>>,
     /// Only packets that were dropped, answered, or counted as if they were.
     pub only_dropped: bool,
 }
 
-/// The beginning of a packet.
+impl EventFilter {
+    pub fn has(&self, event: &PacketEvent) -> bool {
+        let is_dropped = event.reason.is_some() || event.verdict == PacketVerdict::Dropped;
+        let is_of = |services: &BTreeSet<_>| event.service.is_some_and(|service| services.contains(&service));
+        (is_dropped || !self.only_dropped) && self.services.as_ref().is_none_or(is_of)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// The first bytes, at most 96.
@@ -61,7 +68,6 @@ pub struct Captured {
     pub has_ethernet: bool,
 }
 
-/// A packet, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// Nanoseconds of the monotonic clock.
@@ -77,10 +83,20 @@ pub struct PacketEvent {
     pub verdict: PacketVerdict,
     /// Why, one of [`REASONS`]; `None` if it was translated and nothing was wrong.
     pub reason: Option<&'static str>,
-    /// The packet as the program got it.
     pub before: Captured,
     /// The packet as the program left it, or its answer; `None` if the packet was dropped or is unchanged.
     pub after: Option<Captured>,
+}
+
+/// What reads events: the buffer of the kernel ([`PacketEvents`]), or a test.
+pub trait EventReader: Send + Sync {
+    /// Passes events to `see` until `wanted` returns `None`. It is called about ten times a second, and returns what
+    /// the programs are to report from then on.
+    fn read(&self, wanted: &mut dyn FnMut() -> Option<EventFilter>, see: &mut dyn FnMut(PacketEvent))
+    -> io::Result<()>;
+
+    /// Number of events that were not written since the daemon started.
+    fn lost(&self) -> u64;
 }
 
 /// Reads events. Works from any thread and without capabilities; only one thread may read at a time.
@@ -91,16 +107,28 @@ pub struct PacketEvents {
 }
 
 impl PacketEvents {
-    /// Reads the events of programs that use these maps.
     pub fn new(maps: &PacketMaps) -> io::Result<Self> {
-        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-        let events = MapHandle::try_from(map("packet_events")?).map_err(into_io)?;
-        Ok(Self { events, watch: SharedWords::map(map("packet_watch")?)? })
+        Ok(Self { events: maps.handle("packet_events")?, watch: SharedWords::map(maps.find("packet_watch")?)? })
     }
 
-    /// Passes events to `see` until `wanted` returns `None`. It is called about ten times a second, and returns what
-    /// the programs are to report from then on.
-    pub fn read(
+    fn extend_lease(&self, filter: &EventFilter) -> io::Result<()> {
+        let words = words(filter);
+        for (word, value) in self.watch.at(SERVICES, words.len()).iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
+        let until = nanoseconds(ClockId::CLOCK_MONOTONIC_COARSE)?.saturating_add(lease);
+        self.word(UNTIL).store(until, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+        &self.watch.at(index, 1)[0]
+    }
+}
+
+impl EventReader for PacketEvents {
+    fn read(
         &self,
         wanted: &mut dyn FnMut() -> Option<EventFilter>,
         see: &mut dyn FnMut(PacketEvent),
@@ -124,34 +152,16 @@ impl PacketEvents {
         Ok(())
     }
 
-    /// Number of events that were not written since the daemon started.
-    pub fn lost(&self) -> u64 {
+    fn lost(&self) -> u64 {
         self.word(LOST).load(Ordering::Relaxed)
-    }
-
-    fn extend_lease(&self, filter: &EventFilter) -> io::Result<()> {
-        let words = words(filter);
-        for (word, value) in self.watch.at(SERVICES, words.len()).iter().zip(words) {
-            word.store(value, Ordering::Relaxed);
-        }
-        let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
-        let until = nanoseconds(ClockId::CLOCK_MONOTONIC_COARSE)?.saturating_add(lease);
-        self.word(UNTIL).store(until, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
-        &self.watch.at(index, 1)[0]
     }
 }
 
 /// The filter as words from [`SERVICES`] on: pairs of services, and the flag.
 fn words(filter: &EventFilter) -> [u64; MAX_WATCHED / 2 + 1] {
     let mut ids = [NO_SERVICE; MAX_WATCHED + 2];
-    if filter.services.len() <= MAX_WATCHED {
-        for (id, service) in ids.iter_mut().zip(&filter.services) {
-            *id = service.0;
-        }
+    for services in filter.services.iter().filter(|services| services.len() <= MAX_WATCHED) {
+        ids.iter_mut().zip(services).for_each(|(id, service)| *id = service.0);
     }
     ids[MAX_WATCHED] = filter.only_dropped.into();
     let (pairs, _) = ids.as_chunks::<2>();

@@ -13,9 +13,7 @@ use libbpf_rs::{MapCore, MapHandle, OpenObject};
 use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
-use crate::error::into_io;
-use crate::error::{OpenError, failed};
-use crate::layout::ServiceWords;
+use crate::error::{OpenError, failed, into_io};
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::packets::bare::{BareDevices, LinkLayer};
 use crate::packets::bloom;
@@ -34,7 +32,6 @@ const UNUSED: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "counte
 /// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// The options of the packet path.
 #[derive(Clone, Debug)]
 pub struct PacketOptions {
     /// Ports that may be NodePorts; an empty range for none.
@@ -49,20 +46,16 @@ pub struct PacketOptions {
     pub max_handshakes: u32,
     /// Maximum number of datagrams that are arriving in fragments.
     pub max_fragments: u32,
-    /// Whether to count the connections of each service.
     pub count_connections: bool,
-    /// Whether to load the programs for devices of pods.
     pub has_pods: bool,
     /// The connections that others have made from `source_ports` at the moment; `None` if the programs query connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
     /// How to load the XDP program; `None`: it is not loaded.
     pub xdp: Option<XdpMode>,
-    /// The settings of the programs until others are written.
     pub settings: PacketSettings,
 }
 
-/// Where the XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// In the drivers that can run it.
@@ -71,7 +64,6 @@ pub enum XdpMode {
     Generic,
 }
 
-/// The hook where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketHook {
     /// Packets that arrive at a device to other machines.
@@ -98,9 +90,6 @@ pub struct PacketPrograms {
 impl PacketPrograms {
     /// Loads the programs with these maps, and creates those that are missing. Needs CAP_BPF, CAP_NET_ADMIN and
     /// CAP_PERFMON.
-    ///
-    /// # Errors
-    /// If the kernel refuses a map or a program, or a given map has another size or layout.
     pub fn load(options: &PacketOptions, existing: PacketMaps) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::uninit();
         let skeleton = prepare(&mut object, options, &existing)?;
@@ -109,7 +98,6 @@ impl PacketPrograms {
         take(&skeleton, existing, options.has_pods).map_err(failed("taking the descriptors of", Path::new(OBJECT)))
     }
 
-    /// Whether there are programs for devices of pods.
     pub fn has_pods(&self) -> bool {
         self.programs.contains_key(&PacketHook::PodIn)
     }
@@ -124,17 +112,11 @@ impl PacketPrograms {
 
     /// Makes the programs read packets of the device in this way; without a call, they have an Ethernet header. Works
     /// without capabilities.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request, or there are too many devices without a header.
     pub fn set_link_layer(&self, ifindex: u32, link_layer: LinkLayer) -> io::Result<()> {
         self.bare_devices.set(ifindex, link_layer)
     }
 
     /// Pins the program for a hook of a device at a path in a bpffs, from where tc(8) can attach it.
-    ///
-    /// # Errors
-    /// If the path exists or is not on a bpffs.
     pub fn pin(&self, hook: PacketHook, path: &Path) -> io::Result<()> {
         sys::pin(self.program(hook), path)
     }
@@ -174,9 +156,8 @@ fn prepare<'o>(
     options: &PacketOptions,
     existing: &PacketMaps,
 ) -> Result<OpenPacketSkel<'o>, OpenError> {
-    let services = existing.get("services").map(MapHandle::value_size);
-    let service_words = services.map_or(ServiceWords::CURRENT, ServiceWords::of_size);
-    let skeleton = skeleton::with_layout(service_words.is_next(), || PacketSkelBuilder::default().open(object));
+    let is_next = existing.service_words().is_next();
+    let skeleton = skeleton::with_layout(is_next, || PacketSkelBuilder::default().open(object));
     let mut skeleton = skeleton.map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();

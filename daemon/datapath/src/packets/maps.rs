@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use crate::error::into_io;
-use crate::error::{OpenError, failed};
+use crate::error::{OpenError, failed, into_io};
 use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
 use crate::packets::bloom;
 use crate::packets::handles::PacketMaps;
@@ -32,7 +31,6 @@ pub(crate) const PERSISTENT: [&str; 4] = ["connections", "half_open", "fragments
 /// The maps that contain the predecessors of the first two.
 const FORMER: [&str; 2] = ["former_connections", "former_half_open"];
 
-/// All names that pins of these maps may have.
 pub(crate) fn pin_names() -> impl Iterator<Item = String> {
     PERSISTENT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{UNFINISHED}")]).chain(bloom::pin_names())
 }
@@ -46,7 +44,6 @@ const FRAGMENT: usize = size_of::<types::fragment>();
 /// `SNAT_CURSORS`.
 const CURSORS: u32 = 4096;
 
-/// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
 
 /// How often [`add`] stores an entry again if the kernel has no memory for it, and the pause in between: together
@@ -88,9 +85,6 @@ struct PersistentMap {
 
 impl ConnectionMaps {
     /// Opens or creates the maps, with the entries of maps of other sizes.
-    ///
-    /// # Errors
-    /// If another program has pinned something there, or the kernel refuses a map.
     pub(crate) fn open(pins: &Pins, options: &PacketOptions) -> Result<Self, OpenError> {
         let specs = specs(options.max_connections, options.max_handshakes, options.max_fragments);
         let open = |i: usize| PersistentMap::open(pins, PERSISTENT[i], specs[i]);
@@ -110,7 +104,7 @@ impl ConnectionMaps {
     /// Copies what has begun since the maps were opened. Loading programs takes up to seconds: after this, only the
     /// connections of a moment are not in the new maps when the hooks are switched.
     pub(crate) fn catch_up(&self, pins: &Pins) -> Result<(), OpenError> {
-        self.maps.iter().try_for_each(|map| map.copy(&current_path(pins, map.name)).map(drop))
+        self.maps.iter().try_for_each(|map| map.copy(&pins.persistent(map.name)).map(drop))
     }
 
     /// Lets the new programs look for connections in the maps that are replaced, until [`Self::commit`].
@@ -153,7 +147,7 @@ impl PersistentMap {
     /// Opens or creates the map. If its entries do not fit into the wanted size, it keeps the largest present size.
     fn open(pins: &Pins, name: &'static str, wanted: Spec) -> Result<Self, OpenError> {
         let opened = Self::find(pins, name, wanted)?;
-        let fits = opened.copy(&current_path(pins, name))?;
+        let fits = opened.copy(&pins.persistent(name))?;
         let sizes = opened.sources.iter().map(MapCore::max_entries);
         let largest = sizes.chain([wanted.max_entries]).max().unwrap_or(wanted.max_entries);
         let kept = if fits || largest == wanted.max_entries {
@@ -161,7 +155,7 @@ impl PersistentMap {
         } else {
             let kept = Self::find(pins, name, Spec { max_entries: largest, ..wanted })?;
             // Two maps may have more entries than fit into the larger one: the others are lost.
-            kept.copy(&current_path(pins, name))?;
+            kept.copy(&pins.persistent(name))?;
             kept
         };
         kept.pin(pins)?;
@@ -182,7 +176,7 @@ impl PersistentMap {
             }
             [current, other] => {
                 let sources: Vec<_> = [current, other].into_iter().flatten().map(|(map, _)| map).collect();
-                let map = wanted.create(name).map_err(failed("creating", &current_path(pins, name)))?;
+                let map = wanted.create(name).map_err(failed("creating", &pins.persistent(name)))?;
                 Self { name, map, is_unfinished: true, sources }
             }
         };
@@ -208,9 +202,7 @@ impl PersistentMap {
             return Ok(());
         }
         pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
-        sys::pin(self.map.as_fd(), &unfinished).map_err(failed("pinning", &unfinished))?;
-        pins.crash().pass();
-        Ok(())
+        pins.pin(self.map.as_fd(), &unfinished)
     }
 
     fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
@@ -219,8 +211,7 @@ impl PersistentMap {
         self.copy(&current)?;
         self.sources.clear();
         if self.is_unfinished {
-            std::fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;
-            pins.crash().pass();
+            pins.rename(&unfinished, &current)?;
             self.is_unfinished = false;
         } else {
             pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
@@ -235,13 +226,11 @@ pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
     let kinds = specs(0, 0, 0);
     for (name, kind) in PERSISTENT.into_iter().zip(kinds).chain([(bloom::NAME, bloom::kind())]) {
         for (theirs, ours) in paths(predecessor, name).into_iter().zip(paths(pins, name)) {
-            if ours.exists() || !theirs.exists() {
+            if ours.exists() {
                 continue;
             }
-            let map = MapHandle::from_pinned_path(&theirs).map_err(failed("opening", &theirs))?;
-            if Spec::read(&map).map_err(failed("reading", &theirs))?.same_kind(kind) {
-                sys::pin(map.as_fd(), &ours).map_err(failed("pinning", &ours))?;
-                pins.crash().pass();
+            if let Some((map, _)) = Spec::open(&theirs)?.filter(|(_, found)| found.same_kind(kind)) {
+                pins.pin(map.as_fd(), &ours)?;
             }
         }
     }
@@ -260,25 +249,17 @@ pub(crate) fn remove(pins: &Pins) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn current_path(pins: &Pins, name: &str) -> PathBuf {
-    pins.persistent(name)
-}
-
 /// The pins of a map and of its successor.
 fn paths(pins: &Pins, name: &str) -> [PathBuf; 2] {
-    [current_path(pins, name), pins.persistent(&format!("{name}{UNFINISHED}"))]
+    [pins.persistent(name), pins.persistent(&format!("{name}{UNFINISHED}"))]
 }
 
 /// The map that is pinned at the path, and whether it has the wanted size.
 fn open_pinned(path: &Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, OpenError> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
-    let found = Spec::read(&map).map_err(failed("reading", path))?;
-    match found.same_kind(wanted) {
-        true => Ok(Some((map, found == wanted))),
-        false => Err(failed("using", path)(versions::FOREIGN)),
+    match Spec::open(path)? {
+        Some((map, found)) if found.same_kind(wanted) => Ok(Some((map, found == wanted))),
+        Some(_) => Err(failed("using", path)(versions::FOREIGN)),
+        None => Ok(None),
     }
 }
 

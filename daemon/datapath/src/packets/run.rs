@@ -10,7 +10,6 @@ use crate::sys;
 /// Space for what a program adds to a packet, in bytes: headers of an ICMP error.
 const ROOM: usize = 256;
 
-/// A packet as a program receives it.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The bytes, with the link-layer header if the device has one. The kernel requires 14 bytes at least, and reads
@@ -29,12 +28,10 @@ pub struct Packet {
 pub struct Verdict {
     /// The return value: -1 to pass the packet on, 2 to drop it, 7 to redirect it.
     pub code: i32,
-    /// The bytes afterwards.
     pub bytes: Vec<u8>,
 }
 
 impl PacketPrograms {
-    /// Runs the program of the hook on a packet.
     pub fn run(&self, hook: PacketHook, packet: &Packet) -> io::Result<Verdict> {
         self.run_repeatedly(hook, packet, 1)
     }

@@ -3,18 +3,15 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::MapHandle;
-
+use crate::packets::handles::PacketMaps;
 use crate::skeleton::packet::types;
 use crate::sys::SharedWords;
 
 /// What is done with TCP packets of connections that no map contains: `enum unknown_packets`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownPackets {
-    /// They are passed on.
     #[default]
     Pass,
-    /// They are answered with RST.
     Reset,
     /// Those of another proxy are passed on; others continue or are reset.
     Auto,
@@ -22,12 +19,10 @@ pub enum UnknownPackets {
     AutoWithProxy,
 }
 
-/// The settings of the packet programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketSettings {
     /// Whether only existing connections are translated.
     pub is_draining: bool,
-    /// What is done with TCP packets of unknown connections.
     pub unknown: UnknownPackets,
     /// Whether packets that cannot be served are answered with RST or ICMP.
     pub answers: bool,
@@ -59,9 +54,8 @@ pub struct SettingsWriter {
 }
 
 impl SettingsWriter {
-    /// Maps the memory of the map `packet_settings`.
-    pub(crate) fn new(map: &MapHandle) -> io::Result<Self> {
-        Ok(Self { words: SharedWords::map(map)? })
+    pub(crate) fn new(maps: &PacketMaps) -> io::Result<Self> {
+        Ok(Self { words: SharedWords::map(maps.find("packet_settings")?)? })
     }
 
     /// Makes the programs use these settings from their next packet on.

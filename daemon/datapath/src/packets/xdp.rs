@@ -6,11 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::{MapHandle, OpenObject};
 
-use crate::error::into_io;
-use crate::error::{OpenError, failed};
-use crate::layout::ServiceWords;
+use crate::error::{OpenError, failed, into_io};
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::packets::bloom;
 use crate::packets::handles::PacketMaps;
@@ -29,7 +27,6 @@ const OWN: [&str; 3] = ["xdp_devices", "passed_hops", "packet_scratch"];
 /// What the program knows about a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpDevice {
-    /// Its link-layer address.
     pub mac: [u8; 6],
     /// Whether the program may send packets of other devices by it.
     pub sends: bool,
@@ -46,10 +43,8 @@ impl XdpProgram {
     /// Loads the program with the maps of the packet path. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn load(options: &PacketOptions, maps: &PacketMaps) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let preparing = || failed("preparing the maps of", Path::new(OBJECT));
-        let words =
-            maps.get("services").map(MapHandle::value_size).map_or(ServiceWords::CURRENT, ServiceWords::of_size);
-        let opened = skeleton::with_layout(words.is_next(), || XdpSkelBuilder::default().open(&mut object));
+        let opened =
+            skeleton::with_layout(maps.service_words().is_next(), || XdpSkelBuilder::default().open(&mut object));
         let mut skeleton = opened.map_err(failed("opening", Path::new(OBJECT)))?;
         let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
         rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
@@ -63,16 +58,8 @@ impl XdpProgram {
             // do not find the link-layer header of packets that such a program has passed on in the network stack.
             skeleton.progs.xdp_in.set_flags(libbpf_sys::BPF_F_XDP_HAS_FRAGS);
         }
-        for mut map in skeleton.open_object_mut().maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if name.contains('.') || OWN.contains(&name.as_str()) {
-                continue;
-            }
-            match maps.get(&name) {
-                Some(handle) => map.reuse_fd(handle.as_fd()).map_err(preparing())?,
-                None => map.set_autocreate(false).map_err(preparing())?,
-            }
-        }
+        let prepared = maps.give_to(skeleton.open_object_mut(), &OWN);
+        prepared.map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
         let (skeleton, log) = listening(|| skeleton.load());
         let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
         let taking = || failed("taking the descriptors of", Path::new(OBJECT));
@@ -87,21 +74,15 @@ impl XdpProgram {
     }
 
     /// Lets the program translate packets at the device, or send them by it. `None`: neither. Works without capabilities.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request, or there are too many devices.
     pub fn set_device(&self, ifindex: u32, device: Option<XdpDevice>) -> io::Result<()> {
         let key = ifindex.to_ne_bytes();
         let Some(device) = device else {
-            return match self.devices.delete(&key) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(into_io(error)),
-                _ => Ok(()),
-            };
+            return sys::delete(&self.devices, &key);
         };
         let mut value = [0; size_of::<xdp_device>()];
         value[offset_of!(xdp_device, mac)..][..device.mac.len()].copy_from_slice(&device.mac);
         value[offset_of!(xdp_device, sends)..][..2].copy_from_slice(&u16::from(device.sends).to_ne_bytes());
-        self.devices.update(&key, &value, MapFlags::ANY).map_err(into_io)
+        sys::update(&self.devices, &key, &value)
     }
 
     /// Runs the program on a packet. The verdict is 1 to drop the packet, 2 to pass it on, and 4 to send it by a

@@ -21,66 +21,38 @@ pub(crate) fn tcx_create(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32
     owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), index(ifindex)?, attach_type, &raw const options) })
 }
 
-/// A program at a hook of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AtDevice {
-    pub(crate) program: u32,
-    /// Id of its link; 0 without one.
-    pub(crate) link: u32,
-}
-
-/// The programs at a tcx hook of a device, in the order of their execution. Takes CAP_NET_ADMIN.
-pub(crate) fn tcx_query(ifindex: u32, attach_type: u32) -> io::Result<Vec<AtDevice>> {
+/// The ids of the links at a tcx hook of a device, in the order of their programs' execution; 0 for a program without
+/// one. Takes CAP_NET_ADMIN.
+pub(crate) fn tcx_links(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     let (mut programs, mut links) = ([0_u32; MOST as usize], [0_u32; MOST as usize]);
     let mut options = bpf_prog_query_opts {
         sz: size_of::<bpf_prog_query_opts>() as _,
+        // The kernel lists no links without room for their programs.
         prog_ids: programs.as_mut_ptr(),
         link_ids: links.as_mut_ptr(),
         ..Default::default()
     };
     options.__bindgen_anon_1.count = MOST;
-    // SAFETY: both arrays have room for `count` numbers and live until the end of the call.
+    // SAFETY: the arrays have room for `count` numbers and live until the end of the call.
     check(unsafe { bpf_prog_query_opts(index(ifindex)?, attach_type, &raw mut options) })?;
     // SAFETY: both names of the field have the same type.
     let count = unsafe { options.__bindgen_anon_1.count };
-    let pairs = programs.into_iter().zip(links).take(count.min(MOST) as usize);
-    Ok(pairs.map(|(program, link)| AtDevice { program, link }).collect())
+    Ok(links.into_iter().take(count.min(MOST) as usize).collect())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filter {
-    pub(crate) ifindex: u32,
-    /// `BPF_TC_INGRESS` or `BPF_TC_EGRESS`.
-    pub(crate) attach_point: libbpf_sys::bpf_tc_attach_point,
-    pub(crate) handle: u32,
-    pub(crate) priority: u32,
-}
-
-impl Filter {
-    fn hook(&self) -> io::Result<bpf_tc_hook> {
-        hook(self.ifindex, self.attach_point)
-    }
-
-    fn options(&self) -> bpf_tc_opts {
-        bpf_tc_opts {
-            sz: size_of::<bpf_tc_opts>() as _,
-            handle: self.handle,
-            priority: self.priority,
-            ..Default::default()
-        }
-    }
-
-    pub(crate) fn program(&self) -> io::Result<u32> {
-        let (hook, mut options) = (self.hook()?, self.options());
-        // SAFETY: both structures live until the end of the call.
-        check(unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut options) })?;
-        Ok(options.prog_id)
-    }
-}
-
-fn hook(ifindex: u32, attach_point: libbpf_sys::bpf_tc_attach_point) -> io::Result<bpf_tc_hook> {
+/// The program that the filter with this handle and priority runs. `attach_point` is `BPF_TC_INGRESS` or `BPF_TC_EGRESS`.
+pub(crate) fn filter_program(
+    ifindex: u32,
+    attach_point: libbpf_sys::bpf_tc_attach_point,
+    (handle, priority): (u32, u32),
+) -> io::Result<u32> {
     let sz = size_of::<bpf_tc_hook>() as _;
-    Ok(bpf_tc_hook { sz, ifindex: index(ifindex)?, attach_point, ..Default::default() })
+    let hook = bpf_tc_hook { sz, ifindex: index(ifindex)?, attach_point, ..Default::default() };
+    let sz = size_of::<bpf_tc_opts>() as _;
+    let mut options = bpf_tc_opts { sz, handle, priority, ..Default::default() };
+    // SAFETY: both structures live until the end of the call.
+    check(unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut options) })?;
+    Ok(options.prog_id)
 }
 
 pub(super) fn index(ifindex: u32) -> io::Result<i32> {

@@ -45,7 +45,6 @@ pub(crate) fn create(program: BorrowedFd<'_>, ifindex: u32, mode: u32) -> io::Re
     owned(unsafe { libbpf_sys::bpf_link_create(program, ifindex, libbpf_sys::BPF_XDP, &raw const options) })
 }
 
-/// Reads what runs at a device, and what its driver can do.
 pub(crate) fn query(ifindex: u32) -> io::Result<AtDevice> {
     let mut options = bpf_xdp_query_opts { sz: size_of::<bpf_xdp_query_opts>() as _, ..Default::default() };
     // SAFETY: the options live until the end of the call.
@@ -82,7 +81,6 @@ struct Channels {
     combined: u32,
 }
 
-/// The name of a device's driver.
 pub(crate) fn driver(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<String> {
     let mut request = named(socket, ifindex)?;
     let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::filters::HEADER;
 
 /// The descriptor is not the one of a program: the kernel reads it only after the device.
 fn any_descriptor() -> std::fs::File {

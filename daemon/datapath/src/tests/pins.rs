@@ -31,7 +31,9 @@ fn version(name: &str) -> Pins {
     let directory = std::env::temp_dir().join(format!("nodelb-pins-{}-{name}", std::process::id()));
     drop(fs::remove_dir_all(&directory));
     fs::create_dir(&directory).unwrap();
-    Pins::create(&directory, 1, &CrashPoint::default()).unwrap()
+    let pins = Pins::new(&directory, 1, &CrashPoint::default());
+    pins.make().unwrap();
+    pins
 }
 
 fn fill(directory: &Path) {

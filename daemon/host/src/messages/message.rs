@@ -23,6 +23,5 @@ pub struct Message {
     pub subject: &'static str,
     /// The meaning. `@FIELD@` stands for a field of the line.
     pub explanation: &'static str,
-    /// The action for the operator.
     pub remedy: &'static str,
 }

@@ -117,43 +117,17 @@ async fn only_the_latest_contents_are_written_and_one_write_at_a_time() {
 }
 
 /// A file that has been written; newer contents wait for an hour.
-async fn waiting() -> World {
+#[tokio::test]
+async fn writes_are_debounced_except_the_first_and_the_last() {
     let world = world(Limits { every: Duration::from_secs(3_600), ..LIMITS });
     (0..3).for_each(|_| world.ends(Ok(())));
     world.file.save(1);
     assert_eq!(world.begun().await, 1);
     world.file.save(2);
-    world
-}
-
-#[tokio::test]
-async fn writes_are_debounced_except_the_first_and_the_last() {
-    let world = waiting().await;
     tokio::time::sleep(LIMIT / 4).await;
     assert!(world.begun.try_recv().is_err());
     world.file.close().await;
     assert_eq!(world.begun.try_recv(), Ok(2));
-}
-
-#[tokio::test]
-async fn contents_that_wait_are_written_when_the_interval_becomes_shorter() {
-    let world = waiting().await;
-    for _ in 0..10 {
-        world.file.set_interval(Duration::from_secs(1_800));
-        world.file.set_interval(Duration::from_secs(3_600));
-    }
-    tokio::time::sleep(LIMIT / 4).await;
-    assert!(world.begun.try_recv().is_err(), "the shorter interval has not passed either");
-    world.file.set_interval(Duration::ZERO);
-    assert_eq!(world.begun().await, 2);
-    world.file.set_interval(Duration::from_secs(3_600));
-    tokio::time::sleep(LIMIT / 4).await;
-    assert!(world.begun.try_recv().is_err(), "nothing waits");
-    world.file.save(3);
-    tokio::time::sleep(LIMIT / 4).await;
-    assert!(world.begun.try_recv().is_err(), "the interval is long again");
-    world.file.close().await;
-    assert_eq!(world.begun.try_recv(), Ok(3));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 use strum::VariantNames;
 
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_datapath::{HookMethod, XdpState};
 use nodelb_report::output::schema::ColumnKind;
 use nodelb_report::rows::Row;
@@ -14,14 +15,13 @@ fn report() -> DevicesReport {
         ifindex,
         name: name.into(),
         kind: "physical".into(),
-        mtu: 1500,
-        l2_length: 14,
         xdp: nodelb_datapath::XdpFit::Fits,
-        is_v4_source: false,
-        is_v6_source: false,
-        is_strict: false,
-        v4: Some("203.0.113.1".parse().unwrap()),
-        v6: None,
+        entry: UplinkEntry {
+            v4: Some("203.0.113.1".parse().unwrap()),
+            mtu: 1500,
+            l2_length: 14,
+            ..UplinkEntry::default()
+        },
         role,
     };
     let row = |device, is_attached, error: Option<&str>| DeviceReport {

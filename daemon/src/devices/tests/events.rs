@@ -1,7 +1,8 @@
+use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nodelb_datapath::packets::Captured;
+use nodelb_datapath::packets::{Captured, PacketVerdict};
 
 use super::*;
 
@@ -59,18 +60,18 @@ pub(crate) fn watchers() -> (PacketWatchers, mpsc::Sender<PacketEvent>, mpsc::Re
     (PacketWatchers::new(FakeReader { events: Mutex::new(events), filters }), send, filter)
 }
 
-fn of(ids: &[u32]) -> Wanted {
-    Wanted { services: Some(ids.iter().map(|id| ServiceId(*id)).collect()), only_dropped: false }
+fn of(ids: &[u32]) -> EventFilter {
+    EventFilter { services: Some(ids.iter().map(|id| ServiceId(*id)).collect()), only_dropped: false }
 }
 
 #[tokio::test]
 async fn each_reader_gets_its_events_and_the_programs_the_union() {
     let (watchers, send, filters) = watchers();
     let mut one = watchers.watch(of(&[1]));
-    let first = EventFilter { services: vec![ServiceId(1)], only_dropped: false };
+    let first = EventFilter { services: Some([ServiceId(1)].into()), only_dropped: false };
     assert_eq!(filters.recv().unwrap(), Some(first));
-    let mut drops = watchers.watch(Wanted { only_dropped: true, ..of(&[2]) });
-    let both = EventFilter { services: vec![ServiceId(1), ServiceId(2)], only_dropped: false };
+    let mut drops = watchers.watch(EventFilter { only_dropped: true, ..of(&[2]) });
+    let both = EventFilter { services: Some([ServiceId(1), ServiceId(2)].into()), only_dropped: false };
     assert_eq!(filters.recv().unwrap(), Some(both));
     assert_eq!(watchers.counts(), (2, 0));
     let dropped = event(2, PacketVerdict::Dropped, Some("no-route"));
@@ -87,11 +88,11 @@ async fn each_reader_gets_its_events_and_the_programs_the_union() {
 async fn reading_ends_with_the_last_reader_and_begins_with_the_next() {
     let (watchers, _send, filters) = watchers();
     let all = Some(EventFilter::default());
-    let reader = watchers.watch(Wanted::default());
+    let reader = watchers.watch(EventFilter::default());
     assert_eq!(filters.recv().unwrap(), all);
     drop(reader);
     assert_eq!(filters.recv().unwrap(), None, "the task ends");
-    let _reader = watchers.watch(Wanted::default());
+    let _reader = watchers.watch(EventFilter::default());
     assert_eq!(filters.recv().unwrap(), all);
     assert_eq!(watchers.counts(), (1, 0));
 }
@@ -99,7 +100,7 @@ async fn reading_ends_with_the_last_reader_and_begins_with_the_next() {
 #[tokio::test]
 async fn a_slow_reader_misses_events_and_learns_how_many() {
     let (watchers, send, _filters) = watchers();
-    let mut slow = watchers.watch(Wanted::default());
+    let mut slow = watchers.watch(EventFilter::default());
     let mut fast = watchers.watch(of(&[9]));
     for _ in 0..QUEUE + 100 {
         send.send(event(1, PacketVerdict::Translated, None)).unwrap();

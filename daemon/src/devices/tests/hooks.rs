@@ -2,6 +2,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, MutexGuard};
 
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_datapath::HookError;
+
 use super::super::uplinks::Reason;
 use super::*;
 
@@ -84,14 +87,8 @@ fn device(ifindex: u32, name: &str, role: Role) -> Device {
         ifindex,
         name: name.into(),
         kind: "physical".into(),
-        mtu: 1500,
-        l2_length: 14,
         xdp: nodelb_datapath::XdpFit::Fits,
-        v4: None,
-        v6: None,
-        is_v4_source: false,
-        is_v6_source: false,
-        is_strict: false,
+        entry: UplinkEntry { mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
         role,
     }
 }

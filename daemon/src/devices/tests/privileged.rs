@@ -61,7 +61,7 @@ async fn changes_of_filters_are_orders() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("reaper.sock");
     let answered = reapers(&path, vec![(2, FOUND)]);
-    let changes = ByReaper::new(PacketReaper::new(Reaper::Behind(path)), Handle::current());
+    let changes = ByReaper { reaper: PacketReaper::new(Reaper::Behind(path)), runtime: Handle::current() };
     let wanted = [FilterChange::AddQdisc, FilterChange::Remove(Direction::Out)];
     let task = tokio::task::spawn_blocking(move || wanted.map(|change| changes.change(7, change, None)));
     assert!(task.await.unwrap().iter().all(Result::is_ok));

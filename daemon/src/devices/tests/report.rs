@@ -1,3 +1,5 @@
+use nodelb_core::model::uplink::UplinkEntry;
+
 use super::*;
 use crate::devices::uplinks::Role;
 
@@ -7,14 +9,8 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         ifindex: 1,
         name: name.into(),
         kind: "physical".into(),
-        mtu: 1500,
-        l2_length: 14,
         xdp: nodelb_datapath::XdpFit::Fits,
-        is_v4_source: false,
-        is_v6_source: false,
-        is_strict: false,
-        v4: None,
-        v6: None,
+        entry: UplinkEntry { mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
         role,
     };
     DeviceReport { device, is_attached, error: error.map(str::to_owned), ahead: None, xdp: None }

@@ -79,7 +79,7 @@ impl Host {
 
     fn devices(&self, keys: &str) -> Vec<Device> {
         let config = Config::parse(&format!("[packets]\n{keys}\n")).unwrap();
-        devices(&self.machine, &self.routes, &Selection::new(&config))
+        devices(&self.machine, &self.routes, &config)
     }
 
     fn device(&self, name: &str) -> Device {
@@ -146,7 +146,7 @@ fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
     assert_eq!(never_used, down);
     let mut excluded = host.devices("except = [\"eth0\"]");
     host.machine.interfaces.get_mut(&index).unwrap().is_up = true;
-    excluded[0].role = Role::Unused(Reason::Excluded { is_needed: true });
+    excluded[0].role = Role::Unused(Reason::ExcludedThoughNeeded);
     let wanted = excluded.clone();
     keep(&mut excluded[..1], &mut former, &host.machine);
     assert_eq!(excluded[..1], wanted[..1], "the configuration decides");
@@ -187,7 +187,7 @@ fn an_uplink_that_is_made_again_is_one_from_the_start() {
     let mut devices = again.devices("");
     assert_eq!(devices[3].role, Role::Unused(Reason::Down));
     keep(&mut devices, &mut former, &again.machine);
-    assert_eq!((&devices[3].role, devices[3].v4), (&Role::Uplink, None), "its addresses are not known yet");
+    assert_eq!((&devices[3].role, devices[3].entry.v4), (&Role::Uplink, None), "its addresses are not known yet");
     again.machine.interfaces.get_mut(&4).unwrap().kind = "dummy".into();
     let mut devices = again.devices("");
     keep(&mut devices, &mut former, &again.machine);
@@ -301,7 +301,7 @@ fn tunnels_are_uplinks() {
         host.address(&name, &format!("10.244.{number}.1"));
         assert_eq!(host.role(&name, ""), "uplink", "{kind}");
         let device = host.device(&name);
-        assert_eq!((device.l2_length, device.kind.as_str()), (l2_length, kind));
+        assert_eq!((device.entry.l2_length, device.kind.as_str()), (l2_length, kind));
     }
 }
 
@@ -350,7 +350,7 @@ fn the_source_address_is_the_first_that_lasts() {
     host.add("eth1", "");
     let sources = |host: &Host| {
         let device = host.device("eth1");
-        (device.v4.map(|addr| addr.to_string()), device.v6.map(|addr| addr.to_string()))
+        (device.entry.v4.map(|addr| addr.to_string()), device.entry.v6.map(|addr| addr.to_string()))
     };
     host.address("eth1", "fe80::1").address("eth1", "169.254.1.1");
     assert_eq!(sources(&host), (None, None));
@@ -405,8 +405,8 @@ fn the_address_of_a_service_is_no_source_address() {
     host.address("eth0", "2001:db8:f::1").address("eth0", "2001:db8:1::1");
     host.machine.addresses.insert(0, Address { addr: addr("198.51.100.9"), ..host.machine.addresses[0].clone() });
     let sources = |text: &str| {
-        let selection = Selection::new(&Config::parse(text).unwrap());
-        let found = devices(&host.machine, &host.routes, &selection).remove(1);
+        let config = Config::parse(text).unwrap();
+        let found = devices(&host.machine, &host.routes, &config).remove(1).entry;
         ((found.v4.unwrap(), found.is_v4_source), (found.v6.unwrap(), found.is_v6_source))
     };
     let own = |networks: &str| format!("[datapath]\nown-addresses = [{networks}]\n");

@@ -28,7 +28,6 @@ pub(super) struct Manifest {
     pub(super) items: Vec<Spanned<Manifest>>,
 }
 
-/// The kinds of objects that nodelb distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Service,

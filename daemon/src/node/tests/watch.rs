@@ -38,7 +38,6 @@ impl Rig {
             events: None,
             identity: identity_out,
             changes: changes_in,
-            timeouts: NodeWatchTimeouts::default(),
             addresses: Addresses::default(),
             reported: NodeFacts::default(),
             wait: None,
@@ -70,7 +69,7 @@ impl Rig {
 async fn the_owner_receives_differences_and_nothing_else() {
     let (identity_in, identity_out) = watch::channel(identity(&[NodePortAddress::Primary]));
     let (changes, mut reported) = mpsc::channel(8);
-    start(identity_out, changes, NodeWatchTimeouts::default(), std::future::pending()).await.unwrap();
+    start(identity_out, changes, std::future::pending()).await.unwrap();
     let first = facts(reported.try_recv().ok().as_deref());
     assert_eq!((&*first.name, &first.nodeport_addresses), ("n1", &vec![NodePortAddress::Primary]));
     assert!(first.primary.is_subset(&first.addresses));

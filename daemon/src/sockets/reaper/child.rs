@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use caps::{CapSet, Capability, CapsHashSet};
-use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
@@ -22,7 +21,6 @@ use super::wire::{self, HEADER, Hello, Order, Outcome};
 use crate::sockets::conntrack;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 
-/// All capabilities that it may have.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
 
 const NAME: &std::ffi::CStr = c"nodelb-reaper";
@@ -80,10 +78,10 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
             Order::Rules(legacy) => vec![rules(legacy)],
-            Order::Masqueraded(ports) => vec![outcome(masqueraded(&ports, descriptor))],
+            Order::Masqueraded(ports) => vec![Outcome::new(masqueraded(&ports, descriptor))],
             Order::Filter { ifindex, change } => {
                 let program = descriptor.as_ref().map(OwnedFd::as_fd);
-                vec![outcome(InThisProcess.change(ifindex, change, program).map(|()| 0))]
+                vec![Outcome::new(InThisProcess.change(ifindex, change, program).map(|()| 0))]
             }
         };
         home.check()?;
@@ -112,7 +110,7 @@ fn receive(line: &mut UnixStream) -> io::Result<Option<([u8; HEADER], Option<Own
 /// The rules of kube-proxy in the network namespace of this process.
 fn rules(legacy: LegacyTables) -> Outcome {
     let bit = |is_there, bit| if is_there { bit } else { 0 };
-    outcome(nf_tables::find(legacy).map(|KubeProxyRules { has_table, has_chains }| {
+    Outcome::new(nf_tables::find(legacy).map(|KubeProxyRules { has_table, has_chains }| {
         bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS)
     }))
 }
@@ -122,14 +120,6 @@ fn masqueraded(ports: &RangeInclusive<u16>, file: Option<OwnedFd>) -> io::Result
     let found = conntrack::masqueraded(ports)?;
     File::from(file.ok_or(io::ErrorKind::InvalidInput)?).write_all(&wire::encode_ends(&found))?;
     Ok(u32::try_from(found.len()).unwrap_or(u32::MAX))
-}
-
-/// The outcome of an order that ends no socket.
-fn outcome(result: io::Result<u32>) -> Outcome {
-    match result {
-        Ok(destroyed) => Outcome { destroyed, errno: 0 },
-        Err(error) => Outcome { destroyed: 0, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) },
-    }
 }
 
 /// Closes descriptors that the daemon may have inherited and passed on, except the standard streams.

@@ -33,7 +33,6 @@ pub enum Reaper {
     Behind(PathBuf),
 }
 
-/// The reason why there is no reaper.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// The started reaper has ended, and no other one can be started.
@@ -78,9 +77,6 @@ impl Reaper {
 
     /// Connects to a reaper that works; returns the connection and its first message. Sockets that are connected to
     /// service addresses are searched for in this cgroup; with `None`, everywhere.
-    ///
-    /// # Errors
-    /// If there is no reaper, it does not answer in time, or it cannot end sockets.
     pub async fn call(&mut self, cgroup: Option<&Path>) -> Result<(ReaperLine, Hello), Lost> {
         let called = async {
             let mut line = self.connect().await?;
@@ -102,9 +98,6 @@ impl Reaper {
     }
 
     /// Connects to a reaper that has not been tested.
-    ///
-    /// # Errors
-    /// If there is no reaper, or it does not answer in time.
     pub async fn open(&mut self) -> io::Result<ReaperLine> {
         let mut line = self.connect().await?;
         line.greet().await?;
@@ -142,7 +135,6 @@ pub struct ReaperLine {
 }
 
 impl ReaperLine {
-    /// Uses the connection to a peer.
     pub(crate) fn over(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { child: None, stream: tokio::net::UnixStream::from_std(stream)? })
@@ -170,9 +162,6 @@ impl ReaperLine {
     }
 
     /// Sends the list of this process's own sockets, which must never be ended for their destination address.
-    ///
-    /// # Errors
-    /// The same as [`Self::order`], or if the sockets cannot be listed.
     pub async fn spare_own(&mut self) -> io::Result<()> {
         let inode = |entry: fs::DirEntry| {
             let target = fs::read_link(entry.path()).ok()?;
@@ -202,7 +191,6 @@ impl ReaperLine {
         self.order_with(order, None).await
     }
 
-    /// The same with a descriptor for the reaper.
     pub async fn order_with(&mut self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> io::Result<Vec<Outcome>> {
         let mut answer = vec![0; order.outcomes() * OUTCOME];
         let exchange = async {

@@ -8,17 +8,17 @@ use std::net::IpAddr;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
+use nix::libc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::stale::Socket;
 
 use super::namespaces::{self, Home, Inode};
-use super::wire::{Outcome, libc_errno};
+use super::wire::Outcome;
 use nodelb_host::sock_diag::{self, AF_INET, AF_INET6, IPPROTO_UDP, InetDiagMessage, SockDiag, SocketId, StateFlags};
 
 /// Ends these sockets if they are still connected to these peers.
 pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<Vec<Outcome>> {
-    let mut outcomes = vec![Outcome { destroyed: 0, errno: libc_errno::ESRCH }; targets.len()];
+    let mut outcomes = vec![Outcome { destroyed: 0, errno: libc::ESRCH }; targets.len()];
     let mut by_namespace: BTreeMap<Inode, Vec<usize>> = BTreeMap::new();
     for (place, (socket, _)) in targets.iter().enumerate() {
         by_namespace.entry(socket.netns.into()).or_default().push(place);
@@ -30,14 +30,15 @@ pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<V
             let mut kernel = SockDiag::open()?;
             let end = |place: usize| {
                 let (socket, peer) = &targets[place];
-                (place, outcome(kernel.destroy(family(socket), peer.protocol.number(), id_of(socket, *peer))))
+                let ended = kernel.destroy(family(socket), peer.protocol.number(), id_of(socket, *peer));
+                (place, Outcome::new(ended.map(|()| 1)))
             };
             Ok(places.iter().copied().map(end).collect())
         });
         match ended.and_then(|ended| ended) {
             Ok(ended) => ended.into_iter().for_each(|(place, outcome)| outcomes[place] = outcome),
             Err(error) => {
-                let errno = errno_of(&error);
+                let Outcome { errno, .. } = Outcome::new(Err(error));
                 places.iter().for_each(|place| outcomes[*place].errno = errno);
             }
         }
@@ -63,9 +64,9 @@ pub(super) fn connected_to(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> 
     for (inode, path) in namespaces::all(home)? {
         let visited = home.visit(inode, &path, || end_connected_before(&places, &mut bystanders, &mut outcomes));
         if let Err(error) = visited.and_then(|ended| ended) {
-            let errno = errno_of(&error);
+            let Outcome { errno, .. } = Outcome::new(Err(error));
             // A namespace that is gone has no sockets either.
-            if errno != libc_errno::ENOENT {
+            if errno != libc::ENOENT {
                 outcomes.iter_mut().for_each(|outcome| outcome.errno = errno);
             }
         }
@@ -92,7 +93,8 @@ fn end_connected_before(
             if bystanders.have(&socket)? {
                 continue;
             }
-            let ended = outcome(kernel.destroy(family, IPPROTO_UDP, socket.header.socket_id));
+            let ended = kernel.destroy(family, IPPROTO_UDP, socket.header.socket_id);
+            let ended = Outcome::new(ended.map(|()| 1));
             outcomes[place].destroyed += ended.destroyed;
             if !ended.is_over() {
                 outcomes[place].errno = ended.errno;
@@ -159,17 +161,4 @@ fn id_of(socket: &Socket, peer: L4Addr) -> SocketId {
         interface_id: socket.ifindex,
         cookie: low_first.to_ne_bytes(),
     }
-}
-
-fn outcome(ended: io::Result<()>) -> Outcome {
-    match ended {
-        Ok(()) => Outcome { destroyed: 1, errno: 0 },
-        Err(error) => Outcome { destroyed: 0, errno: errno_of(&error) },
-    }
-}
-
-/// The error's number, or EIO if it has none.
-pub(super) fn errno_of(error: &io::Error) -> i32 {
-    let unknown = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT } else { Errno::EIO };
-    error.raw_os_error().unwrap_or(unknown as i32)
 }

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, setns};
 use nodelb_datapath::mounts::{self, Mount};
 
-/// The inode number of a network namespace.
 pub(super) type Inode = u64;
 
 /// The original namespace of this process, to which it returns: a process that stayed in a pod's namespace would keep
@@ -21,7 +20,6 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// The current namespace of this process.
     pub(super) fn here() -> io::Result<Self> {
         let namespace = File::open("/proc/self/ns/net")?;
         let inode = namespace.metadata()?.ino();
@@ -122,7 +120,6 @@ fn mounted() -> io::Result<Vec<(Inode, PathBuf)>> {
     Ok(mounted)
 }
 
-/// The network namespaces among the mounts.
 fn parse_mounts(mountinfo: &str) -> Vec<(Inode, PathBuf)> {
     let namespace = |mount: Mount<'_>| Some((inode_of(mount.root)?, mount.point()));
     mounts::by_type(mountinfo, "nsfs").filter_map(namespace).collect()

@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nix::libc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 use nodelb_datapath::packets::ForeignConnections;
@@ -23,21 +24,15 @@ pub const BATCH: usize = 256;
 /// The maximum length of a cgroup's path in bytes, as of any path.
 const MAX_PATH: usize = 4096;
 
-/// Size of an order's header in bytes.
+// Sizes in bytes: of an order's header and its entries, which are sockets, or what the names say; and of what the reaper
+// sends, an answer's entries and its first message.
 pub const HEADER: usize = 4;
-/// Size of an order's entry in bytes.
 pub const ENTRY: usize = 56;
-/// Size of a socket's inode number in bytes.
 const INODE: usize = 4;
-/// Size of the families of [`Order::Rules`] in bytes.
 const LEGACY_TABLES: usize = 2;
-/// Size of the range of [`Order::Masqueraded`] in bytes.
 const PORTS: usize = 4;
-/// Size of a change of a filter in bytes.
 const FILTER_CHANGE: usize = 8;
-/// Size of an answer's entry in bytes.
 pub const OUTCOME: usize = 8;
-/// Size of the reaper's first message in bytes.
 pub const HELLO: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,22 +54,15 @@ pub enum Order {
     Masqueraded(RangeInclusive<u16>),
     /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
     /// comes with the descriptor of the program.
-    Filter {
-        /// Index of the device.
-        ifindex: u32,
-        change: FilterChange,
-    },
+    Filter { ifindex: u32, change: FilterChange },
 }
 
 /// Bits of the outcome of [`Order::Rules`].
 pub mod rules {
-    /// The table of kube-proxy's nftables mode.
     pub const TABLE: u32 = 1;
-    /// The chains of kube-proxy's iptables mode.
     pub const CHAINS: u32 = 2;
 }
 
-/// The result of one entry of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Masqueraded`] the
@@ -85,23 +73,22 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// EIO stands for an error without a number.
+    pub(super) fn new(result: io::Result<u32>) -> Self {
+        let unknown =
+            |error: &io::Error| if error.kind() == io::ErrorKind::NotFound { libc::ENOENT } else { libc::EIO };
+        match result {
+            Ok(destroyed) => Self { destroyed, errno: 0 },
+            Err(error) => Self { destroyed: 0, errno: error.raw_os_error().unwrap_or_else(|| unknown(&error)) },
+        }
+    }
+
     /// Whether nothing remained to be done because the socket has ended already.
     pub fn is_over(self) -> bool {
-        matches!(self.errno, 0 | libc_errno::ENOENT | libc_errno::ESRCH)
+        matches!(self.errno, 0 | libc::ENOENT | libc::ESRCH)
     }
 }
 
-/// The two error numbers that are results and not failures.
-pub mod libc_errno {
-    use nix::errno::Errno;
-
-    /// The socket no longer exists, or is connected to another peer.
-    pub const ENOENT: i32 = Errno::ENOENT as i32;
-    /// The network namespace was not found.
-    pub const ESRCH: i32 = Errno::ESRCH as i32;
-}
-
-/// The reaper's first message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Whether the reaper has the capabilities to enter other network namespaces.
@@ -116,7 +103,6 @@ impl Hello {
         bytes
     }
 
-    /// Decodes the message.
     pub fn decode(bytes: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, everywhere, ..] = bytes;
         match u32::from_ne_bytes([a, b, c, d]) {
@@ -145,7 +131,6 @@ const FILTER_CHANGES: [FilterChange; 6] = [
 ];
 
 impl Order {
-    /// The number of outcomes in the answer.
     pub fn outcomes(&self) -> usize {
         match self {
             Self::Sockets(targets) => targets.len().min(BATCH),
@@ -198,7 +183,6 @@ impl Order {
         }
     }
 
-    /// Decodes the order from its header and body.
     pub fn decode(header: [u8; HEADER], body: &[u8]) -> io::Result<Self> {
         let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
         match header[0] {
@@ -268,7 +252,6 @@ pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
     bytes.as_chunks::<OUTCOME>().0.iter().map(outcome).collect()
 }
 
-/// Encodes connections by their ends, for [`Order::Masqueraded`].
 pub fn encode_ends(connections: &ForeignConnections) -> Vec<u8> {
     let entries = connections.iter().map(|(backend, source)| {
         let socket = Socket { source: *source, ..any_source(*backend) };

@@ -10,7 +10,6 @@ use nodelb_host::clock::boot_id;
 use nodelb_host::state_file;
 use nodelb_host::threads::run_within;
 
-/// Name of the file in the state directory.
 const FILE: &str = "boot-id";
 
 /// More bytes than the kernel's text has.
@@ -36,7 +35,6 @@ fn remember(directory: &Path, boot: &str) -> io::Result<bool> {
     if before.as_deref() == Some(boot) {
         return Ok(false);
     }
-    fs::create_dir_all(directory)?;
     state_file::replace(&path, &directory.join("boot-id.new"), |mut file| writeln!(file, "{boot}"))?;
     Ok(before.is_some())
 }

@@ -16,10 +16,8 @@ pub(super) struct Suspect {
     pub(super) why: Stale,
 }
 
-/// Decides by one snapshot.
 pub(super) struct Judge<'s> {
     snapshot: &'s Snapshot,
-    /// The result for each pair of service and backend.
     known: HashMap<(L4Addr, L4Addr), Option<Stale>>,
     /// The flows of the current socket, which are reported consecutively.
     socket: Vec<Flow>,
@@ -38,7 +36,6 @@ impl<'s> Judge<'s> {
         self.socket.push(flow);
     }
 
-    /// The sockets without a current flow.
     pub(super) fn suspects(mut self) -> Vec<Suspect> {
         self.conclude();
         self.suspects

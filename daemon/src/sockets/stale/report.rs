@@ -13,15 +13,11 @@ use tracing::info;
 pub struct StaleSocketsReport {
     /// Whether sockets are checked and can be ended.
     pub is_working: bool,
-    /// Number of UDP sockets ended.
     pub udp: u64,
-    /// Number of TCP sockets ended.
     pub tcp: u64,
-    /// Number of passes over all sockets.
     pub passes: u64,
     /// Number of failed passes and of sockets that could not be ended.
     pub errors: u64,
-    /// When the last pass ended.
     pub last_pass: Option<Moment>,
     /// Whether the journal has a line about sockets that could not be ended.
     pub(super) has_logged_error: bool,
@@ -36,26 +32,13 @@ impl StaleSocketsReport {
     }
 }
 
-/// Logs one line for a pass that has ended sockets.
-pub(super) fn log_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
+/// Logs one line for a pass that has ended sockets, for this reason.
+pub(super) fn log(protocol: Protocol, reason: &str, destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(
             message_id = %messages::SOCKETS_CLOSED,
-            sockets = total, "closed {total} {protocol} sockets that have lost their backend, so that they reconnect: {list}"
-        );
-    }
-}
-
-/// The same for sockets that connected to an address before nodelb answered it.
-pub(super) fn log_connected_before(destroyed: &BTreeMap<String, u64>) {
-    if !destroyed.is_empty() {
-        let (total, list) = counted(destroyed);
-        info!(
-            message_id = %messages::SOCKETS_CLOSED,
-            sockets = total,
-            "closed {total} UDP sockets that had connected to an address before it had a backend, so that they \
-             reconnect: {list}"
+            sockets = total, "closed {total} {protocol} sockets that {reason}, so that they reconnect: {list}"
         );
     }
 }

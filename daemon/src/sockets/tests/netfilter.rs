@@ -25,7 +25,10 @@ fn attributes_are_read_until_the_end() {
     let object = |text: &[u8]| message(7, &[encode(1, b"other"), encode(0x8003, text)].concat());
     let datagram = [object(b"one"), object(b"two")].concat();
     assert_eq!(taken(&datagram), (false, vec![b"one".to_vec(), b"two".to_vec()]), "more follow");
-    assert_eq!(taken(&[object(b"one"), message(DONE, &[]), object(b"two")].concat()), (true, vec![b"one".to_vec()]));
+    assert_eq!(
+        taken(&[object(b"one"), message(NLMSG_DONE, &[]), object(b"two")].concat()),
+        (true, vec![b"one".to_vec()])
+    );
     for length in 0..datagram.len() {
         assert!(taken(&datagram[..length]).1.len() < 2, "nothing is read from truncated messages");
     }
@@ -37,7 +40,7 @@ fn attributes_are_read_until_the_end() {
 fn a_refusal_is_an_error_and_a_kernel_without_the_kind_has_no_objects() {
     let answer = |code: i32| {
         let [a, b, c, d] = (-code).to_ne_bytes();
-        let mut error = message(ERROR, &[]);
+        let mut error = message(NLMSG_ERROR, &[]);
         error[HEADER..].copy_from_slice(&[a, b, c, d]);
         read(&error, &mut |_: &[u8]| panic!("no object"))
     };

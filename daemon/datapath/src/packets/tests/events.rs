@@ -53,9 +53,9 @@ fn the_words_of_a_filter_are_its_services_and_the_flag() {
         let (numbers, _) = bytes.as_flattened().as_chunks::<4>();
         numbers.iter().map(|number| u32::from_ne_bytes(*number)).collect::<Vec<_>>()
     };
-    let filter = EventFilter { services: vec![ServiceId(5), ServiceId(6), ServiceId(7)], only_dropped: true };
+    let filter = EventFilter { services: Some([5, 6, 7].map(ServiceId).into()), only_dropped: true };
     assert_eq!(numbers(&filter), [5, 6, 7, 0, 0, 0, 0, 0, 1, 0]);
-    let many = EventFilter { services: (1..=9).map(ServiceId).collect(), only_dropped: false };
+    let many = EventFilter { services: Some((1..=9).map(ServiceId).collect()), only_dropped: false };
     assert_eq!(numbers(&many), [0; 10], "more than fit: all");
 }
 

@@ -10,6 +10,7 @@ use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, PortKey, ServiceName, Source};
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content as MapContent;
@@ -188,14 +189,8 @@ fn devices() -> DevicesReport {
         ifindex,
         name: name.into(),
         kind: "physical".into(),
-        mtu: 1_500,
-        l2_length: 14,
         xdp: nodelb_datapath::XdpFit::Fits,
-        is_v4_source: false,
-        is_v6_source: false,
-        is_strict: false,
-        v4: v4.parse().ok(),
-        v6: None,
+        entry: UplinkEntry { v4: v4.parse().ok(), mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
         role,
     };
     let report = |device: Device| DeviceReport {

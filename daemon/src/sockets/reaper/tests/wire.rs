@@ -86,7 +86,7 @@ fn an_unknown_change_of_a_filter_is_refused() {
 
 #[test]
 fn answers_arrive_as_they_were_sent() {
-    let outcomes = [Outcome { destroyed: 7, errno: 0 }, Outcome { destroyed: 0, errno: libc_errno::ESRCH }];
+    let outcomes = [Outcome { destroyed: 7, errno: 0 }, Outcome { destroyed: 0, errno: libc::ESRCH }];
     assert_eq!(decode_outcomes(&encode_outcomes(&outcomes)), outcomes);
     for hello in [Hello { everywhere: true }, Hello { everywhere: false }] {
         assert_eq!(Hello::decode(hello.encode()).unwrap(), hello);

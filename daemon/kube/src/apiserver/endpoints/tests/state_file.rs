@@ -80,7 +80,9 @@ fn what_is_no_file_stops_nothing() {
     let fifo = tempfile::tempdir().unwrap();
     nix::unistd::mkfifo(&fifo.path().join(NAME), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(load(fifo.path()).unwrap_err().to_string().contains("it is not a file"));
-    assert!(save(&fifo.path().join("missing"), state()).is_err());
+    assert!(save(&fifo.path().join(NAME), state()).is_err(), "no directory");
+    save(&fifo.path().join("missing"), state()).unwrap();
+    assert!(load(&fifo.path().join("missing")).unwrap().is_some(), "in a new directory");
 }
 
 #[test]
