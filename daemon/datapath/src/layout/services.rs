@@ -2,8 +2,8 @@
 
 use std::mem::offset_of;
 
-use nodelb_core::model::forward::Forward;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::filter::Filter;
 use nodelb_core::difference::{Between, Difference};
-use nodelb_core::model::forward::Forward;
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::snapshot::Snapshot;
