@@ -96,3 +96,7 @@ pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) ->
         bytes: u64::from_ne_bytes(field_of!(value, types::connection, bytes)),
     })
 }
+
+#[cfg(test)]
+#[path = "tests/connections.rs"]
+mod tests;

@@ -64,7 +64,7 @@ fn views_round_trip_and_the_empty_word_is_the_empty_view() {
 
 #[test]
 fn policies_round_trip_and_the_empty_word_is_not_in_use() {
-    for bits in 0..32 {
+    for (bits, forward) in (0..96).map(|n| (n, [Forward::Translate, Forward::Direct, Forward::Tunnel][n / 32])) {
         let policy = Policy {
             in_use: bits & 1 != 0,
             has_backends: bits & 2 != 0,
@@ -72,6 +72,7 @@ fn policies_round_trip_and_the_empty_word_is_not_in_use() {
             may_be_bound: bits & 4 != 0,
             has_rings: bits & 8 != 0,
             has_ranges: bits & 16 != 0,
+            forward,
             source: None,
         };
         assert_eq!(parse_policy(policy_word(policy)), policy);

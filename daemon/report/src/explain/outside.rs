@@ -41,10 +41,15 @@ fn access_now(snapshot: &Snapshot) -> OutsideAccess {
     }
 }
 
-/// How packets of clients outside reach backends on other machines from the address: those to a NodePort are translated.
+/// How packets of clients outside reach backends on other machines from the address.
 pub(crate) fn forward(entry: Option<&ServiceEntry>, address: L4Addr, access: OutsideAccess) -> Forward {
-    let is_for_node = address.addr.is_unspecified() || access == OutsideAccess::NodeOnly;
-    entry.filter(|_| !is_for_node).map_or(Forward::Translate, |entry| entry.forward)
+    entry.filter(|_| may_forward(address, access)).map_or(Forward::Translate, |entry| entry.forward)
+}
+
+/// Whether packets to the address may be forwarded without a translation. Those to a NodePort never are.
+pub(crate) fn may_forward(address: L4Addr, access: OutsideAccess) -> bool {
+    let is_served = !matches!(access, OutsideAccess::Off | OutsideAccess::NodeOnly | OutsideAccess::Refused);
+    is_served && !address.addr.is_unspecified()
 }
 
 /// Whether the service has backends, but none on this node, where the policy Local requires one.

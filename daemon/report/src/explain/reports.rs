@@ -160,8 +160,8 @@ fn undirected(
     (forward, access): (Forward, OutsideAccess),
 ) -> Option<String> {
     let (service, _) = snapshot.facts.owner(&claim.key.service)?;
-    let is_for_node = address.addr.is_unspecified() || access == OutsideAccess::NodeOnly;
-    (service.forward == Forward::Direct && forward == Forward::Translate && !is_for_node).then(|| {
+    let is_meant = service.forward == Forward::Direct && outside::may_forward(address, access);
+    (is_meant && forward == Forward::Translate).then(|| {
         format!(
             "translated, because direct does not change ports and a backend has another one than {}: use the same port, \
              or tunnel",

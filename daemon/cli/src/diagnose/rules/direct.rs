@@ -81,7 +81,7 @@ fn tunnels(daemon: &Daemon, kernel: &KernelSettings) -> (Vec<String>, Vec<String
         let header = if route.to.is_ipv6() { 40 } else { 20 };
         let left = route.mtu.saturating_sub(header);
         let device = &route.device;
-        let line = format!("{backend}: the MTU on {device} is {}, so that clients are told {left}", route.mtu);
+        let line = format!("{backend}: the MTU on {device} is {}, which leaves {left} in the tunnel", route.mtu);
         let outwards = kernel.routes.iter().find(|it| it.length == 0 && it.to.is_ipv6() == route.to.is_ipv6());
         if left < SMALLEST_MTU {
             low.push(line);

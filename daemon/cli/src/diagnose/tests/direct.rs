@@ -83,7 +83,7 @@ fn a_router_in_front_of_a_direct_backend_is_found() {
 #[test]
 fn an_mtu_without_room_for_the_tunnel_is_found() {
     let with = |forward, mtu| found(forward, move |_, kernel| kernel.routes[1].mtu = mtu);
-    let line = |mtu: u32| format!("10.1.0.1:80/TCP: the MTU on eth1 is {mtu}, so that clients are told {}", mtu - 20);
+    let line = |mtu: u32| format!("10.1.0.1:80/TCP: the MTU on eth1 is {mtu}, which leaves {} in the tunnel", mtu - 20);
     check(&with("tunnel", 1_500), "tunnel-mtu", &line(1_500));
     check(&with("tunnel", 1_290), "tunnel-mtu-low", &line(1_290));
     assert_eq!(with("tunnel", 1_520), []);
@@ -93,7 +93,7 @@ fn an_mtu_without_room_for_the_tunnel_is_found() {
         daemon.backends[0].address = "[2001:db8::1]:80/TCP".into();
         kernel.routes.push(route("2001:db8::", 64, false, 1_310));
     });
-    check(&v6, "tunnel-mtu-low", "[2001:db8::1]:80/TCP: the MTU on eth1 is 1310, so that clients are told 1270");
+    check(&v6, "tunnel-mtu-low", "[2001:db8::1]:80/TCP: the MTU on eth1 is 1310, which leaves 1270 in the tunnel");
 }
 
 #[test]
