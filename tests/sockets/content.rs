@@ -1,5 +1,6 @@
 //! Content of the maps for tests that compare all of it.
 
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
@@ -18,6 +19,7 @@ pub(super) fn content() -> MapState {
         may_be_bound: true,
         has_rings: true,
         has_ranges: true,
+        forward: Forward::Tunnel,
         tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
     };
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };

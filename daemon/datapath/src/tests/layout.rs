@@ -64,7 +64,8 @@ fn views_round_trip_and_the_empty_word_is_the_empty_view() {
 
 #[test]
 fn policies_round_trip_and_the_empty_word_is_not_in_use() {
-    for (bits, forward) in (0..96).map(|n| (n, [Forward::Translate, Forward::Direct, Forward::Tunnel][n / 32])) {
+    let ways = [Forward::Translate, Forward::Direct, Forward::Tunnel];
+    for (bits, forward) in (0..32).flat_map(|bits| ways.map(|forward| (bits, forward))) {
         let policy = Policy {
             in_use: bits & 1 != 0,
             has_backends: bits & 2 != 0,
