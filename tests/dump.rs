@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use nodelb_core::model::addr::Addr;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{MapState, ServiceId, Slot, backends_of};
 
@@ -28,6 +29,9 @@ pub(crate) fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<Strin
         }
         if entry.has_rings {
             line.push_str("  rings");
+        }
+        if entry.forward != Forward::Translate {
+            push(&mut line, format_args!("  forward={}", entry.forward));
         }
         services.push(line);
     }

@@ -70,6 +70,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);
         restrict(service, plan);
+        plan.forward = forward(service, plan);
     }
     plans
 }
@@ -87,6 +88,14 @@ fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], context: &CompileContext
     let is_here = |port: u16, addr: &Addr| numbers.contains(&port) && context.node.addresses.contains(addr);
     !context.node_addrs.iter().any(|addr| addr.family() == plan.key.family)
         || named.flat_map(|port| &port.backends).any(|backend| is_here(backend.port, &backend.addr))
+}
+
+/// `Direct` keeps the port, so it needs backends with that of the frontends. NodePorts are always translated.
+fn forward(service: &Service, plan: &PortPlan) -> Forward {
+    let mut outside = plan.frontends.iter().filter(|f| f.is_outside && f.kind != FrontendKind::NodePort);
+    let has_port = |f: &FrontendPlan| plan.cluster.iter().all(|(backend, _)| backend.port == f.address.port);
+    let is_possible = service.forward != Forward::Direct || outside.all(has_port);
+    if is_possible { service.forward } else { Forward::Translate }
 }
 
 fn restrict(service: &Service, plan: &mut PortPlan) {

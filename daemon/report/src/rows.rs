@@ -21,7 +21,9 @@ pub use packets::{
     PacketRow, Packets, PacketsRow, ROLES, WatcherRow,
 };
 pub use row::{Micros, Row, ToCell, table};
-pub use services::{BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services};
+pub use services::{
+    BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services, direct_return,
+};
 pub use sources::{
     ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, Healthz, NameRow, Names, Readyz, RouteRow, Routes,
     SessionRow, SourceRow, Sources,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use nodelb_core::model::forward::Forward;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::Connection;
@@ -53,7 +54,7 @@ pub(super) fn requested_ids(snapshot: &Snapshot, query: &Query) -> Option<BTreeS
 }
 
 fn row(connection: &Connection, snapshot: &Snapshot, now: Clocks) -> ConnectionRow {
-    let [stack, redirect] = PATHS;
+    let [stack, redirect, direct, tunnel] = PATHS;
     let ago = |seconds: u32| Time(now.time.0.saturating_sub(u64::from(seconds) * 1000));
     let service = |id: ServiceId| match id {
         ServiceId::CANARY => "(this node)".into(),
@@ -64,7 +65,13 @@ fn row(connection: &Connection, snapshot: &Snapshot, now: Clocks) -> ConnectionR
         frontend: connection.frontend.to_string(),
         backend: connection.backend.to_string(),
         source_address: connection.source.map(|source| source.to_string()),
-        path: if connection.is_redirected { redirect } else { stack }.into(),
+        path: match connection.forward {
+            Forward::Direct => direct,
+            Forward::Tunnel => tunnel,
+            Forward::Translate if connection.is_redirected => redirect,
+            Forward::Translate => stack,
+        }
+        .into(),
         state: connection.state.name().into(),
         last_packet: ago(connection.idle),
         first_packet: ago(connection.age),

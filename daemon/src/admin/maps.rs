@@ -14,7 +14,7 @@ use nodelb_datapath::packets::ConnectionCount;
 use nodelb_report::explain::explanation::ViewKind;
 use nodelb_report::filter::Filter;
 use nodelb_report::problems::TableUsage;
-use nodelb_report::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow};
+use nodelb_report::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow, direct_return};
 
 use super::query::Problem;
 use super::state::{AdminState, latest};
@@ -111,6 +111,7 @@ impl<'a> Shown<'a> {
             local: entry.local.len() as u64,
             has_backends: entry.has_backends,
             affinity: Some(entry.affinity_seconds.into()).filter(|seconds| *seconds > 0),
+            forward: direct_return(entry.forward),
         };
         held.services.iter().filter(|(key, _)| self.shows_service(**key)).map(row).collect()
     }

@@ -174,6 +174,7 @@ fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> 
             steps.push(("backends", backends(explanation, owner)));
             steps.extend(drained(explanation));
             steps.extend(outside::choice(explanation).map(|text| ("choice", text)));
+            steps.extend(outside::forward(explanation).map(|text| ("forward", text)));
             steps.extend(clients_own(explanation).map(|text| ("warning", text)));
             steps.push(("status", status(found, owner, now)));
         }

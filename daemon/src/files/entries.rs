@@ -189,8 +189,8 @@ fn read_forward(service: &ServiceTable, entry: &Entry<'_>, problems: &mut Proble
         for (_, port) in &entry.ports {
             let mut frontends = port.frontends.iter().map(|frontend| frontend.get_ref().0.port);
             let Some(first) = frontends.next() else { continue };
-            let others = frontends.chain(port.backends.iter().map(|backend| backend.get_ref().backend.port));
-            if let Some(other) = others.filter(|other| *other != first).last() {
+            let mut others = frontends.chain(port.backends.iter().map(|backend| backend.get_ref().backend.port));
+            if let Some(other) = others.rfind(|other| *other != first) {
                 let message = format!(
                     "forward = \"direct\" does not change ports, but there are {first} and {other}; use the same port at \
                      frontends and backends, or another value of forward"

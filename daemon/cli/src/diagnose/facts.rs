@@ -5,7 +5,9 @@
 //! The rows of the daemon's answers are not those of the core: they have only the columns that rules use, and each may
 //! be missing, because a daemon of another version, which may be the fault, has other columns. Their times are ages.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
@@ -52,6 +54,49 @@ pub struct KernelSettings {
     pub strict_devices: Vec<String>,
     /// `net.ipv4.ip_local_port_range`: the first and the last port.
     pub local_ports: Option<(u16, u16)>,
+    /// Devices that answer ARP for addresses of other devices, or announce them (`arp_ignore`, `arp_announce`).
+    pub arp_devices: Vec<String>,
+    /// The addresses of the host, each with the name of its device.
+    pub addresses: Vec<(String, IpAddr)>,
+    /// The routes of the main tables.
+    pub routes: Vec<Route>,
+}
+
+impl KernelSettings {
+    /// Whether a device of the host has the address.
+    pub(super) fn has(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|(_, own)| *own == ip)
+    }
+
+    /// The route that the kernel takes to the address, unless rules select another table.
+    pub(super) fn route_to(&self, ip: IpAddr) -> Option<&Route> {
+        let routes = self.routes.iter().filter(|route| route.contains(ip));
+        routes.max_by_key(|route| (route.length, Reverse(route.metric)))
+    }
+}
+
+/// A route to the addresses that begin with the first `length` bits of `to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub to: IpAddr,
+    pub length: u8,
+    pub device: String,
+    /// Whether it leads to a router.
+    pub has_gateway: bool,
+    pub metric: u32,
+    /// The MTU of the route, or of its device; 0 if it is unknown.
+    pub mtu: u32,
+}
+
+impl Route {
+    fn contains(&self, ip: IpAddr) -> bool {
+        let bits = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        let ignored = 128_u32.saturating_sub(self.length.into());
+        self.to.is_ipv4() == ip.is_ipv4() && (bits(self.to) ^ bits(ip)).checked_shr(ignored).unwrap_or(0) == 0
+    }
 }
 
 /// The addresses of the service in the pinned maps.
@@ -191,6 +236,8 @@ pub struct ServiceRow {
     /// The file or object that defines the service.
     pub origin: String,
     pub service: String,
+    /// `direct` or `tunnel`; empty if packets are translated.
+    pub forward: String,
     /// The worst status of its frontends.
     pub status: Option<Status>,
     pub error: Option<String>,
@@ -233,6 +280,11 @@ impl FrontendRow {
 
     pub(super) fn is_in_maps(&self) -> bool {
         self.status.is_some_and(Status::is_in_maps)
+    }
+
+    /// Whether packets to it are forwarded in this way: `direct` or `tunnel`.
+    pub(super) fn is_forwarded(&self, how: &str) -> bool {
+        self.flags.iter().any(|flag| flag.strip_prefix("Forward=") == Some(how))
     }
 
     /// Whether only backends on this node are used.
@@ -321,9 +373,9 @@ pub struct DropRow {
 pub struct ConnectionRow {
     pub client: String,
     pub backend: String,
-    /// `stack` or `redirect`.
+    /// `stack`, `redirect`, `direct` or `tunnel`.
     pub path: String,
-    /// `unanswered`, `handshake`, `established` or `closing`.
+    /// `unanswered`, `handshake`, `established`, `closing` or `forwarded`.
     pub state: String,
     /// Seconds since the first packet.
     #[serde(rename = "first_packet")]

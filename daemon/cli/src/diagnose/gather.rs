@@ -7,6 +7,7 @@ mod connect;
 mod daemon;
 mod definition;
 mod kernel;
+mod routes;
 mod stored;
 
 use std::collections::BTreeSet;

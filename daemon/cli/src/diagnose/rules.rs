@@ -4,6 +4,7 @@
 mod backends;
 mod connections;
 mod context;
+mod direct;
 mod events;
 mod kernel;
 mod packets;

@@ -1,10 +1,13 @@
 use std::sync::Arc;
 
+use imbl::OrdSet;
+
 use super::{CompileContext, Guard, PortPlan, compile};
 use crate::compile::guard::Refusal;
 use crate::compile::outside::PacketsConfig;
 use crate::compile::select::Checks;
 use crate::model::addr::{L4Addr, Protocol};
+use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
 use crate::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
@@ -286,4 +289,23 @@ fn a_nodeport_on_one_of_nodelbs_own_ports_is_refused() {
     for free in ["0.0.0.0:30256/UDP", "0.0.0.0:30257/TCP"] {
         assert_eq!(check(free), Ok(()), "{free}");
     }
+}
+
+#[test]
+fn direct_needs_backends_with_the_port_of_the_frontend() {
+    let port = port("http", Protocol::Tcp, &[("198.51.100.1:80", LoadBalancer), ("0.0.0.0:30080", NodePort)]);
+    let forward = |forward, backends: &[&str]| {
+        let slices = slice("http", backends.iter().map(|text| backend(text)).collect());
+        let service = Service { forward, is_outside: true, ..service(vec![port.clone()]) };
+        let node = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
+        let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+        let (node_addrs, guard, apiservers) = (OrdSet::new(), Guard::default(), Apiservers::default());
+        let (node, node_addrs, guard, apiservers) = (&node, &node_addrs, &guard, &apiservers);
+        let checks = Checks::default();
+        let context = CompileContext { node, node_addrs, guard, apiservers, checks, drains: None, packets };
+        compile(&service, &slices, &context)[0].forward
+    };
+    assert_eq!(forward(Forward::Direct, &["10.1.0.1:80", "10.1.0.2:80"]), Forward::Direct);
+    assert_eq!(forward(Forward::Direct, &["10.1.0.1:80", "10.1.0.2:8080"]), Forward::Translate);
+    assert_eq!(forward(Forward::Tunnel, &["10.1.0.1:8080"]), Forward::Tunnel);
 }

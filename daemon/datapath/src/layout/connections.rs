@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::ServiceId;
 
 use crate::skeleton::packet::types::{self, connection_flags as bits};
@@ -32,6 +33,8 @@ pub(crate) struct ConnectionEntry {
     /// Seconds of the coarse monotonic clock.
     pub(crate) created: u32,
     pub(crate) is_redirected: bool,
+    /// How the client's packets reach the backend. Unless they are translated, there is no other entry.
+    pub(crate) forward: Forward,
     /// Whether the client is this node: see `CONNECTION_OF_NODE`.
     pub(crate) is_of_node: bool,
     /// Whether it is for packets from the backend.
@@ -80,6 +83,11 @@ pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) ->
         last_used: u32::from_ne_bytes(field_of!(value, types::connection, last_used)),
         created: u32::from_ne_bytes(field_of!(value, types::connection, created)),
         is_redirected: has(bits::CONNECTION_REDIRECTED),
+        forward: match (has(bits::CONNECTION_FORWARDED), has(bits::CONNECTION_TUNNELLED)) {
+            (false, _) => Forward::Translate,
+            (true, false) => Forward::Direct,
+            (true, true) => Forward::Tunnel,
+        },
         is_of_node: has(bits::CONNECTION_OF_NODE),
         is_reverse: has(bits::CONNECTION_REVERSE),
         is_replied: has(bits::CONNECTION_REPLIED),
@@ -87,3 +95,7 @@ pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) ->
         bytes: u64::from_ne_bytes(field_of!(value, types::connection, bytes)),
     })
 }
+
+#[cfg(test)]
+#[path = "tests/connections.rs"]
+mod tests;

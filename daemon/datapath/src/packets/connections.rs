@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use libbpf_rs::MapHandle;
 use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::ServiceId;
 
 use crate::layout::connections::{ConnectionBytes, ConnectionEntry, PacketKeyBytes, packet_key, parse_connection};
@@ -25,10 +26,12 @@ pub enum ConnectionState {
     Established,
     /// TCP: one of them has closed or reset the connection.
     Closing,
+    /// Packets are forwarded without a translation, and the backend answers past this node.
+    Forwarded,
 }
 
 impl ConnectionState {
-    pub const NAMES: [&'static str; 4] = ["unanswered", "handshake", "established", "closing"];
+    pub const NAMES: [&'static str; 5] = ["unanswered", "handshake", "established", "closing", "forwarded"];
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -49,6 +52,7 @@ pub struct Connection {
     pub ifindex: u32,
     /// Whether the packets pass the network stack of the node by, because the backend is on another node.
     pub is_redirected: bool,
+    pub forward: Forward,
     pub state: ConnectionState,
     /// Seconds since the last packet in either direction.
     pub idle: u32,
@@ -112,7 +116,8 @@ impl ConnectionReader {
     }
 
     fn connection(&self, entry: &ConnectionEntry, is_half_open: bool, now: u32) -> Connection {
-        let reverse = self.reverse(entry);
+        let is_forwarded = entry.forward != Forward::Translate;
+        let reverse = self.reverse(entry).filter(|_| !is_forwarded);
         let ((client, frontend), (source, backend)) = (entry.from, entry.to);
         let used = reverse.map_or(entry.last_used, |reverse| reverse.last_used.max(entry.last_used));
         // Also a handshake that the backend refuses.
@@ -121,11 +126,13 @@ impl ConnectionReader {
             client,
             frontend,
             backend,
-            source: (source != client).then_some(source),
+            source: (source != client && !is_forwarded).then_some(source),
             service: entry.service,
             ifindex: entry.ifindex,
             is_redirected: entry.is_redirected,
+            forward: entry.forward,
             state: match is_half_open {
+                _ if is_forwarded => ConnectionState::Forwarded,
                 _ if is_closed_by_backend => ConnectionState::Closing,
                 true if reverse.is_some_and(|reverse| reverse.is_replied) => ConnectionState::Handshake,
                 true => ConnectionState::Unanswered,

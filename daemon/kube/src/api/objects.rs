@@ -134,7 +134,12 @@ pub struct Annotations {
     pub initial_events_end: Option<String>,
     /// Each annotation that begins with [`health_check::ANNOTATION`], without this beginning.
     pub health_check: BTreeMap<String, String>,
+    /// How packets of clients outside reach backends: [`FORWARD`].
+    pub forward: Option<String>,
 }
+
+/// The annotation with a value of [`nodelb_core::model::forward::Forward`].
+pub const FORWARD: &str = "nodelb.io/forward";
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -154,6 +159,8 @@ impl<'de> Deserialize<'de> for Annotations {
                         found.last_change = map.next_value()?;
                     } else if name == "k8s.io/initial-events-end" {
                         found.initial_events_end = map.next_value()?;
+                    } else if name == FORWARD {
+                        found.forward = map.next_value()?;
                     } else if let Some(suffix) = name.strip_prefix(health_check::ANNOTATION) {
                         let value: Option<String> = map.next_value()?;
                         found.health_check.insert(suffix.to_owned(), value.unwrap_or_default());
@@ -252,6 +259,24 @@ pub struct ServicePort {
     pub port: u16,
     #[serde(deserialize_with = "null_is_default")]
     pub node_port: u16,
+    /// `targetPort`; `None` for a name, which each slice translates.
+    #[serde(deserialize_with = "number")]
+    pub target_port: Option<u16>,
+}
+
+/// The number of an IntOrString; `None` for a string.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum IntOrString {
+        Int(u16),
+        Other(IgnoredAny),
+    }
+
+    Ok(match IntOrString::deserialize(deserializer)? {
+        IntOrString::Int(number) => Some(number),
+        IntOrString::Other(_) => None,
+    })
 }
 
 /// `spec.sessionAffinityConfig`

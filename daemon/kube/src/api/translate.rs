@@ -16,7 +16,9 @@ use nodelb_core::model::service::{
 };
 
 use super::health_check;
-use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, NodeAddress, ServiceSpec};
+use super::objects::{
+    self, Conditions, Endpoint, EndpointHints, EndpointSlice, FORWARD, Metadata, NodeAddress, ServiceSpec,
+};
 use crate::time;
 use nodelb_core::text::{self, name};
 
@@ -25,6 +27,9 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
 /// The taint that the cluster autoscaler adds to a node before it removes the node (KEP-3836).
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// The maximum number of characters of a value that a notice quotes.
+const MAX_QUOTED: usize = 64;
 
 /// What the object itself does not contain of its origin, and the names that it may share with other objects.
 #[derive(Debug)]
@@ -72,6 +77,9 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
     }
     let ports = ports(spec, &addresses, (&mut reader.names, &mut notices));
     let (health_check, health_check_error) = health_check(metadata, &ports, &mut notices);
+    let awaits_load_balancer = spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty();
+    let has_address = awaits_load_balancer || addresses.iter().any(|(kind, _)| is_forwarded(*kind));
+    let forward = forward(metadata, spec, has_address, &mut notices);
     let service = Service {
         name: ServiceName::of(reader.names.shared(namespace(metadata)), metadata.name.as_str().into()),
         source: reader.source,
@@ -83,11 +91,11 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
         affinity_seconds: affinity_seconds(spec),
         source_ranges: source_ranges(spec, &mut notices),
         health_check_port: health_check_port(spec),
-        awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
+        awaits_load_balancer,
         health_check,
         health_check_error,
         is_outside: false,
-        forward: Forward::Translate,
+        forward,
     };
     (Some(service), notices)
 }
@@ -107,6 +115,40 @@ fn health_check(
             (None, Some(error.into()))
         }
     }
+}
+
+/// Whether clients at an address of this kind may be forwarded without a translation.
+fn is_forwarded(kind: FrontendKind) -> bool {
+    matches!(kind, FrontendKind::ExternalIP | FrontendKind::LoadBalancer)
+}
+
+/// How packets of clients outside reach backends on other machines, as the annotation requests. `has_address`: it has, or
+/// will get, an address where this has an effect.
+fn forward(metadata: &Metadata, spec: &ServiceSpec, has_address: bool, notices: &mut Vec<String>) -> Forward {
+    let Some(value) = &metadata.annotations.forward else { return Forward::Translate };
+    let Ok(forward) = value.parse::<Forward>() else {
+        let value = text::limited(value, MAX_QUOTED);
+        notices.push(format!(
+            "annotation {FORWARD}: `{value}` is neither translate, direct nor tunnel, and counts as translate; correct \
+             it, or remove it"
+        ));
+        return Forward::Translate;
+    };
+    if forward != Forward::Translate && !has_address {
+        notices.push(format!(
+            "annotation {FORWARD}: {forward} has no effect without an externalIP or a load balancer address; add one, \
+             or remove the annotation"
+        ));
+    }
+    let moved = |port: &&objects::ServicePort| port.target_port.is_some_and(|target| ![0, port.port].contains(&target));
+    for port in spec.ports.iter().filter(moved).filter(|_| forward == Forward::Direct) {
+        let (name, number, target) = (&port.name, port.port, port.target_port.unwrap_or_default());
+        notices.push(format!(
+            "annotation {FORWARD}: port `{name}` ({number}) is translated, because direct does not change ports; set \
+             its targetPort ({target}) to {number}, or use tunnel"
+        ));
+    }
+    forward
 }
 
 fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String> {

@@ -13,6 +13,7 @@ use crate::filter::Filter;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::{FrontendKind, ServiceName, TrafficPolicy};
 use nodelb_core::packets::admission::{Admission, Refusal};
 use nodelb_core::packets::choice;
@@ -91,6 +92,8 @@ pub struct MatchedFrontend {
     pub why: ViewReason,
     /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
+    /// How packets of clients outside reach backends on other machines.
+    pub forward: Forward,
     /// Whether the realised state contains what the sources request.
     pub is_in_kernel: bool,
 }
@@ -341,6 +344,7 @@ fn found(
         view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
         why: why_view(snapshot, owner, from),
         affinity_seconds: service.map_or(0, |service| service.affinity_seconds),
+        forward: outside::forward(service.map(|service| &**service), at, OutsideAccess::Served),
         is_in_kernel: is_same,
     }
 }

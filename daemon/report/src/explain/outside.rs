@@ -4,8 +4,10 @@ use crate::explain::rows::OutsideAccess;
 use nodelb_core::claims::{Claim, Row};
 use nodelb_core::compile::outside::{has_ranges, source_ranges};
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::uplink::Translation;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceEntry;
 
 /// Whether clients outside the node are served through the claim at this position of the row.
 pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize, address: L4Addr) -> OutsideAccess {
@@ -37,6 +39,17 @@ fn access_now(snapshot: &Snapshot) -> OutsideAccess {
         Translation::Draining => OutsideAccess::Draining,
         Translation::Off => OutsideAccess::Off,
     }
+}
+
+/// How packets of clients outside reach backends on other machines from the address.
+pub(crate) fn forward(entry: Option<&ServiceEntry>, address: L4Addr, access: OutsideAccess) -> Forward {
+    entry.filter(|_| may_forward(address, access)).map_or(Forward::Translate, |entry| entry.forward)
+}
+
+/// Whether packets to the address may be forwarded without a translation. Those to a NodePort never are.
+pub(crate) fn may_forward(address: L4Addr, access: OutsideAccess) -> bool {
+    let is_served = !matches!(access, OutsideAccess::Off | OutsideAccess::NodeOnly | OutsideAccess::Refused);
+    is_served && !address.addr.is_unspecified()
 }
 
 /// Whether the service has backends, but none on this node, where the policy Local requires one.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::explain::kept::{is_as_before, unowned};
-use crate::explain::rows::{BackendReport, FrontendReport};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::explain::{actual, outside};
 use crate::filter::Filter;
 use crate::time::Time;
@@ -12,6 +12,7 @@ use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::{Family, L4Addr};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
@@ -77,6 +78,11 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     if claim.outside_local && claim.kind.is_external() {
         flags.push("ExternalLocal".into());
     }
+    let outside = outside::access(snapshot, row, place, address);
+    let forward = outside::forward(entry.map(|entry| &**entry), address, outside);
+    if forward != Forward::Translate {
+        flags.push(format!("Forward={forward}"));
+    }
     let checks = checks(snapshot, &claim.key.service);
     if checks.is_some() {
         flags.push("HealthCheck".into());
@@ -98,7 +104,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
         port: Arc::clone(&claim.key.port),
         backends,
         flags,
-        outside: outside::access(snapshot, row, place, address),
+        outside,
         status: status.status,
         since: status.since,
         error: status
@@ -106,7 +112,8 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
             .map(|error| error.to_string())
             .or_else(bound)
             .or_else(unused)
-            .or_else(|| unanswered(snapshot, claim, status.status)),
+            .or_else(|| unanswered(snapshot, claim, status.status))
+            .or_else(|| undirected(snapshot, claim, address, (forward, outside))),
     }
 }
 
@@ -143,6 +150,24 @@ fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<Stri
     let more = failed.count();
     let more = if more > 0 { format!(" and {more} more of the node's addresses") } else { String::new() };
     Some(format!("not answered on {first}{more}: {error}"))
+}
+
+/// Why packets are translated although the service asks for direct return without a tunnel.
+fn undirected(
+    snapshot: &Snapshot,
+    claim: &Claim,
+    address: L4Addr,
+    (forward, access): (Forward, OutsideAccess),
+) -> Option<String> {
+    let (service, _) = snapshot.facts.owner(&claim.key.service)?;
+    let is_meant = service.forward == Forward::Direct && outside::may_forward(address, access);
+    (is_meant && forward == Forward::Translate).then(|| {
+        format!(
+            "translated, because direct does not change ports and a backend has another one than {}: use the same port, \
+             or tunnel",
+            address.port
+        )
+    })
 }
 
 /// Why a port without backends has none; `None` if the reason is not that nodelb refuses those in its slices or that

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::services::{ServiceRow, policy};
+use super::services::{ServiceRow, direct_return, policy};
 use crate::explain::reports::{self, Used};
 use crate::explain::rows::{BackendReport, OutsideAccess};
 use crate::filter::Filter;
@@ -34,6 +34,7 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>, used: Used<'_>) -> Servi
         internal_policy: policy(service.internal_policy),
         external_policy: policy(service.external_policy),
         affinity: service.affinity_seconds.map(u64::from),
+        forward: direct_return(service.forward),
         frontends: 0,
         outside: OutsideAccess::Off.to_string(),
         backends: 0,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::services::{BackendRow, FrontendRow};
 use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
+use crate::explain::outside;
 use crate::explain::ranges::Admitted;
 use crate::explain::reports::{distinct, port_keys};
 use crate::explain::rows::OutsideAccess;
@@ -16,6 +17,7 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::history::Record;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::drain::{self, Drain, Drains};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, SlicePort, Source,
 };
@@ -132,6 +134,8 @@ pub struct MapMatch<'a> {
     pub view: ViewKind,
     /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
+    /// How packets of clients outside reach backends on other machines.
+    pub forward: Forward,
     /// Every backend of the service port, with the number of its slots in the view.
     pub backends: Vec<(L4Addr, usize)>,
     pub drained: Vec<(L4Addr, &'a Drain)>,
@@ -186,6 +190,11 @@ impl MapContent {
         if !drained.is_empty() {
             flags.push(format!("Drained={}", drained.len()));
         }
+        let outside = self.access(address);
+        let forward = outside::forward(entry.map(|entry| &**entry), address, outside);
+        if forward != Forward::Translate {
+            flags.push(format!("Forward={forward}"));
+        }
         let is_last_resort = !backends.is_empty() && self.names.is_last_resort(address, entry);
         if is_last_resort {
             flags.push("LastResort".into());
@@ -208,7 +217,7 @@ impl MapContent {
             status,
             backends,
             flags,
-            outside: self.access(address).to_string(),
+            outside: outside.to_string(),
             since: None,
             error,
         }
@@ -259,6 +268,7 @@ impl MapContent {
             kind: self.kind(at, port),
             view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
             affinity_seconds: entry.map_or(0, |entry| entry.affinity_seconds),
+            forward: outside::forward(entry.map(|entry| &**entry), at, OutsideAccess::Served),
             backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
             drained: self.names.drained(port, entry),
             is_last_resort: self.names.is_last_resort(at, entry),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::from_maps::slot_rows;
-use super::services::{BackendRow, FrontendRow, ServiceRow, policy};
+use super::services::{BackendRow, FrontendRow, ServiceRow, direct_return, policy};
 use crate::explain::kept::why_kept;
 use crate::explain::outside;
 use crate::explain::reports::distinct;
@@ -93,6 +93,7 @@ fn service(snapshot: &Snapshot, id: ServiceId, addresses: &[Kept<'_>]) -> Option
         internal_policy: is_local(|entry| entry.inside_local),
         external_policy: is_local(|entry| entry.outside_local),
         affinity: (entry.affinity_seconds > 0).then_some(entry.affinity_seconds.into()),
+        forward: direct_return(entry.forward),
         frontends: addresses.len() as u64,
         outside: addresses.iter().map(|(address, ..)| outside::access_as_before(snapshot, *address)).min()?.to_string(),
         backends: distinct(&entry.cluster).len() as u64,

@@ -15,7 +15,7 @@ pub const DIRECTIONS: [&str; 2] = ["in", "out"];
 /// What a packet begins with.
 pub const LINKS: [&str; 2] = ["ethernet", "ip"];
 /// Through the network stack of the node, or past it to another node.
-pub const PATHS: [&str; 2] = ["stack", "redirect"];
+pub const PATHS: [&str; 4] = ["stack", "redirect", "direct", "tunnel"];
 
 rows! {
     /// A network device.

@@ -16,6 +16,7 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
@@ -63,6 +64,8 @@ rows! {
         external_policy: String = one_of("External-Policy", &POLICIES).wide(),
         /// The session affinity timeout in seconds; absent without affinity.
         affinity: Option<u64> = number("Affinity").wide(),
+        /// How packets of clients outside reach backends on other machines: `direct` or `tunnel`; absent if translated.
+        forward: Option<String> = name("Forward").wide(),
         /// The number of addresses that the service claims.
         frontends: u64 = number("Frontends").spare(),
         /// Whether clients outside the node are served at any of its addresses, or why not.
@@ -276,6 +279,11 @@ impl FrontendRow {
             error: report.error,
         }
     }
+}
+
+/// The value of the columns `Forward`; `None` if packets are translated.
+pub fn direct_return(forward: Forward) -> Option<String> {
+    (forward != Forward::Translate).then(|| forward.to_string())
 }
 
 pub(super) fn policy(policy: TrafficPolicy) -> String {

@@ -44,6 +44,8 @@ rows! {
         has_backends: bool = flag("Has-Backends").spare(),
         /// The session affinity timeout in seconds; absent without affinity.
         affinity: Option<u64> = number("Affinity").spare(),
+        /// How packets of clients outside reach backends on other machines: `direct` or `tunnel`; absent if translated.
+        forward: Option<String> = name("Forward").spare(),
     }
 
     /// A backend of a view.

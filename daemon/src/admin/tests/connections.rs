@@ -18,6 +18,7 @@ fn connection(client: &str, id: u32) -> Connection {
         service: ServiceId(id),
         ifindex: 2,
         is_redirected: true,
+        forward: Forward::Translate,
         state: ConnectionState::Established,
         idle: 3,
         age: 60,
@@ -53,6 +54,20 @@ fn connections_are_listed_with_what_the_backend_sees() {
     assert_eq!((&row["source_address"], &row["path"]), (&"203.0.113.1:10000/TCP".into(), &"redirect".into()));
     assert_eq!((&row["state"], &row["service"]), (&"established".into(), &"(deleted service 7)".into()));
     assert_eq!(answer["listed"]["complete"], true);
+}
+
+#[test]
+fn a_forwarded_connection_shows_how() {
+    for (forward, path) in [(Forward::Direct, "direct"), (Forward::Tunnel, "tunnel")] {
+        let (source, state) = (None, ConnectionState::Forwarded);
+        let answer = asked("", vec![Connection { forward, source, state, ..connection("192.0.2.1:40000", 7) }]);
+        let row = &answer["connections"][0];
+        assert_eq!((&row["path"], &row["state"]), (&path.into(), &"forwarded".into()));
+        assert_eq!(
+            (&row["backend"], &row["source_address"]),
+            (&"10.244.1.2:8080/TCP".into(), &serde_json::Value::Null)
+        );
+    }
 }
 
 #[test]

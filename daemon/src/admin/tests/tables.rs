@@ -83,6 +83,7 @@ fn a_service_and_a_backend_read_as_documented() {
         internal_policy: "Cluster".into(),
         external_policy: "Local".into(),
         affinity: Some(10_800),
+        forward: Some("direct".into()),
         frontends: 2,
         outside: "Off".into(),
         backends: 3,
@@ -91,8 +92,8 @@ fn a_service_and_a_backend_read_as_documented() {
         error: None,
     };
     let expected = "\
-Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Outside  Backends  Selectable  Status  Origin                            Error
-shop/web  files   http=80/TCP  Cluster          Local            10800     2          Off      3         1           Held    /etc/nodelb/services.d/shop.toml  -
+Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Forward  Frontends  Outside  Backends  Selectable  Status  Origin                            Error
+shop/web  files   http=80/TCP  Cluster          Local            10800     direct   2          Off      3         1           Held    /etc/nodelb/services.d/shop.toml  -
 ";
     assert_eq!(text(&Services { services: vec![service] }), expected);
     let backend = BackendReport {

@@ -9,6 +9,7 @@ use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
@@ -248,8 +249,29 @@ fn a_served_client_outside_learns_its_backend() {
     assert!(inside.contains("passes: clients outside the node are not served at this address"), "{inside}");
 }
 
+#[test]
+fn packets_that_are_not_translated_are_a_step() {
+    let text = |forward, from: &str| {
+        let snapshot = served_by(forward);
+        let explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot, "198.51.100.9:80".parse().unwrap());
+        text_of(&answer(explanation.unwrap(), None, Moment(0)))
+    };
+    let direct = text(Forward::Direct, "203.0.113.9:40000");
+    assert!(direct.contains("forward        direct: the packets go unchanged to the backend, directly"), "{direct}");
+    assert!(direct.contains("the answers do not pass this node"), "{direct}");
+    let tunnel = text(Forward::Tunnel, "203.0.113.9:40000");
+    assert!(tunnel.contains("forward        tunnel: ") && tunnel.contains("in a tunnel (IP in IP)"), "{tunnel}");
+    for other in [text(Forward::Translate, "203.0.113.9:40000"), text(Forward::Tunnel, "pod")] {
+        assert!(!other.contains("forward  "), "{other}");
+    }
+}
+
 /// A service with a ClusterIP and a load balancer address, on a node that serves clients outside.
 fn served() -> Snapshot {
+    served_by(Forward::Translate)
+}
+
+fn served_by(forward: Forward) -> Snapshot {
     let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
     let sources = [Source::Kubernetes].into();
     let config = EngineConfig { sources, max_services: 100, packets, ..EngineConfig::default() };
@@ -265,6 +287,7 @@ fn served() -> Snapshot {
     engine.change(Change::UpsertService(Service {
         ports: vec![ServicePort { name: "http".into(), protocol, frontends }],
         source_ranges: Some(vec!["203.0.113.0/24".parse().unwrap()]),
+        forward,
         ..Service::new(name.clone(), Source::Kubernetes)
     }));
     let backends = ["10.1.0.1:80", "10.1.0.2:80"].map(|text| Backend::new(l4(text).addr, l4(text).port)).into();

@@ -23,6 +23,8 @@ pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) ->
         }
         None => vec![("frontend", format!("none: the kernel has no service at {to}"))],
     };
+    let forward = found.and_then(|found| phrases::forward(from, found.forward));
+    steps.extend(forward.map(|text| ("forward", text)));
     let drained = found.iter().flat_map(|found| &found.drained);
     steps.extend(drained.map(|(address, drain)| ("drain", phrases::drained(*address, drain))));
     steps.push(("verdict", verdict(&traced, to, from)));

@@ -6,6 +6,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
 use nodelb_report::explain::rows::OutsideAccess;
 
+use super::phrases;
 use crate::devices::mode::{Activity, Decision};
 
 /// Whether clients outside the node are served at the address, or why not.
@@ -45,6 +46,12 @@ pub(super) fn choice(explanation: &Explanation) -> Option<String> {
         (None, true) => format!("{by} and the ring of the service decide; from=ADDRESS:PORT names the backend"),
         (None, false) => "at random (packets.choice)".into(),
     })
+}
+
+/// How packets reach a backend on another machine, if they are not translated.
+pub(super) fn forward(explanation: &Explanation) -> Option<String> {
+    let is_served = explanation.outside.is_some_and(|outside| outside.access == OutsideAccess::Served);
+    phrases::forward(explanation.from, explanation.found.as_ref().filter(|_| is_served)?.forward)
 }
 
 /// Whether no hook handles the protocol.

@@ -1,6 +1,7 @@
 //! The phrases of `/trace` with and without the daemon.
 
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::packets::admission::Refusal;
 use nodelb_core::text::listed;
 use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
@@ -50,6 +51,20 @@ pub(super) fn affinity(from: Client, seconds: u32) -> String {
              the same backend again, while it is in the view"
         ),
     }
+}
+
+/// How packets of a client outside the node reach the backend; `None` if they are translated.
+pub(super) fn forward(from: Client, forward: Forward) -> Option<String> {
+    let how = match forward {
+        _ if from != Client::Outside => return None,
+        Forward::Translate => return None,
+        Forward::Direct => "directly, to its link-layer address",
+        Forward::Tunnel => "in a tunnel (IP in IP)",
+    };
+    Some(format!(
+        "{forward}: the packets go unchanged to the backend, {how}; it answers the client itself, and the answers do not \
+         pass this node. A backend on this node gets them translated"
+    ))
 }
 
 pub(super) fn refused(why: Refusal) -> &'static str {

@@ -25,6 +25,14 @@ const OTHERS: [&str; 3] = ["cilium_host", "bpfin.cali", "bpfout.cali"];
 const EVICTING: &str = "half_open";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    let own = super::direct::of_backend(context).into_iter();
+    let mut found: Vec<Finding> = own.filter_map(|(name, evidence)| problem(name, evidence)).collect();
+    found.append(&mut of_entry(context));
+    found
+}
+
+/// What concerns packets that enter by this node.
+fn of_entry(context: &Context<'_>) -> Vec<Finding> {
     let Some((daemon, packets)) = context.daemon.and_then(|daemon| Some((daemon, daemon.packets.as_ref()?))) else {
         return Vec::new();
     };
@@ -53,7 +61,8 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
         ("unanswered-stack", here),
         ("nearly-full", nearly_full(&packets.limits)),
     ];
-    let found = problems.into_iter().chain(drops(&packets.drops));
+    let direct = super::direct::problems(context, packets);
+    let found = problems.into_iter().chain(direct).chain(drops(&packets.drops));
     found.filter_map(|(name, evidence)| problem(name, evidence)).collect()
 }
 

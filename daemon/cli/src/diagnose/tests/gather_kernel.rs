@@ -14,6 +14,10 @@ fn settings_are_read_and_the_larger_rp_filter_counts() {
     for (device, value) in [("all", "0"), ("default", "1"), ("eth0", "1"), ("eth1", "2"), ("eth2", "0")] {
         write(&format!("ipv4/conf/{device}/rp_filter"), value);
     }
+    write("ipv4/conf/eth0/arp_ignore", "1");
+    write("ipv4/conf/eth0/arp_announce", "2");
+    write("ipv4/conf/eth1/arp_ignore", "0");
+    write("ipv4/conf/lo/arp_ignore", "0");
     let found = settings_in(&net);
     fs::remove_dir_all(&net).unwrap();
     let expected = KernelSettings {
@@ -21,6 +25,8 @@ fn settings_are_read_and_the_larger_rp_filter_counts() {
         forwards_v6: Some(false),
         strict_devices: vec!["eth0".into()],
         local_ports: Some((32_768, 60_999)),
+        arp_devices: vec!["eth1".into()],
+        ..KernelSettings::default()
     };
     assert_eq!(found, expected);
     assert_eq!(settings_in(Path::new("/nonexistent")), KernelSettings::default());

@@ -439,3 +439,40 @@ fn annotations_ask_for_health_checks() {
     let huge = annotated(&format!("{{nodelb.io/health-check-{}: '{}'}}", "n".repeat(900), "v".repeat(70_000)));
     assert!(huge.1.unwrap().len() < 2_000);
 }
+
+#[test]
+fn an_annotation_says_how_packets_are_forwarded() {
+    let forward = |yaml: &str, value: &str| {
+        let annotation = format!("annotations: {{nodelb.io/forward: {value}}}");
+        let (service, notices) = service_of(&yaml.replace("labels: {app: x}", &annotation));
+        (service.unwrap().forward, notices.join("\n"))
+    };
+    let same_port = INTRANET.replace("targetPort: 60002", "targetPort: 443");
+    let named = INTRANET.replace("targetPort: 60002", "targetPort: https");
+    for (value, expected) in [
+        ("null", Forward::Translate),
+        ("translate", Forward::Translate),
+        ("direct", Forward::Direct),
+        ("tunnel", Forward::Tunnel),
+    ] {
+        for yaml in [&same_port, &named] {
+            assert_eq!(forward(yaml, value), (expected, String::new()));
+        }
+    }
+    for wrong in ["Direct", "''", "\"\\e[31m\"", &"x".repeat(9_000)] {
+        let (forward, notice) = forward(INTRANET, wrong);
+        assert_eq!(forward, Forward::Translate);
+        assert!(notice.contains("neither translate, direct nor tunnel") && notice.len() < 300, "{notice}");
+        assert!(!notice.contains(char::is_control), "{notice:?}");
+    }
+    let (kind, notice) = forward(INTRANET, "direct");
+    assert_eq!(kind, Forward::Direct);
+    assert!(notice.contains("port `https` (443) is translated") && notice.contains("targetPort (60002)"), "{notice}");
+    assert_eq!(forward(INTRANET, "tunnel"), (Forward::Tunnel, String::new()));
+
+    let inside = same_port.replace("type: LoadBalancer", "type: NodePort").replace("- ip: 10.15.1.8", "");
+    let inside = inside.replace("      ipMode: VIP\n", "").replace("ingress:", "ingress: []");
+    assert!(forward(&inside, "direct").1.contains("has no effect without an externalIP"));
+    let awaiting = inside.replace("type: NodePort", "type: LoadBalancer");
+    assert_eq!(forward(&awaiting, "direct"), (Forward::Direct, String::new()));
+}

@@ -145,7 +145,7 @@ function content(name, frontends, backends) {
     .concat([["Origin", "origin"]], some("reason") ? [["Reason", "reason"]] : []);
   const facts = [`policy ${row.internal_policy} inside, ${row.external_policy} outside`,
     row.affinity_seconds || row.affinity ? `affinity ${row.affinity_seconds ?? row.affinity} s` : "no affinity",
-    row.origin];
+    row.forward && `forward ${row.forward}`, row.origin];
   return [
     table([["Address", "address"], ["Type", "type"], ["Status", "status"], ["Since", "since"], ["Error", "error"]], frontends),
     backends.length ? table(columns, backends) : element("p", { class: "critical-text" }, "It has no backends."),

@@ -8,6 +8,7 @@ use nodelb_core::datapath::Count;
 use nodelb_core::history::{Event, History, Kernel, Stamp, What};
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, PortKey, ServiceName, Source};
 use nodelb_core::model::uplink::UplinkEntry;
@@ -177,6 +178,7 @@ fn connection(number: u32) -> Connection {
         service: ServiceId(number + 1),
         ifindex: 2,
         is_redirected: number.is_multiple_of(3),
+        forward: Forward::Translate,
         state: ConnectionState::Established,
         idle: 3,
         age: 60,
