@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, Family};
 use crate::model::drain::Drains;
+use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
 use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
 use crate::state::entries::{MAX_VIEW_SLOTS, View};
@@ -173,7 +174,7 @@ fn plan_port(
         affinity_seconds: service.affinity_seconds.unwrap_or(0),
         may_be_bound: false,
         source_ranges: None,
-        forward: service.forward,
+        forward: Forward::Translate,
         frontends,
         key,
     }
