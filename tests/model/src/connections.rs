@@ -75,6 +75,11 @@ pub struct Flags {
     pub is_waiting: bool,
     /// The client is this node, whose network stack has sent the packets from the port of another connection.
     pub is_of_node: bool,
+    /// Direct return: packets keep their addresses, and the backend answers the client itself. Only in `half_open`, and
+    /// without the other entry; the source is the node's address on the way to the backend.
+    pub is_forwarded: bool,
+    /// The packets are in a tunnel to the target.
+    pub is_tunnelled: bool,
 }
 
 impl FragmentPorts {
@@ -400,6 +405,16 @@ impl Tables {
         entry.flags.has_reset = (entry.flags.has_reset && !goes_on) || (may_reset && counts(reset_rule));
         if let Some(stored) = self.find_mut(key) {
             *stored = entry;
+        }
+    }
+
+    /// Records in the entry that it forwards a packet of this length. Anyone can send a SYN.
+    pub fn touch_forwarded(&mut self, key: &PacketKey, now: u32, ports: &Ports, length: usize) {
+        if let Some(entry) = self.half_open.get_mut(key) {
+            entry.bytes += length as u64;
+            if !is_plain_syn(ports.tcp_flags) {
+                entry.last_used = now;
+            }
         }
     }
 
