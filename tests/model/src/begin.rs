@@ -45,7 +45,7 @@ pub(crate) fn begin(
     }
     let is_in_the_middle = key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags);
     // Another node of entry may have begun the connection.
-    let is_direct = forward_of(state, key) != Forward::Translate;
+    let is_direct = forward_of(state, key) != Forward::Translate && state.tables.keeps(Rule::ForwardedByRing);
     if is_in_the_middle
         && !is_direct
         && let Some(decision) = unknown(state, key, tcp_flags)
@@ -86,9 +86,6 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     let offset = match state.tunnel_end.filter(|_| state.tables.keeps(Rule::UnwrappedStays)) {
         // The node that has sent the packet here has chosen the backend.
         Some(end) => view.iter().position(|slot| slot.addr.addr == end).ok_or(Refused::Dropped(Reason::NoBackend))?,
-        None if forward != Forward::Translate && !state.tables.keeps(Rule::ForwardedByRing) => {
-            offset_of_random(view.len(), (state.random)())
-        }
         None => {
             let (node, of) = (state.node, (frontend.service, &*service, view));
             choice::choose(&node, &mut state.tables, state.random, of, (client, to))
@@ -128,17 +125,14 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     })
 }
 
-fn offset_of_random(count: usize, random: u32) -> usize {
-    usize::try_from((u64::from(random) * count as u64) >> 32).unwrap_or(0)
-}
-
 /// Decides about a packet in the middle of a connection. It continues only if the same backend is certain to be found
 /// again, and sees the client's address.
 fn continued(state: &HookState<'_>, frontend: Lead, begun: Result<Connection, Refused>) -> Result<Connection, Refused> {
     let service = state.node.state.services.get(&frontend.service);
     let is_certain = service.is_some_and(|it| it.has_rings || it.view(frontend.local).len() == 1);
+    let is_by_ring = |entry: &Connection| entry.flags.is_forwarded && state.tables.keeps(Rule::ForwardedByRing);
     match begun {
-        Ok(entry) if entry.flags.is_forwarded || (is_certain && !entry.flags.is_redirected) => Ok(entry),
+        Ok(entry) if is_by_ring(&entry) || (is_certain && !entry.flags.is_redirected) => Ok(entry),
         Err(refused @ Refused::Dropped(Reason::SourceRange)) => Err(refused),
         _ => Err(Refused::Answered(Reason::Unknown)),
     }

@@ -408,16 +408,6 @@ impl Tables {
         }
     }
 
-    /// Records in the entry that it forwards a packet of this length. Anyone can send a SYN.
-    pub fn touch_forwarded(&mut self, key: &PacketKey, now: u32, ports: &Ports, length: usize) {
-        if let Some(entry) = self.half_open.get_mut(key) {
-            entry.bytes += length as u64;
-            if !is_plain_syn(ports.tcp_flags) {
-                entry.last_used = now;
-            }
-        }
-    }
-
     /// Notes the first packet of a second that the entry translates. A client's SYN in an established connection is not
     /// noted: anyone can send it. The backend answers data, and what it has acknowledged already (a keepalive).
     fn note_second(&self, key: &PacketKey, entry: &mut Connection, now: u32, ports: &Ports) {

@@ -4,9 +4,10 @@ use nodelb_core::model::addr::Family;
 
 use crate::bytes::{put16, wire};
 use crate::checksum;
-use crate::connections::Connection;
-use crate::headers::{Content, Headers, IPV4, IPV6, tunnel_number};
+use crate::connections::{Connection, is_plain_syn};
+use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number};
 use crate::hook_state::{Decision, HookState};
+use crate::key::PacketKey;
 use crate::node::{Reason, Route, RouteQuery, Verdict};
 use crate::reject::IcmpError;
 use crate::rewrite;
@@ -84,6 +85,17 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
     }
     state.next_hop = Some(target);
     Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
+}
+
+/// Records in the entry that it forwards the packet. Anyone can send a SYN.
+pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
+    let (now, length) = (state.node.now(), state.headers.length());
+    if let Some(entry) = state.tables.half_open.get_mut(key) {
+        entry.bytes += length as u64;
+        if !is_plain_syn(ports.tcp_flags) {
+            entry.last_used = now;
+        }
+    }
 }
 
 const fn header_length(headers: &Headers) -> usize {

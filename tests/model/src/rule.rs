@@ -1,5 +1,5 @@
 //! The rules that keep strangers from changing what honest parties observe. A test removes each of them in turn, and
-//! expects that the property of non-interference then fails. Four rules are about something else, which their text
+//! expects that the property of non-interference then fails. Six rules are about something else, which their text
 //! names; packet cases show them.
 
 /// A rule of the packet path that a test can remove. The programs have no such switch.
@@ -54,7 +54,7 @@ pub enum Rule {
     ClientGetsOtherPort,
     /// With direct return, a SYN does not choose another backend while the client may still use the connection.
     SynOfForwardedConnection,
-    /// With direct return, packets of a connection that has lost its entry choose the same backend again.
+    /// With direct return, packets of a connection that has lost its entry go to the backend that the ring has.
     ForwardedByRing,
     /// A packet that came in a tunnel stays on this node, at the backend where the tunnel ends. Not about strangers: two
     /// nodes that disagree would send it to each other.

@@ -52,6 +52,7 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
         Parsed::Foreign => return untouched(None),
         Parsed::Short => return untouched(Some(Reason::Short)),
     };
+    let whole = &packet.bytes;
     let unwrapped = unwrap::unwrapped(&node, tables, packet, &headers);
     let (packet, headers, tunnel_end) = match &unwrapped {
         _ if headers.content != Content::Tunnel => (packet, headers, None),
@@ -60,7 +61,10 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
     };
     let (tables, service, new_id, next_hop) = (tables.clone(), ServiceId(0), None, None);
     let mut state = HookState { node, tables, random, packet, headers, service, new_id, tunnel_end, next_hop };
-    let Decision { verdict, bytes, reason } = decide(&mut state);
+    let Decision { verdict, mut bytes, reason } = decide(&mut state);
+    if verdict == Verdict::Drop {
+        bytes.clone_from(whole);
+    }
     Outcome { verdict, bytes, reason, tables: state.tables, backend: state.next_hop }
 }
 
@@ -178,7 +182,7 @@ fn is_answer_to_node(tables: &Tables, key: &PacketKey, entry: &Connection, ports
 /// Records in the entry that it translates the packet.
 fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
     if entry.flags.is_forwarded {
-        state.tables.touch_forwarded(key, state.node.now(), ports, state.headers.length());
+        forward::touch(state, key, ports);
         return entry;
     }
     state.tables.touch(key, state.node.now(), ports, state.headers.length());

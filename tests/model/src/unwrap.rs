@@ -1,6 +1,6 @@
 //! Direct return, at the backend's node: takes packets out of the tunnel in which another node has sent them.
 
-use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 
 use crate::connections::Tables;
@@ -9,7 +9,6 @@ use crate::icmp;
 use crate::key::{Endpoint, FragmentKey, Hook, Side};
 use crate::node::{Node, Packet, Route, RouteQuery};
 use crate::rule::Rule;
-use nodelb_core::model::addr::{Family, Protocol};
 
 /// The packet in the tunnel with its headers, if the tunnel ends at this node, and the packet is for a service whose
 /// clients' packets come in tunnels. From then on it is a packet of a client outside.
