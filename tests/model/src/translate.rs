@@ -195,9 +195,10 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
     let established = state.tables.connections.get(key).copied();
     let found = state.node.frontend(state.packet.hook, to);
     let is_source_port = state.node.settings.source_ports.contains(&to.port);
+    let is_pod = state.packet.hook.is_pod();
     let known = established.or_else(|| {
         let half_open = state.tables.half_open.get(key).copied();
-        half_open.filter(|entry| found.is_some() || is_source_port || entry.flags.is_forwarded)
+        half_open.filter(|entry| found.is_some() || is_source_port || (entry.flags.is_forwarded && !is_pod))
     });
     if established.is_some_and(|entry| is_answer_to_node(&state.tables, key, &entry, ports)) {
         return Err(state.next());
