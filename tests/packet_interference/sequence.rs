@@ -59,6 +59,8 @@ const MILLI: u64 = 1_000_000;
 const fn after(kind: Flood) -> u64 {
     if matches!(kind, Flood::Refused) { MILLI } else { 2_000 * MILLI }
 }
+/// TIME_WAIT_SECONDS of bpf/forward.h, less the second that begins meanwhile.
+const IDLE_NS: u64 = 59_000 * MILLI;
 const SWEEP_NS: u64 = 10_000 * MILLI;
 
 /// More than the answers that the programs send in a second.
@@ -74,6 +76,8 @@ struct Player<'a> {
     has_changed: [bool; COUNT as usize],
     /// Packets of strangers; a flood is many.
     foreign: usize,
+    /// When each client has begun to send something for the last time.
+    last_sent: [u64; COUNT as usize],
     guests: u16,
     next_sweep: u64,
 }
@@ -94,6 +98,7 @@ pub(crate) fn play(
         replaced: [false; COUNT as usize],
         has_changed: [false; COUNT as usize],
         foreign: 0,
+        last_sent: [0; COUNT as usize],
         guests: 0,
         next_sweep,
     };
@@ -121,6 +126,7 @@ impl Player<'_> {
     fn step(&mut self, step: &Step) {
         if self.has_strangers && step.is_strangers() {
             self.foreign += 1;
+            self.excuse_idle();
         }
         match step {
             Step::Do(user, act) => {
@@ -182,6 +188,9 @@ impl Player<'_> {
             }
             for client in &mut self.honest {
                 let packets = client.work((&mut lab.clients, &mut lab.backends), lab.world.now_ns);
+                if !packets.is_empty() {
+                    self.last_sent[usize::from(client.number())] = lab.world.now_ns;
+                }
                 for (is_client, packet) in packets {
                     match (is_client, client.is_of_node()) {
                         (true, true) => lab.send_from_node(&packet),
@@ -307,6 +316,19 @@ impl Player<'_> {
         for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
             let number = client.number();
             if is_evicted && User::of(number).is_direct && self.has_changed[usize::from(number)] {
+                *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
+            }
+        }
+    }
+
+    /// With direct return, anyone can begin another connection in the place of one that is idle, if its service has lost the
+    /// backend.
+    fn excuse_idle(&mut self) {
+        let now = self.lab.world.now_ns;
+        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+            let number = usize::from(client.number());
+            let idle = now - self.last_sent[number];
+            if User::of(client.number()).is_direct && self.has_changed[number] && idle >= IDLE_NS {
                 *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
             }
         }
