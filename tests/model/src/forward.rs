@@ -74,7 +74,8 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
         return state.answer_icmp(IcmpError::TooBig(room), reason);
     }
     let has_ethernet = state.node.state.uplinks.get(&ifindex).is_some_and(|uplink| uplink.l2_length != 0);
-    if !entry.flags.is_tunnelled && !(is_neighbor && has_ethernet) {
+    let is_reached = entry.flags.is_tunnelled || (is_neighbor && has_ethernet);
+    if !is_reached {
         return state.discard(Reason::NoRoute);
     }
     let mut bytes = state.packet.bytes.clone();
