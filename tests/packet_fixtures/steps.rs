@@ -228,6 +228,22 @@ fn other_packet() -> impl Strategy<Value = Step> {
     })
 }
 
+/// A whole packet of a client that often has a connection with direct return, as the XDP program translates it.
+fn usual_packet() -> impl Strategy<Value = Step> {
+    const TEXTS: [&str; 6] = [
+        "in eth0 198.51.100.7:40000 > 203.0.113.80:80 tcp ACK",
+        "in eth0 198.51.100.7:40000 > 203.0.113.80:53 udp",
+        "in eth0 198.51.100.7:40000 > 203.0.113.90:80 tcp ACK",
+        "in eth0 198.51.100.7:40000 > 203.0.113.90:53 udp",
+        "in eth0 [2001:db8:c::7]:40000 > [2001:db8:f::80]:80 tcp ACK",
+        "in eth0 [2001:db8:c::7]:40000 > [2001:db8:f::90]:53 udp",
+    ];
+    (0..TEXTS.len(), 0_usize..60).prop_map(|(text, data)| {
+        let text = format!("{} data {data}", TEXTS[text]);
+        Step::Packet { text, is_answered: false }
+    })
+}
+
 /// A packet of a client or an error that another node has put into a tunnel.
 fn tunnelled() -> impl Strategy<Value = Step> {
     let inner = prop_oneof![6 => client_packet(), 1 => later_fragment(), 1 => icmp_error()];
@@ -259,6 +275,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => later_fragment(),
         2 => other_packet(),
         3 => tunnelled(),
+        2 => usual_packet(),
         1 => (0..CHANGES.len()).prop_map(|change| Step::Change(CHANGES[change])),
         1 => (0_u64..5_000).prop_map(Step::Wait),
     ]
