@@ -92,7 +92,7 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
         }
     };
     let slot = view[offset];
-    let way = way_to(state, client, &slot, frontend)?;
+    let way = way_to(state, &key.tuple, &slot, frontend)?;
     let is_forwarded = matches!(way, Way::Redirect(_, true)) && forward != Forward::Translate;
     if is_forwarded && state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
         return Err(Refused::Dropped(Reason::NoRoute));
@@ -182,7 +182,8 @@ fn syn_acknowledgment(state: &HookState<'_>) -> u32 {
 }
 
 /// Decides by the route to the backend.
-fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) -> Result<Way, Refused> {
+fn way_to(state: &HookState<'_>, ends: &Tuple, slot: &Slot, frontend: Lead) -> Result<Way, Refused> {
+    let client = ends.source;
     let is_pod = state.packet.hook.is_pod();
     if is_pod && slot.addr.addr != client.addr {
         return Ok(Way::Stack);
@@ -207,7 +208,7 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) 
     });
     let source = if is_own_first { own.or(preferred) } else { preferred.or(own) };
     let source = source.ok_or(Refused::Dropped(Reason::NoRoute))?;
-    if !is_pod && state.tables.keeps(Rule::ReversePath) && !has_way_back(state) {
+    if !is_pod && state.tables.keeps(Rule::ReversePath) && !has_way_back(state, ends) {
         return Err(Refused::Dropped(Reason::ReversePath));
     }
     Ok(Way::Redirect(source, uplinks.contains_key(&ifindex)))
@@ -215,9 +216,9 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) 
 
 /// Whether the network stack would have accepted the client's packet: a way leads back to the client, which is not the
 /// node itself, and with a strict `rp_filter` it begins at the device of the packet. IPv6 has no such setting.
-fn has_way_back(state: &HookState<'_>) -> bool {
+fn has_way_back(state: &HookState<'_>, ends: &Tuple) -> bool {
     let (ifindex, headers) = (state.packet.ifindex, &state.headers);
-    let query = RouteQuery { ifindex, source: headers.target, target: headers.source };
+    let query = RouteQuery { ifindex, source: ends.target.addr, target: ends.source.addr };
     let Route::Device { ifindex: back, .. } = state.node.routes.route(&query) else { return false };
     let uplink = state.node.state.uplinks.get(&ifindex);
     let is_strict = headers.family == Family::Ipv4 && uplink.is_some_and(|uplink| uplink.is_strict);
