@@ -318,7 +318,7 @@ impl Routes for World {
             return Route::NoForwarding;
         }
         // The kernel's table of its own addresses is searched first.
-        if self.state.node_addrs.contains(&query.target) {
+        if self.state.node_addrs.contains(&query.target) || query.target.is_loopback() {
             return Route::NotForwarded;
         }
         let fits = |route: &&RouteLine| route.net.contains(&query.target.ip());
