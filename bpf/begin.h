@@ -438,6 +438,9 @@ continue_unknown(const struct scratch *here, int outcome)
  */
 static __always_inline int decide_forwarded(struct scratch *here)
 {
+	/* The backend is on this node: see locate(). */
+	if (!here->direct_return)
+		return OUTCOME_LEAVE;
 	if (here->is_unwrapped)
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	here->entry.flags |= CONNECTION_FORWARDED | CONNECTION_ASSURED;

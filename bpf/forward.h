@@ -35,22 +35,6 @@ static __always_inline __u32 tunnel_length(const struct scratch *here)
 				  : sizeof(struct iphdr);
 }
 
-/* The route to the backend, for the packet as it will be. */
-static __always_inline long
-route_forwarded(struct frame_context *frame, struct scratch *here, bool at_once)
-{
-	__u32 size = here->packet.size;
-	long result;
-
-	here->packet.size += tunnel_length(here);
-	result = at_once ? ask_past_stack(frame, here, 0)
-			 : route_past_stack(frame, here);
-	here->packet.size = size;
-	/* What the sender is told. */
-	here->fib.mtu_result -= tunnel_length(here);
-	return result;
-}
-
 /*
  * Whether the route's next hop is the backend itself: any other machine would
  * send the packet back to this node.
@@ -63,6 +47,34 @@ static __always_inline bool is_at_neighbour(const struct scratch *here)
 		return fib->family == AF_INET6 &&
 		       same_addr(fib->ipv6_dst, here->entry.target);
 	return fib->family == AF_INET && fib->ipv4_dst == here->entry.target[3];
+}
+
+/*
+ * The route to the backend, for the packet as it will be; none for a packet
+ * that another node has sent here in a tunnel, which is never sent on, and none
+ * that leads to another machine first for packets that stay as they are.
+ */
+static __always_inline long
+route_forwarded(struct frame_context *frame, struct scratch *here, bool at_once)
+{
+	__u32 size = here->packet.size;
+	long result;
+
+	if (!at_once && here->is_unwrapped)
+		return -1;
+	here->packet.size += tunnel_length(here);
+	result = at_once ? ask_past_stack(frame, here, 0)
+			 : route_past_stack(frame, here);
+	here->packet.size = size;
+	/* What the sender is told. */
+	here->fib.mtu_result -= tunnel_length(here);
+	if (is_routed(result) &&
+	    (here->entry.flags &
+	     (CONNECTION_FORWARDED | CONNECTION_TUNNELLED)) ==
+		    CONNECTION_FORWARDED &&
+	    (!is_at_neighbour(here) || !has_ethernet(here, here->fib.ifindex)))
+		return -1;
+	return result;
 }
 
 /*

@@ -152,6 +152,8 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	if (!uplink && !here->at_pod) {
 		if (!always_masquerades(here))
 			return OUTCOME_TRANSLATE;
+		/* The backend is on this node. */
+		here->direct_return = 0;
 		ifindex = skb->ifindex;
 		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	}

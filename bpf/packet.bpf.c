@@ -72,9 +72,6 @@ VERIFIED_ONCE int forward_unchanged(struct __sk_buff *skb)
 	result = route_forwarded(skb, here, false);
 	if (!is_routed(result))
 		return refuse(skb, unroutable(here, result));
-	if (!(here->entry.flags & CONNECTION_TUNNELLED) &&
-	    (!is_at_neighbour(here) || !has_ethernet(here, here->fib.ifindex)))
-		return refuse(skb, OUTCOME_DROP | PACKET_NO_ROUTE);
 	if (write_forwarded(skb, here))
 		return TC_ACT_SHOT;
 	here->packet.is_redirected =

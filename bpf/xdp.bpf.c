@@ -144,11 +144,6 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 	if (route_forwarded(frame, here, true) != BPF_FIB_LKUP_RET_SUCCESS ||
 	    !has_ethernet(here, here->fib.ifindex))
 		return false;
-	if ((here->entry.flags &
-	     (CONNECTION_FORWARDED | CONNECTION_TUNNELLED)) ==
-		    CONNECTION_FORWARDED &&
-	    !is_at_neighbour(here))
-		return false;
 	device = device_at(here->fib.ifindex);
 	return device && device->sends && is_hop_kept(here);
 }

@@ -13,6 +13,9 @@ mod case;
 #[path = "packet_cases/compared.rs"]
 mod compared;
 #[cfg(test)]
+#[path = "packet_interference/direct.rs"]
+mod direct;
+#[cfg(test)]
 #[path = "packet_fixtures/frame.rs"]
 mod frame;
 #[cfg(test)]

@@ -7,6 +7,9 @@
 #[path = "packet_fixtures/case.rs"]
 mod case;
 #[cfg(test)]
+#[path = "packet_interference/direct.rs"]
+mod direct;
+#[cfg(test)]
 #[path = "packet_fixtures/frame.rs"]
 mod frame;
 #[cfg(test)]

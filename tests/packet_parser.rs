@@ -44,7 +44,11 @@ enum Seen {
 fn by_model(frame: &[u8], is_gso: bool) -> Seen {
     let Parsed::Packet(headers) = parse(frame, 14, is_gso) else { return Seen::Nothing };
     let mut read = Read {
-        parsed: if headers.content == Content::IcmpError { 3 } else { 2 },
+        parsed: match headers.content {
+            Content::Transport(..) | Content::LaterFragment(_) => 2,
+            Content::IcmpError => 3,
+            Content::Tunnel => 4,
+        },
         transport: headers.transport,
         end: headers.end,
         part: headers.fragment.map_or(0, |fragment| if fragment.is_first { 1 } else { 2 }),
@@ -63,13 +67,13 @@ fn by_model(frame: &[u8], is_gso: bool) -> Seen {
                 (ports.tcp_flags, ports.sequence, ports.acknowledgment);
         }
         Content::LaterFragment(protocol) => read.protocol = protocol.number(),
-        Content::IcmpError => {}
+        Content::IcmpError | Content::Tunnel => {}
     }
     Seen::Packet(Box::new(read))
 }
 
 fn by_program(mut read: Read, headers: Option<&Headers>) -> Seen {
-    if !matches!(read.parsed, 2 | 3) {
+    if !matches!(read.parsed, 2..=4) {
         return Seen::Nothing;
     }
     // Only fragments need an identification, and only packets of connections a protocol.
@@ -78,7 +82,7 @@ fn by_program(mut read: Read, headers: Option<&Headers>) -> Seen {
     } else if !read.is_v6 {
         read.fragment_id >>= 16;
     }
-    if headers.is_some_and(|headers| headers.content == Content::IcmpError) {
+    if headers.is_some_and(|headers| matches!(headers.content, Content::IcmpError | Content::Tunnel)) {
         read.protocol = 0;
     }
     Seen::Packet(Box::new(read))

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::ring;
@@ -101,6 +102,8 @@ pub(crate) fn connection(bytes: &[u8]) -> Connection {
             is_assured: flag(64),
             is_waiting: flag(128),
             is_of_node: flag(256),
+            is_forwarded: flag(512),
+            is_tunnelled: flag(1_024),
         },
         acknowledgment: u32_at(bytes, ACKNOWLEDGMENT),
         bytes: u64_at(bytes, 72),
@@ -202,6 +205,12 @@ pub(crate) fn service(entry: &ServiceEntry, first: usize, rings: &mut Rings) -> 
         all.extend(slots(list, entry.has_rings, rings));
     }
     let flags = 2 | u32::from(entry.has_backends) | if entry.has_rings { 32 } else { 0 };
+    let flags = flags
+        | match entry.forward {
+            Forward::Translate => 0,
+            Forward::Direct => 128,
+            Forward::Tunnel => 256,
+        };
     value.extend(flags.to_ne_bytes());
     value.extend(entry.affinity_seconds.to_ne_bytes());
     value.extend([0; 8]);

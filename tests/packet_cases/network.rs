@@ -95,6 +95,10 @@ fn add_route(text: &mut String, route: &RouteLine, others: usize) {
     } else {
         let _ = write!(line, " dev {name}");
     }
+    if let Some(mac) = route.host {
+        let (host, mac) = (route.net.addr(), mac_text(&mac));
+        let _ = writeln!(text, "neighbour replace {host} lladdr {mac} dev {name} nud permanent");
+    }
     if let Some(preferred) = route.preferred {
         let _ = write!(line, " src {preferred}");
     }

@@ -44,7 +44,7 @@ impl Programs for Compared<'_> {
             self.different.push(format!("{}\n{difference}", print::packet(&packet.bytes[14..])));
         }
         let bytes = if outcome.verdict == Verdict::Drop { packet.bytes.clone() } else { outcome.bytes };
-        Ruled { verdict: outcome.verdict, bytes, reason: outcome.reason }
+        Ruled { verdict: outcome.verdict, bytes, reason: outcome.reason, backend: outcome.backend }
     }
 
     fn sweep(&mut self, _: &World) {

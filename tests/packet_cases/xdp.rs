@@ -14,13 +14,16 @@ use crate::world::World;
 const PASS: i32 = 2;
 const REDIRECT: i32 = 4;
 
+/// ENOSPC.
+const NO_ROOM: i32 = 28;
+
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
 /// The maps that the program at tc may change, apart from counts.
 const MAPS: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
 
-/// Where `last_used` is in an entry of `connections`.
+/// Where `last_used` is in an entry of `connections` or `half_open`.
 const LAST_USED: std::ops::Range<usize> = 52..56;
 
 /// Everything that a packet may change.
@@ -31,8 +34,9 @@ pub(crate) struct Everything {
 }
 
 impl Everything {
-    fn connections(&self) -> Vec<Entry> {
-        let mut entries = self.maps[0].clone();
+    /// The entries of `connections` or `half_open`.
+    fn without_times(&self, map: usize) -> Vec<Entry> {
+        let mut entries = self.maps[map].clone();
         entries.iter_mut().for_each(|(_, value)| value[LAST_USED].fill(0));
         entries.sort();
         entries
@@ -47,8 +51,8 @@ impl Everything {
 /// What the program did with a packet that it translated.
 #[derive(Debug)]
 pub(crate) struct Translated {
-    code: i32,
-    bytes: Vec<u8>,
+    /// The verdict and the frame; `None` if the frame has become longer, for which the kernel had no room.
+    left: Option<(i32, Vec<u8>)>,
     before: Everything,
     after: Everything,
 }
@@ -80,14 +84,18 @@ impl Kernel {
         let before = self.everything();
         // The first packet to a neighbour in each second is passed on.
         for _ in 0..2 {
-            let ran = self.xdp.run(&input, 1).map_err(|error| format!("  XDP: {error}\n"))?;
+            let left = match self.xdp.run(&input, 1) {
+                Ok(ran) => Some((ran.code, ran.bytes)),
+                Err(error) if error.raw_os_error() == Some(NO_ROOM) => None,
+                Err(error) => return Err(format!("  XDP: {error}\n")),
+            };
             let after = self.everything();
-            if ran.code != PASS {
+            if left.as_ref().is_none_or(|(code, _)| *code != PASS) {
                 self.put_entries("connections", &before.maps[0]);
-                let bytes = ran.bytes;
-                return Ok(Some(Translated { code: ran.code, bytes, before, after }));
+                self.put_entries("half_open", &before.maps[1]);
+                return Ok(Some(Translated { left, before, after }));
             }
-            if ran.bytes != packet.bytes || after != before {
+            if left.is_some_and(|(_, bytes)| bytes != packet.bytes) || after != before {
                 return Err("  XDP has passed the packet on with a change\n".into());
             }
         }
@@ -96,25 +104,15 @@ impl Kernel {
 
     /// What differs from what the program at tc has now done with the same packet.
     pub(crate) fn compare_xdp(&mut self, translated: &Translated, world: &World, ran: &Ran) -> String {
-        let mut text = String::new();
-        let Translated { code, bytes, before, after } = translated;
-        let now = self.everything();
-        if *code != REDIRECT || ran.code != 7 {
-            let _ = writeln!(text, "  XDP has returned {code}, tc {}", ran.code);
-        }
-        let Some((link, ip)) = bytes.split_at_checked(ETHERNET).filter(|_| ran.bytes.len() == bytes.len()) else {
-            return format!("{text}  XDP has returned {} bytes, tc {}\n", bytes.len(), ran.bytes.len());
+        let Translated { left, before, after } = translated;
+        let mut text = match left {
+            Some(left) => compare_frames(left, world, ran),
+            None if ran.code == 7 => String::new(),
+            None => format!("  XDP has put the packet into a tunnel, tc has returned {}\n", ran.code),
         };
-        if *ip != ran.bytes[ETHERNET..] {
-            let (xdp, tc) = (print::hex(ip), print::hex(&ran.bytes[ETHERNET..]));
-            let _ = writeln!(text, "  XDP {xdp}\n  tc  {tc}");
-        }
-        let is_neighbor = world.routes.iter().any(|route| route.neighbor.is_some_and(|mac| mac == link[..6]));
-        let is_own = world.devices.values().any(|device| device.mac == link[6..12]);
-        if !is_neighbor || !is_own || link[12..] != ran.bytes[12..ETHERNET] {
-            let _ = writeln!(text, "  XDP has written the link-layer header {}", print::hex(link));
-        }
-        if after.connections() != now.connections() || after.maps[1..] != now.maps[1..] {
+        let now = self.everything();
+        let differs = |map: usize| after.without_times(map) != now.without_times(map);
+        if differs(0) || differs(1) || after.maps[2..] != now.maps[2..] {
             for (map, (xdp, tc)) in MAPS.iter().zip(after.maps.iter().zip(&now.maps)) {
                 let only = |one: &[Entry], other: &[Entry]| -> Vec<Entry> {
                     one.iter().filter(|entry| !other.contains(entry)).cloned().collect()
@@ -128,4 +126,26 @@ impl Kernel {
         }
         text
     }
+}
+
+/// What differs between the frames, which the kernel links to the neighbour of the route only for XDP.
+fn compare_frames((code, bytes): &(i32, Vec<u8>), world: &World, ran: &Ran) -> String {
+    let mut text = String::new();
+    if *code != REDIRECT || ran.code != 7 {
+        let _ = writeln!(text, "  XDP has returned {code}, tc {}", ran.code);
+    }
+    let Some((link, ip)) = bytes.split_at_checked(ETHERNET).filter(|_| ran.bytes.len() == bytes.len()) else {
+        return format!("{text}  XDP has returned {} bytes, tc {}\n", bytes.len(), ran.bytes.len());
+    };
+    if *ip != ran.bytes[ETHERNET..] {
+        let (xdp, tc) = (print::hex(ip), print::hex(&ran.bytes[ETHERNET..]));
+        let _ = writeln!(text, "  XDP {xdp}\n  tc  {tc}");
+    }
+    let is_neighbor =
+        world.routes.iter().any(|route| route.neighbor.or(route.host).is_some_and(|mac| mac == link[..6]));
+    let is_own = world.devices.values().any(|device| device.mac == link[6..12]);
+    if !is_neighbor || !is_own || link[12..] != ran.bytes[12..ETHERNET] {
+        let _ = writeln!(text, "  XDP has written the link-layer header {}", print::hex(link));
+    }
+    text
 }

@@ -29,6 +29,8 @@ pub(crate) struct Described {
     pub(crate) icmp: (u8, u8),
     pub(crate) mtu: u32,
     pub(crate) about: Option<Box<Described>>,
+    /// The packet in a tunnel.
+    pub(crate) inside: Option<Box<Described>>,
     pub(crate) quote: Option<usize>,
     pub(crate) sum: Option<String>,
     pub(crate) header_sum: bool,
@@ -68,15 +70,10 @@ pub(crate) fn described(text: &str) -> Described {
             .collect();
         return Described { raw: Some(bytes), ..Described::default() };
     }
-    let (text, about) = match text.split_once("about [") {
-        Some((before, rest)) => {
-            let (inner, after) = rest.rsplit_once(']').expect("]");
-            (format!("{before} {after}"), Some(Box::new(described(inner.trim()))))
-        }
-        None => (text.to_owned(), None),
-    };
+    let (text, inside) = bracketed(text, "tunnel [");
+    let (text, about) = bracketed(&text, "about [");
     let mut words = words(&text);
-    let mut packet = Described { about, ..Described::default() };
+    let mut packet = Described { about, inside, ..Described::default() };
     packet.source = end(words.next().unwrap());
     assert_eq!(words.next(), Some(">"), "{text}");
     packet.target = end(words.next().unwrap());
@@ -85,6 +82,24 @@ pub(crate) fn described(text: &str) -> Described {
         packet.read_property(word, &mut words);
     }
     packet
+}
+
+/// The text without the packet that is in brackets after the word, and that packet.
+fn bracketed(text: &str, word: &str) -> (String, Option<Box<Described>>) {
+    match text.split_once(word) {
+        Some((before, rest)) => {
+            let (inner, after) = rest.rsplit_once(']').expect("]");
+            let number = if word.starts_with("tunnel") { tunnel_number_of(before) } else { "" };
+            (format!("{before}{number} {after}"), Some(Box::new(described(inner.trim()))))
+        }
+        None => (text.to_owned(), None),
+    }
+}
+
+/// The protocol of a tunnel between these addresses.
+fn tunnel_number_of(ends: &str) -> &'static str {
+    let source = ends.split(' ').next().expect("an address");
+    if end(source).0.is_some_and(|addr| addr.family() == Family::Ipv4) { "4" } else { "41" }
 }
 
 fn byte(hex: &str) -> u8 {
@@ -282,8 +297,13 @@ impl Described {
                 Some(2)
             }
             _ => {
-                bytes.extend([self.source.1.to_be_bytes(), self.target.1.to_be_bytes()].concat());
-                bytes.extend([0; 8]);
+                match &self.inside {
+                    Some(inside) => bytes.extend(inside.ip_packet()),
+                    None => {
+                        bytes.extend([self.source.1.to_be_bytes(), self.target.1.to_be_bytes()].concat());
+                        bytes.extend([0; 8]);
+                    }
+                }
                 None
             }
         };

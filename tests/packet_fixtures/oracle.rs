@@ -171,6 +171,8 @@ fn shown_entry(world: &World, at: Side, key: &str, entry: &Connection) -> String
         (flags.is_assured, "assured"),
         (flags.is_waiting, "waiting"),
         (flags.is_of_node, "of-node"),
+        (flags.is_forwarded, "forwarded"),
+        (flags.is_tunnelled, "tunnelled"),
     ];
     let names: String = names.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| format!(", {name}")).collect();
     let (service, backend, device) = (entry.service, entry.backend.0, world.name_of(entry.ifindex));

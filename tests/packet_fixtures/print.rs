@@ -174,6 +174,7 @@ fn content(
             let sum = sum(rest, 2, addresses, protocol);
             format!("{text} sum {sum} about [{}]", quoted(&rest[8..]))
         }
+        4 | 41 if rest.len() >= 20 => format!("{} tunnel [{}]{notes}", plain(), packet(rest)),
         6 | 17 if rest.len() >= 4 => format!("{} {name}{notes} {} bytes", ports(), rest.len()),
         _ => format!("{} {name}{notes} {} bytes", plain(), rest.len()),
     }

@@ -22,10 +22,10 @@ pub(crate) enum Step {
     Wait(u64),
 }
 
-/// The node `policies` of the cases.
+/// The node `direct` of the cases, which has the services of `policies`, too.
 pub(crate) fn policies() -> World {
     let text = include_str!("../packet_programs/fixtures/worlds");
-    let case = case::cases(&format!("{text}\ncase random\n  world policies")).remove(0);
+    let case = case::cases(&format!("{text}\ncase random\n  world direct")).remove(0);
     let mut world = World::new();
     case.world.iter().for_each(|line| world.apply(line));
     world
@@ -34,7 +34,7 @@ pub(crate) fn policies() -> World {
 const CLIENTS: [&str; 4] = ["198.51.100.7", "198.51.100.8", "[2001:db8:c::7]", "[2001:db8:c::8]"];
 
 /// Addresses of services, with the protocol.
-const TARGETS: [(&str, bool, &str); 18] = [
+const TARGETS: [(&str, bool, &str); 30] = [
     ("203.0.113.1:80", true, "tcp"),
     ("203.0.113.11:80", true, "tcp"),
     ("203.0.113.1:53", true, "udp"),
@@ -53,6 +53,28 @@ const TARGETS: [(&str, bool, &str); 18] = [
     ("[2001:db8:f::2]:53", false, "udp"),
     ("[2001:db8:f::38]:80", false, "tcp"),
     ("[2001:db8:2::1]:30080", false, "tcp"),
+    // With direct return.
+    ("203.0.113.80:80", true, "tcp"),
+    ("203.0.113.80:53", true, "udp"),
+    ("203.0.113.83:80", true, "tcp"),
+    ("203.0.113.85:80", true, "tcp"),
+    ("203.0.113.90:80", true, "tcp"),
+    ("203.0.113.90:53", true, "udp"),
+    ("203.0.113.94:80", true, "tcp"),
+    ("203.0.113.94:53", true, "udp"),
+    ("203.0.113.97:80", true, "tcp"),
+    ("[2001:db8:f::80]:80", false, "tcp"),
+    ("[2001:db8:f::90]:53", false, "udp"),
+    ("[2001:db8:f::94]:80", false, "tcp"),
+];
+
+/// Where tunnels end: at backends here and elsewhere, and at the node.
+const TUNNELS: [(&str, bool); 5] = [
+    ("10.0.9.1 > 10.0.1.95", true),
+    ("10.0.9.1 > 10.0.1.96", true),
+    ("10.0.9.1 > 10.0.2.97", true),
+    ("10.0.9.1 > 192.0.2.1", true),
+    ("2001:db8:9::1 > 2001:db8:1001::95", false),
 ];
 
 /// Packets of backends, with `{}` for the port of the client or the node.
@@ -70,7 +92,7 @@ const FLAGS: [&str; 8] = ["SYN", "SYN", "SYN", "ACK", "ACK", "FIN,ACK", "RST", "
 /// Numbers that clients acknowledge. The answers of backends begin at 0.
 const ACKS: [u32; 8] = [1, 1, 1, 1, 1_000, 1_048_576, 1_048_577, 0];
 
-const CHANGES: [&str; 23] = [
+const CHANGES: [&str; 31] = [
     "remove backend 11 1",
     "backend 11 10.0.1.5:8080/TCP 1 local",
     "remove backend 12 2",
@@ -84,6 +106,14 @@ const CHANGES: [&str; 23] = [
     "outside 203.0.113.2:80/TCP 5",
     "outside 203.0.113.2:53/UDP 2",
     "outside 203.0.113.2:53/UDP 6",
+    "remove backend 81 80",
+    "backend 81 10.0.4.81:80/TCP 80",
+    "remove backend 92 91",
+    "backend 92 10.0.2.90:5353/UDP 91",
+    "remove outside 203.0.113.80:80/TCP",
+    "outside 203.0.113.80:80/TCP 80",
+    "outside 203.0.113.90:80/TCP 80",
+    "outside 203.0.113.90:80/TCP 90",
     "set resets-unknown",
     "unset resets-unknown",
     "set always-masquerades",
@@ -139,11 +169,15 @@ fn backend_packet() -> impl Strategy<Value = Step> {
 }
 
 fn icmp_error() -> impl Strategy<Value = Step> {
-    const ABOUT: [(&str, &str); 4] = [
+    const ABOUT: [(&str, &str); 8] = [
         ("in eth0 198.51.100.254 > 203.0.113.1 icmp 3/4 mtu 1300", "203.0.113.1:80 > 198.51.100.7:{} tcp ACK"),
         ("in eth0 198.51.100.254 > 203.0.113.2 icmp 11/0", "203.0.113.2:53 > 198.51.100.8:{} udp data 3"),
         ("in eth1 10.0.2.5 > 198.18.0.1 icmp 3/3", "198.18.0.1:{} > 10.0.2.5:5353 udp data 9"),
         ("out eth0 10.0.1.5 > 198.51.100.7 icmp 3/3", "198.51.100.7:{} > 10.0.1.5:5353 udp"),
+        ("in eth0 198.51.100.254 > 203.0.113.80 icmp 3/4 mtu 1300", "203.0.113.80:80 > 198.51.100.7:{} tcp ACK"),
+        ("in eth0 198.51.100.254 > 203.0.113.90 icmp 3/3", "203.0.113.90:53 > 198.51.100.8:{} udp data 3"),
+        ("in eth0 198.51.100.254 > 203.0.113.97 icmp 11/0", "203.0.113.97:80 > 198.51.100.7:{} tcp ACK"),
+        ("in eth0 2001:db8:c::ff > 2001:db8:f::90 icmp 3/0", "[2001:db8:f::90]:53 > [2001:db8:c::7]:{} udp data 3"),
     ];
     (0..ABOUT.len(), 0_u16..3).prop_map(|(about, port)| {
         let (outer, inner) = ABOUT[about];
@@ -194,6 +228,44 @@ fn other_packet() -> impl Strategy<Value = Step> {
     })
 }
 
+/// A whole packet of a client that often has a connection with direct return, as the XDP program translates it.
+fn usual_packet() -> impl Strategy<Value = Step> {
+    const TEXTS: [&str; 6] = [
+        "in eth0 198.51.100.7:40000 > 203.0.113.80:80 tcp ACK",
+        "in eth0 198.51.100.7:40000 > 203.0.113.80:53 udp",
+        "in eth0 198.51.100.7:40000 > 203.0.113.90:80 tcp ACK",
+        "in eth0 198.51.100.7:40000 > 203.0.113.90:53 udp",
+        "in eth0 [2001:db8:c::7]:40000 > [2001:db8:f::80]:80 tcp ACK",
+        "in eth0 [2001:db8:c::7]:40000 > [2001:db8:f::90]:53 udp",
+    ];
+    (0..TEXTS.len(), 0_usize..60).prop_map(|(text, data)| {
+        let text = format!("{} data {data}", TEXTS[text]);
+        Step::Packet { text, is_answered: false }
+    })
+}
+
+/// A packet of a client or an error that another node has put into a tunnel.
+fn tunnelled() -> impl Strategy<Value = Step> {
+    let inner = prop_oneof![6 => client_packet(), 1 => later_fragment(), 1 => icmp_error()];
+    (0..TUNNELS.len(), inner, 0_u8..16).prop_map(|(end, inner, odd)| {
+        let Step::Packet { text, .. } = &inner else { return inner };
+        let Some((end, inner_text)) = text.strip_prefix("in eth0 ").map(|text| (TUNNELS[end], text)) else {
+            return inner;
+        };
+        if inner_text.starts_with('[') == end.1 || (inner_text.starts_with("2001") && end.1) {
+            return inner;
+        }
+        let more = match odd {
+            1 => " ttl 1",
+            2 if end.1 => " options 8",
+            3 => " more id 9",
+            4 => " tos 255",
+            _ => "",
+        };
+        Step::Packet { text: format!("in eth1 {} tunnel [{inner_text}]{more}", end.0), is_answered: false }
+    })
+}
+
 /// A random step.
 pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -202,6 +274,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => icmp_error(),
         1 => later_fragment(),
         2 => other_packet(),
+        3 => tunnelled(),
+        2 => usual_packet(),
         1 => (0..CHANGES.len()).prop_map(|change| Step::Change(CHANGES[change])),
         1 => (0_u64..5_000).prop_map(Step::Wait),
     ]

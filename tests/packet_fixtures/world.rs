@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, parse_net};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
@@ -52,7 +53,10 @@ pub(crate) struct RouteLine {
     pub(crate) device: Option<String>,
     pub(crate) is_unreachable: bool,
     pub(crate) preferred: Option<Addr>,
+    /// The router that the route leads through.
     pub(crate) neighbor: Option<[u8; 6]>,
+    /// The destination of a route to one address, which is itself the next hop.
+    pub(crate) host: Option<[u8; 6]>,
     pub(crate) mtu: Option<u32>,
 }
 
@@ -188,6 +192,9 @@ impl World {
             match word {
                 "affinity" => entry.affinity_seconds = parsed(&mut words),
                 "rings" => entry.has_rings = true,
+                "direct" => (entry.forward, entry.has_rings) = (Forward::Direct, true),
+                "tunnel" => (entry.forward, entry.has_rings) = (Forward::Tunnel, true),
+                "translate" => entry.forward = Forward::Translate,
                 "has-backends" => entry.has_backends = true,
                 _ => panic!("unknown property of a service: {word}"),
             }
@@ -234,8 +241,15 @@ impl World {
 
     fn route_line(&mut self, mut words: Words<'_>) {
         let net = parse_net(words.next().unwrap()).unwrap();
-        let mut route =
-            RouteLine { net, device: None, is_unreachable: false, preferred: None, neighbor: None, mtu: None };
+        let mut route = RouteLine {
+            net,
+            device: None,
+            is_unreachable: false,
+            preferred: None,
+            neighbor: None,
+            host: None,
+            mtu: None,
+        };
         while let Some(word) = words.next() {
             match word {
                 "here" => {}
@@ -243,6 +257,7 @@ impl World {
                 "dev" => route.device = Some(parsed(&mut words)),
                 "src" => route.preferred = Some(parsed(&mut words)),
                 "neighbor" => route.neighbor = Some(mac(words.next().unwrap())),
+                "host" => route.host = Some(mac(words.next().unwrap())),
                 "mtu" => route.mtu = Some(parsed(&mut words)),
                 _ => panic!("unknown property of a route: {word}"),
             }
@@ -303,7 +318,7 @@ impl Routes for World {
             return Route::NoForwarding;
         }
         // The kernel's table of its own addresses is searched first.
-        if self.state.node_addrs.contains(&query.target) {
+        if self.state.node_addrs.contains(&query.target) || query.target.is_loopback() {
             return Route::NotForwarded;
         }
         let fits = |route: &&RouteLine| route.net.contains(&query.target.ip());
@@ -317,6 +332,7 @@ impl Routes for World {
         let Some(name) = &route.device else { return Route::NotForwarded };
         let device = &self.devices[name];
         let preferred = route.preferred.or_else(|| device.addr(query.target.family()));
-        Route::Device { ifindex: device.ifindex, mtu: route.mtu.unwrap_or(device.mtu), preferred }
+        let (mtu, is_neighbor) = (route.mtu.unwrap_or(device.mtu), route.neighbor.is_none());
+        Route::Device { ifindex: device.ifindex, mtu, preferred, is_neighbor }
     }
 }

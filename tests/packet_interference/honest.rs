@@ -36,6 +36,10 @@ pub(crate) struct User {
     pub(crate) is_of_node: bool,
     /// As `is_of_node`, for a pod that is masqueraded with this address of the node.
     pub(crate) is_masqueraded: bool,
+    /// The service has direct return, and its backends are on other machines.
+    pub(crate) is_direct: bool,
+    /// Another node sends the client's packets to this one, in a tunnel to the backend.
+    pub(crate) is_tunnelled: bool,
     /// The backend, or one of them.
     pub(crate) backend: &'static str,
     /// The backend that replaces it when the service is changed.
@@ -46,7 +50,9 @@ pub(crate) struct User {
 
 const fn tcp(client: &'static str, service: &'static str, numbers: (u32, u32), backends: [&'static str; 2]) -> User {
     let [backend, spare] = backends;
-    User { client, service, is_tcp: true, is_of_node: false, is_masqueraded: false, backend, spare, numbers }
+    let (is_of_node, is_masqueraded, is_direct, is_tunnelled) = (false, false, false, false);
+    let is_tcp = true;
+    User { client, service, is_tcp, is_of_node, is_masqueraded, is_direct, is_tunnelled, backend, spare, numbers }
 }
 
 const fn udp(client: &'static str, service: &'static str, numbers: (u32, u32), backends: [&'static str; 2]) -> User {
@@ -61,6 +67,14 @@ const fn masqueraded(client: &'static str, backend: &'static str) -> User {
     User { is_masqueraded: true, ..of_node(client, backend) }
 }
 
+const fn direct(user: User) -> User {
+    User { is_direct: true, ..user }
+}
+
+const fn tunnelled(user: User) -> User {
+    User { is_tunnelled: true, ..user }
+}
+
 const LOCAL: [&str; 2] = ["10.0.1.5:8080", "10.0.1.9:8080"];
 const REMOTE: [&str; 2] = ["10.0.2.5:8080", "10.0.2.9:8080"];
 const LOCAL_V6: [&str; 2] = ["[2001:db8:1001::5]:8080", "[2001:db8:1001::9]:8080"];
@@ -68,9 +82,11 @@ const REMOTE_V6: [&str; 2] = ["[2001:db8:1002::5]:8080", "[2001:db8:1002::9]:808
 const LOCAL_UDP: [&str; 2] = ["10.0.1.5:5353", "10.0.1.9:5353"];
 const REMOTE_UDP: [&str; 2] = ["10.0.2.5:5353", "10.0.2.9:5353"];
 const REMOTE_V6_UDP: [&str; 2] = ["[2001:db8:1002::5]:5353", "[2001:db8:1002::9]:5353"];
+const FAR_V6: [&str; 2] = ["[2001:db8:1002::78]:8080", "[2001:db8:1002::79]:8080"];
+const NEAR_V6_UDP: [&str; 2] = ["[2001:db8:1001::78]:5353", "[2001:db8:1001::79]:5353"];
 
 /// The honest clients.
-pub(crate) const USERS: [User; 19] = [
+pub(crate) const USERS: [User; 25] = [
     tcp("198.51.100.7:40000", "203.0.113.1:80", (1, 11), LOCAL),
     tcp("198.51.100.7:40001", "203.0.113.2:80", (5, 15), REMOTE),
     tcp("198.51.100.8:40000", "192.0.2.1:30080", (5, 15), REMOTE),
@@ -98,10 +114,21 @@ pub(crate) const USERS: [User; 19] = [
     of_node("[2001:db8:18::1]:10003", "[2001:db8:1002::5]:5353"),
     // With a NodePort.
     masqueraded("192.0.2.1:30053", "10.0.2.9:5353"),
+    // Direct return, first with three backends; the last two in tunnels.
+    direct(tcp("198.51.100.7:40003", "203.0.113.74:80", (74, 61), ["10.0.2.74:80", "10.0.2.75:80"])),
+    direct(udp("198.51.100.7:40003", "203.0.113.75:53", (75, 62), ["10.0.2.76:53", "10.0.2.77:53"])),
+    direct(tcp("[2001:db8:c::7]:40003", "[2001:db8:f::76]:80", (76, 63), FAR_V6)),
+    direct(udp("198.51.100.8:40004", "203.0.113.77:53", (77, 64), ["10.0.2.80:5353", "10.0.2.81:5353"])),
+    // Backends here, whose packets come in tunnels.
+    tunnelled(tcp("198.51.100.8:40005", "203.0.113.78:80", (78, 65), ["10.0.1.78:8080", "10.0.1.79:8080"])),
+    tunnelled(udp("[2001:db8:c::8]:40005", "[2001:db8:f::79]:53", (79, 66), NEAR_V6_UDP)),
 ];
 
+/// Other backends of a user with direct return.
+pub(crate) const MORE_BACKENDS: [(&str, u8); 2] = [("10.0.2.82", 19), ("10.0.2.83", 19)];
+
 /// The number of users.
-pub(crate) const COUNT: u8 = 19;
+pub(crate) const COUNT: u8 = 25;
 
 /// The user of the service with session affinity.
 pub(crate) const WITH_AFFINITY: u8 = 5;

@@ -10,6 +10,7 @@ use nodelb_model::key::{Endpoint, Side};
 use nodelb_model::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
 
 use crate::case;
+use crate::direct::{self, Tunnels};
 use crate::honest::{USERS, User, endpoint};
 use crate::print;
 use crate::stack::{Role, Stack};
@@ -22,6 +23,8 @@ pub(crate) struct Ruled {
     pub(crate) verdict: Verdict,
     pub(crate) bytes: Vec<u8>,
     pub(crate) reason: Option<Reason>,
+    /// The machine that gets a packet of a service with direct return.
+    pub(crate) backend: Option<Addr>,
 }
 
 /// The packet programs with their tables: the pure function, or the programs themselves.
@@ -49,6 +52,8 @@ enum At {
     Pod,
     /// An honest process of the node has sent it.
     Node,
+    /// A backend on another machine has sent it with the address of the service. It does not pass the node.
+    Past,
 }
 
 /// Trips of packets through the node until the network counts as busy for ever.
@@ -72,6 +77,7 @@ pub(crate) struct Lab<'a> {
     pub(crate) guests: Stack,
     pub(crate) backends: Stack,
     flights: VecDeque<(At, Vec<u8>)>,
+    tunnels: Tunnels,
     /// TCP packets of honest clients to their services that the network stack gets, which has no way for them but back.
     pub(crate) sent_back: Vec<String>,
     /// The text of each packet that met the node, if it is wanted.
@@ -116,6 +122,7 @@ impl<'a> Lab<'a> {
             guests,
             backends,
             flights: VecDeque::new(),
+            tunnels: Tunnels::default(),
             sent_back: Vec::new(),
             trace: None,
         }
@@ -142,7 +149,9 @@ impl<'a> Lab<'a> {
     pub(crate) fn send_from_backend(&mut self, packet: &[u8]) {
         let frame = wire::frame([2, 0, 0, 0, 0, 1], packet);
         let Read::Packet(headers) = parse(&frame, 14, false) else { return };
-        if is_in(headers.source, LOCAL) {
+        if let Some(frame) = direct::with_service(&frame, &headers) {
+            self.flights.push_back((At::Past, frame));
+        } else if is_in(headers.source, LOCAL) {
             self.flights.push_back((At::Pod, frame));
         } else {
             self.arrive("eth1", packet);
@@ -166,6 +175,7 @@ impl<'a> Lab<'a> {
             At::Client => self.by_client(frame),
             At::Pod => self.route(frame, 0),
             At::Node => self.by_node(frame),
+            At::Past => self.deliver(&frame),
         }
     }
 
@@ -218,6 +228,9 @@ impl<'a> Lab<'a> {
     }
 
     fn by_client(&mut self, frame: Vec<u8>) {
+        if let Some(frame) = self.tunnels.wrapped(&self.world, &frame) {
+            return self.by_wire("eth1", frame);
+        }
         let ruled = self.rule("eth0", Side::Arriving, frame);
         if ruled.verdict == Verdict::Next
             && let Read::Packet(headers) = parse(&ruled.bytes, 14, false)
@@ -236,9 +249,10 @@ impl<'a> Lab<'a> {
     }
 
     /// The packet that has arrived by the device goes where the programs send it.
-    fn go_on(&mut self, device: &'static str, Ruled { verdict, bytes, .. }: Ruled) {
+    fn go_on(&mut self, device: &'static str, Ruled { verdict, bytes, backend, .. }: Ruled) {
         let ifindex = self.world.devices[device].ifindex;
         match verdict {
+            Verdict::Redirect { .. } if backend.is_some() => backend.into_iter().for_each(|to| self.reach(to, &bytes)),
             Verdict::Next => self.route(bytes, ifindex),
             Verdict::Drop => {}
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
@@ -326,6 +340,13 @@ impl<'a> Lab<'a> {
             "eth0" | "eth1" => self.deliver(frame),
             _ => {}
         }
+    }
+
+    /// The backend on another machine gets the frame, which is for the address of its service.
+    fn reach(&mut self, backend: Addr, frame: &[u8]) {
+        let Some(frame) = direct::at_backend(backend, frame) else { return };
+        let answers = self.backends.receive(&frame, self.world.now_ns);
+        answers.iter().for_each(|parcel| self.send_from_backend(&parcel.packet()));
     }
 
     /// The receiver of the frame gets it, and answers.

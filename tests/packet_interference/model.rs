@@ -36,7 +36,7 @@ impl Programs for Model {
         };
         let outcome = translate(world.node(), &self.tables, &mut random, packet);
         self.tables = outcome.tables;
-        Ruled { verdict: outcome.verdict, bytes: outcome.bytes, reason: outcome.reason }
+        Ruled { verdict: outcome.verdict, bytes: outcome.bytes, reason: outcome.reason, backend: outcome.backend }
     }
 
     fn sweep(&mut self, world: &World) {

@@ -30,6 +30,8 @@ pub(crate) enum Excuse {
     Flood,
     /// Connections of strangers with addresses of their own have taken ports and entries.
     Crowd,
+    /// Strangers have displaced the entry of a connection with direct return, whose service has lost the backend.
+    Evicted,
 }
 
 impl Excuse {
@@ -38,6 +40,7 @@ impl Excuse {
         match self {
             Self::Flood => 8,
             Self::Crowd => 4,
+            Self::Evicted => 12,
         }
     }
 }
@@ -53,12 +56,11 @@ fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
     excused.map_or(alone == among, |connection| until(alone, connection) == until(among, connection))
 }
 
-/// What the backends of a user have observed. Session affinity selects any backend for a client at first.
-fn seen_by_backends(log: &Log, has_affinity: bool, delayed: &[u8]) -> Vec<(u8, Event)> {
+/// What the backends of a user have observed. Session affinity selects any backend for a client at first; with direct return
+/// anyone can begin the client's next connection, which then keeps a backend that the service loses for a minute.
+fn seen_by_backends(log: &Log, has_any: bool, delayed: &[u8]) -> Vec<(u8, Event)> {
     let any = |(connection, event): &(u8, Event)| match event {
-        Event::Accepted(_) if has_affinity || delayed.contains(connection) => {
-            (*connection, Event::Accepted(String::new()))
-        }
+        Event::Accepted(_) if has_any || delayed.contains(connection) => (*connection, Event::Accepted(String::new())),
         event => (*connection, event.clone()),
     };
     log.iter().map(any).collect()
@@ -68,7 +70,7 @@ fn seen_by_backends(log: &Log, has_affinity: bool, delayed: &[u8]) -> Vec<(u8, E
 pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
     let mut text = String::new();
     for number in 0..COUNT {
-        let User { client, service, .. } = User::of(number);
+        let User { client, service, is_direct, .. } = User::of(number);
         let user = usize::from(number);
         let excused = among.excused[user];
         let (one, other) = (&alone.clients[user], &among.clients[user]);
@@ -78,7 +80,7 @@ pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
         }
         let own = among.delayed.iter().filter(|label| label.user == number);
         let delayed: Vec<u8> = own.map(|label| label.connection).collect();
-        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY, &delayed);
+        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY || is_direct, &delayed);
         let (one, other) = (seen(&alone.backends[user]), seen(&among.backends[user]));
         if !is_excused(&one, &other, excused) {
             let _ =

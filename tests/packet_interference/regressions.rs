@@ -6,7 +6,7 @@ use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
 use crate::honest::Act::{Ask, AskMuch, Close, Connect};
 use crate::property::{interference, trace};
 use crate::sequence::Flood::{First, Fragments, Guests, Refused, Twice};
-use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
+use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Tunnel, Wait};
 use crate::strangers::By::{Eth0, Eth1, Eth2, Tap1};
 use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{By, Forged, Sends, Who};
@@ -167,4 +167,34 @@ fn a_pod_with_the_address_of_a_client_does_not_hide_the_mtu() {
 fn the_answer_to_a_process_of_the_node_reaches_no_client_that_has_its_port() {
     changes_nothing(&[Flood(Guests, 10, 8, 0), Do(16, Ask), Wait(1_000), Do(10, Ask), Do(16, Ask)]);
     changes_nothing(&[Do(12, Ask), Wait(100), Flood(First, 12, 8, 0), Do(17, Ask), Wait(1_000), Do(12, Ask)]);
+}
+
+#[test]
+fn a_false_syn_or_tunnel_ends_no_connection_with_direct_return() {
+    for user in [19, 21] {
+        let from_client = |flags| Forged {
+            by: Eth0,
+            from: User(user),
+            to: Service(user),
+            sends: Sends::Plain { flags, seq: 7, ack: 7, data: 0 },
+        };
+        let open = [Do(user, Ask), Wait(50_000), Replace(user)];
+        for flags in [SYN, ACK, RST, SYN | ACK] {
+            changes_nothing(&[&open[..], &[Stranger(from_client(flags)), Wait(1_000)]].concat());
+            // Also in a tunnel that ends at the node.
+            changes_nothing(&[&open[..], &[Tunnel(from_client(flags), 3), Wait(1_000)]].concat());
+        }
+    }
+}
+
+#[test]
+fn a_false_packet_in_a_tunnel_ends_no_connection_of_a_backend_here() {
+    for end in 0..5 {
+        for flags in [SYN, ACK, RST] {
+            let sends = Sends::Plain { flags, seq: 7, ack: 7, data: 0 };
+            let forged = Forged { by: Eth0, from: User(23), to: Service(23), sends };
+            changes_nothing(&[Tunnel(forged, end), Do(23, Ask), Wait(100), Tunnel(forged, end), Replace(23)]);
+            changes_nothing(&[Do(23, Ask), Wait(100), Replace(23), Tunnel(forged, end), Wait(3_000)]);
+        }
+    }
 }

@@ -18,11 +18,13 @@ const ALONE: [&str; 1] = ["ClientGetsOtherPort"];
 
 /// The rules that are not about what strangers change for honest parties, as `nodelb_model::rule` describes each, and
 /// the file with the packet case that shows them.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("FlowAdmittedAgain", "evidence.txt"),
     ("ReversePath", "reverse-path.txt"),
     ("StackTakesPort", "ports.txt"),
     ("AnswerOfEndedConnection", "ports.txt"),
+    ("UnwrappedStays", "direct.txt"),
+    ("OnlyTunnelledServices", "direct.txt"),
 ];
 
 /// The sequence that fails without the rule.
@@ -77,6 +79,11 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         }
         "ActiveFlowKeepsPort" => Some(vec![Do(11, Connect), Do(11, Connect), Flood(First, 10, 11, 0)]),
         "FlowsGiveWay" => Some(vec![Flood(First, 10, 8, 0), Do(10, Ask)]),
+        "SynOfForwardedConnection" => {
+            Some(vec![Do(19, Ask), Wait(100), Replace(19), plain(Eth0, (User(19), Service(19)), SYN, (0, 0))])
+        }
+        // The flood evicts the only entry.
+        "ForwardedByRing" => Some(vec![Do(19, Ask), Wait(1_500), Flood(First, 19, 60, 0)]),
         _ => None,
     }
 }

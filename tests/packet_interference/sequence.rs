@@ -8,7 +8,7 @@ use crate::honest::{Act, COUNT, Client, User, endpoint};
 use crate::lab::{Lab, Programs};
 use crate::observed::{Excuse, Observed};
 use crate::socket::Socket;
-use crate::strangers::{Forged, STRANGER_CHANGES, forged, nth};
+use crate::strangers::{Forged, STRANGER_CHANGES, forged, nth, tunnelled};
 use crate::tag::Label;
 use crate::wire::{Parcel, Segment};
 use crate::world::World;
@@ -39,6 +39,8 @@ pub(crate) enum Step {
     Wait(u32),
     /// A stranger sends a packet.
     Stranger(Forged),
+    /// A stranger sends a packet in a tunnel to the end with this number.
+    Tunnel(Forged, u8),
     /// Strangers send many to the service of this client: `Flood(kind, user, count, seed)`.
     Flood(Flood, u8, u8, u8),
     /// Another service changes: one of [`STRANGER_CHANGES`].
@@ -47,7 +49,7 @@ pub(crate) enum Step {
 
 impl Step {
     pub(crate) const fn is_strangers(&self) -> bool {
-        matches!(self, Self::Stranger(_) | Self::Flood(..) | Self::Other(_))
+        matches!(self, Self::Stranger(_) | Self::Tunnel(..) | Self::Flood(..) | Self::Other(_))
     }
 }
 
@@ -57,6 +59,8 @@ const MILLI: u64 = 1_000_000;
 const fn after(kind: Flood) -> u64 {
     if matches!(kind, Flood::Refused) { MILLI } else { 2_000 * MILLI }
 }
+/// TIME_WAIT_SECONDS of bpf/forward.h, less the second that begins meanwhile.
+const IDLE_NS: u64 = 59_000 * MILLI;
 const SWEEP_NS: u64 = 10_000 * MILLI;
 
 /// More than the answers that the programs send in a second.
@@ -68,6 +72,12 @@ struct Player<'a> {
     observed: Observed,
     has_strangers: bool,
     replaced: [bool; COUNT as usize],
+    /// The services that have had another backend.
+    has_changed: [bool; COUNT as usize],
+    /// Packets of strangers; a flood is many.
+    foreign: usize,
+    /// When each client has begun to send something for the last time.
+    last_sent: [u64; COUNT as usize],
     guests: u16,
     next_sweep: u64,
 }
@@ -86,6 +96,9 @@ pub(crate) fn play(
         observed: Observed::default(),
         has_strangers,
         replaced: [false; COUNT as usize],
+        has_changed: [false; COUNT as usize],
+        foreign: 0,
+        last_sent: [0; COUNT as usize],
         guests: 0,
         next_sweep,
     };
@@ -111,6 +124,10 @@ pub(crate) fn play(
 
 impl Player<'_> {
     fn step(&mut self, step: &Step) {
+        if self.has_strangers && step.is_strangers() {
+            self.foreign += 1;
+            self.excuse_idle();
+        }
         match step {
             Step::Do(user, act) => {
                 let client = &mut self.honest[usize::from(user % COUNT)];
@@ -125,6 +142,13 @@ impl Player<'_> {
                     && let Some(packet) = forged.packet()
                 {
                     self.lab.arrive(forged.by.name(), &packet);
+                }
+            }
+            Step::Tunnel(forged, end) => {
+                if self.has_strangers
+                    && let Some(packet) = forged.packet()
+                {
+                    self.lab.arrive(forged.by.name(), &tunnelled(&packet, *end));
                 }
             }
             Step::Flood(kind, user, count, seed) => return self.flood(*kind, (*user, *count, *seed)),
@@ -164,6 +188,9 @@ impl Player<'_> {
             }
             for client in &mut self.honest {
                 let packets = client.work((&mut lab.clients, &mut lab.backends), lab.world.now_ns);
+                if !packets.is_empty() {
+                    self.last_sent[usize::from(client.number())] = lab.world.now_ns;
+                }
                 for (is_client, packet) in packets {
                     match (is_client, client.is_of_node()) {
                         (true, true) => lab.send_from_node(&packet),
@@ -230,6 +257,10 @@ impl Player<'_> {
         self.lab.world.apply(&format!("remove backend {old} {service}"));
         self.lab.world.apply(&format!("backend {new} {addr}/{protocol} {service}{local}"));
         self.lab.programs.change(&self.lab.world);
+        (0..COUNT).filter(|other| User::of(*other).numbers.0 == service).for_each(|other| {
+            self.has_changed[usize::from(other)] = true;
+        });
+        self.excuse_evicted();
     }
 
     fn flood(&mut self, kind: Flood, (user, count, seed): (u8, u8, u8)) {
@@ -255,6 +286,8 @@ impl Player<'_> {
         };
         let count = if kind == Flood::Refused { REFUSED } else { u32::from(count) };
         self.excuse(kind, user, count as usize);
+        self.foreign += count as usize;
+        self.excuse_evicted();
         match kind {
             Flood::Guests => (0..count).for_each(|_| self.guest(user)),
             Flood::Fragments => {
@@ -274,6 +307,31 @@ impl Player<'_> {
             self.settle();
         }
         self.wait(after(kind));
+    }
+
+    /// With direct return, the only entry of a connection is among the handshakes: whoever has displaced it there may have
+    /// ended the connection, if its service has lost the backend.
+    fn excuse_evicted(&mut self) {
+        let is_evicted = self.foreign >= Excuse::Evicted.least();
+        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+            let number = client.number();
+            if is_evicted && User::of(number).is_direct && self.has_changed[usize::from(number)] {
+                *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
+            }
+        }
+    }
+
+    /// With direct return, anyone can begin another connection in the place of one that is idle, if its service has lost the
+    /// backend.
+    fn excuse_idle(&mut self) {
+        let now = self.lab.world.now_ns;
+        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+            let number = usize::from(client.number());
+            let idle = now - self.last_sent[number];
+            if User::of(client.number()).is_direct && self.has_changed[number] && idle >= IDLE_NS {
+                *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
+            }
+        }
     }
 
     /// Records which connections the flood may end. One that begins after the flood of its own service may get the port of
@@ -357,6 +415,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => (0..COUNT).prop_map(Step::Replace),
         3 => prop_oneof![0_u32..1_000, 1_000_u32..12_000, 12_000_u32..130_000].prop_map(Step::Wait),
         14 => forged().prop_map(Step::Stranger),
+        3 => (forged(), any::<u8>()).prop_map(|(forged, end)| Step::Tunnel(forged, end)),
         1 => (flood, 0..COUNT, 0_u8..60, 0_u8..4).prop_map(|(kind, user, count, seed)| Step::Flood(kind, user, count, seed)),
         1 => (0..u8::try_from(STRANGER_CHANGES.len()).unwrap()).prop_map(Step::Other),
     ]

@@ -5,6 +5,7 @@ use nodelb_core::model::addr::{Addr, Family, Protocol};
 use nodelb_model::key::Endpoint;
 use proptest::prelude::*;
 
+use crate::direct::wrap;
 use crate::honest::{COUNT, IDS, User, endpoint};
 use crate::tag::STRANGERS;
 use crate::wire::{Content, Parcel, Place, Segment};
@@ -34,7 +35,7 @@ pub(crate) enum Who {
     Group(u8),
 }
 
-const OTHERS: [(&str, Protocol); 8] = [
+const OTHERS: [(&str, Protocol); 10] = [
     ("203.0.113.70:80", Protocol::Tcp),
     ("203.0.113.71:53", Protocol::Udp),
     ("203.0.113.11:80", Protocol::Tcp),
@@ -43,10 +44,12 @@ const OTHERS: [(&str, Protocol); 8] = [
     ("203.0.113.23:53", Protocol::Udp),
     ("203.0.113.72:80", Protocol::Tcp),
     ("203.0.113.73:53", Protocol::Udp),
+    ("203.0.113.90:80", Protocol::Tcp),
+    ("203.0.113.80:53", Protocol::Udp),
 ];
 
 /// Changes of services that no honest client uses. Some have the same backends.
-pub(crate) const STRANGER_CHANGES: [&[&str]; 9] = [
+pub(crate) const STRANGER_CHANGES: [&[&str]; 13] = [
     &["remove backend 15 70"],
     &["remove backend 15 70", "backend 15 10.0.2.5:8080/TCP 70"],
     &["remove backend 16 71"],
@@ -56,7 +59,28 @@ pub(crate) const STRANGER_CHANGES: [&[&str]; 9] = [
     &["outside 203.0.113.70:80/TCP 27"],
     &["remove outside 203.0.113.72:80/TCP"],
     &["remove backend 11 72"],
+    // With direct return.
+    &["remove backend 90 90"],
+    &["remove backend 90 90", "backend 90 10.0.2.90:8080/TCP 90"],
+    &["remove outside 203.0.113.80:53/UDP"],
+    &["outside 203.0.113.80:53/UDP 81"],
 ];
+
+/// Where tunnels of strangers end: at backends here and elsewhere, and at the node.
+const TUNNEL_ENDS: [(&str, &str); 5] = [
+    ("10.0.1.78", "2001:db8:1001::78"),
+    ("10.0.1.79", "2001:db8:1001::79"),
+    ("10.0.1.5", "2001:db8:1001::5"),
+    ("198.18.0.1", "2001:db8:18::1"),
+    ("10.0.2.74", "2001:db8:1002::78"),
+];
+
+/// The packet in a tunnel, which another node may have sent.
+pub(crate) fn tunnelled(packet: &[u8], end: u8) -> Vec<u8> {
+    let (v4, v6) = TUNNEL_ENDS[usize::from(end) % TUNNEL_ENDS.len()];
+    let (source, target) = if packet[0] >> 4 == 4 { ("10.0.9.1", v4) } else { ("2001:db8:9::1", v6) };
+    wrap((source.parse().unwrap(), target.parse().unwrap()), packet)
+}
 
 const GROUPS: [&str; 4] = ["224.0.0.1:80", "255.255.255.255:53", "127.0.0.1:80", "0.0.0.0:53"];
 
@@ -251,9 +275,9 @@ fn ends() -> impl Strategy<Value = (Who, Who)> {
         4 => (user(), port()).prop_map(|(user, port)| (Backend(user), Node(port))),
         2 => user().prop_map(|user| (Backend(user), User(user))),
         3 => (any::<u8>(), user()).prop_map(|(own, user)| (Own(own), Service(user))),
-        1 => (any::<u8>(), 0_u8..8).prop_map(|(own, other)| (Own(own), Other(other))),
+        1 => (any::<u8>(), 0_u8..10).prop_map(|(own, other)| (Own(own), Other(other))),
         1 => (any::<u8>(), port()).prop_map(|(own, port)| (Own(own), Node(port))),
-        2 => (user(), 0_u8..8).prop_map(|(user, other)| (User(user), Other(other))),
+        2 => (user(), 0_u8..10).prop_map(|(user, other)| (User(user), Other(other))),
         1 => user().prop_map(|user| (User(user), Backend(user))),
         1 => (any::<u8>(), user()).prop_map(|(own, user)| (Own(own), Backend(user))),
         1 => user().prop_map(|user| (Service(user), User(user))),

@@ -22,14 +22,14 @@ pub(crate) struct Label {
 impl Label {
     /// The first sequence number of the client.
     pub(crate) fn first_number(self) -> u32 {
-        CLIENTS + (u32::from(self.user % 16) << 24) + (u32::from(self.connection % 32) << 19)
+        CLIENTS + (u32::from(self.user % 32) << 23) + (u32::from(self.connection % 32) << 18)
     }
 
     /// The connection with this first number of the client.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         let place = number.wrapping_sub(CLIENTS);
         let label =
-            || Self { user: u8::try_from(place >> 24).unwrap(), connection: u8::try_from(place >> 19 & 31).unwrap() };
+            || Self { user: u8::try_from(place >> 23).unwrap(), connection: u8::try_from(place >> 18 & 31).unwrap() };
         (place < SIZE).then(label)
     }
 }

@@ -7,6 +7,9 @@
 
 #include <bpf/bpf_helpers.h>
 
+typedef __u32 __attribute__((__may_alias__)) word32;
+typedef __u64 __attribute__((__may_alias__)) word64;
+
 struct host_packet {
 	unsigned long data;
 	/* The end of the part that is read without a call. */

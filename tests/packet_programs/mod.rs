@@ -184,8 +184,11 @@ impl Node {
         self.set("uplinks", &ifindex.to_ne_bytes(), &value);
     }
 
-    /// Sets the fields of `struct packet_settings`.
+    /// Sets the fields of `struct packet_settings` that the daemon writes.
     fn settings(&self, fields: [u32; 4]) {
+        let [is_draining, unknown, answers, always_masquerades] = fields;
+        // The programs write the last one.
+        let fields = [is_draining, unknown, answers, always_masquerades, 0];
         self.set("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::packets::admission::{Refusal, admit};
 use nodelb_core::state::entries::{BackendId, Lead, ServiceId, Slot};
 
@@ -21,8 +22,14 @@ use crate::rule::Rule;
 enum Way {
     /// Through the network stack, with the client's address.
     Stack,
-    /// Past the network stack, with this address of the node.
-    Redirect(Addr),
+    /// Past the network stack, with this address of the node, and whether the backend is on another machine.
+    Redirect(Addr, bool),
+}
+
+/// What is done with a packet that begins no connection.
+enum Refused {
+    Dropped(Reason),
+    Answered(Reason),
 }
 
 /// Stores the entries of a new connection and returns the client's entry, or decides otherwise about the packet.
@@ -32,61 +39,122 @@ pub(crate) fn begin(
     tcp_flags: u8,
     frontend: Lead,
 ) -> Result<Connection, Decision> {
-    let settings = state.node.settings;
     state.service = frontend.service;
-    if settings.is_draining {
+    if state.node.settings.is_draining {
         return Err(state.next());
     }
     let is_in_the_middle = key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags);
-    if is_in_the_middle && let Some(decision) = unknown(state, key, tcp_flags) {
+    // Another node of entry may have begun the connection.
+    let is_direct = forward_of(state, key) != Forward::Translate && state.tables.keeps(Rule::ForwardedByRing);
+    if is_in_the_middle
+        && !is_direct
+        && let Some(decision) = unknown(state, key, tcp_flags)
+    {
         return Err(decision);
     }
+    let mut begun = chosen(state, key, frontend);
+    if is_in_the_middle && tcp_flags & RST == 0 {
+        begun = continued(state, frontend, begun);
+    }
+    match begun {
+        Ok(entry) if entry.flags.is_forwarded => Ok(store_forwarded(state, key, entry)),
+        Ok(entry) => store(state, key, entry).ok_or_else(|| no_port(state, key.protocol)),
+        Err(Refused::Dropped(reason)) => Err(state.discard(reason)),
+        Err(Refused::Answered(reason)) if key.protocol == Protocol::Tcp => Err(state.answer_reset(reason)),
+        Err(Refused::Answered(reason)) => Err(state.answer_icmp(IcmpError::PortUnreachable, reason)),
+    }
+}
+
+fn forward_of(state: &HookState<'_>, key: &PacketKey) -> Forward {
+    let target = key.tuple.target;
+    state.node.forward(state.packet.hook, L4Addr::new(target.addr, target.port, key.protocol))
+}
+
+/// The entry of a connection that the packet begins, with the backend that the client gets. Its port at the node is not
+/// chosen yet.
+fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<Connection, Refused> {
     let client = key.tuple.source;
     let service = state.node.state.services.get(&frontend.service).map(Arc::clone).unwrap_or_default();
     let view = match admit(state.node.state, frontend, Some(client.addr)) {
-        // It is not certain that the same backend is found again.
-        Ok(view) if is_in_the_middle && !service.has_rings && view.len() != 1 => {
-            return Err(state.answer_reset(Reason::Unknown));
-        }
         Ok(view) => view,
-        Err(Refusal::NotAdmitted) => return Err(state.discard(Reason::SourceRange)),
-        Err(Refusal::NoLocalBackend | Refusal::NoBackend) if is_in_the_middle => {
-            return Err(state.answer_reset(Reason::Unknown));
-        }
-        Err(Refusal::NoLocalBackend) => return Err(state.discard(Reason::NoLocalBackend)),
-        Err(Refusal::NoBackend) => return Err(no_backend(state, key.protocol)),
+        Err(Refusal::NotAdmitted) => return Err(Refused::Dropped(Reason::SourceRange)),
+        Err(Refusal::NoLocalBackend) => return Err(Refused::Dropped(Reason::NoLocalBackend)),
+        Err(Refusal::NoBackend) => return Err(Refused::Answered(Reason::NoBackend)),
     };
+    let forward = forward_of(state, key);
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
-    let (node, chosen) = (state.node, (frontend.service, &*service, view));
-    let offset = choice::choose(&node, &mut state.tables, state.random, chosen, (client, to));
-    let slot = view[offset];
-    let way = match way_to(state, client, &slot, frontend) {
-        Err(_) if is_in_the_middle => return Err(state.answer_reset(Reason::Unknown)),
-        way => way?,
+    let offset = match state.tunnel_end.filter(|_| state.tables.keeps(Rule::UnwrappedStays)) {
+        // The node that has sent the packet here has chosen the backend.
+        Some(end) => view.iter().position(|slot| slot.addr.addr == end).ok_or(Refused::Dropped(Reason::NoBackend))?,
+        None => {
+            let (node, of) = (state.node, (frontend.service, &*service, view));
+            choice::choose(&node, &mut state.tables, state.random, of, (client, to))
+        }
     };
+    let slot = view[offset];
+    let way = way_to(state, &key.tuple, &slot, frontend)?;
+    let is_forwarded = matches!(way, Way::Redirect(_, true)) && forward != Forward::Translate;
+    if is_forwarded && state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
+        return Err(Refused::Dropped(Reason::NoRoute));
+    }
     let now = state.node.now();
-    let backend = Endpoint::new(slot.addr.addr, slot.addr.port);
     let source = match way {
         Way::Stack => client,
-        Way::Redirect(addr) => Endpoint::new(addr, 0),
+        Way::Redirect(addr, _) if is_forwarded => Endpoint::new(addr, client.port),
+        Way::Redirect(addr, _) => Endpoint::new(addr, 0),
     };
-    let is_redirected = matches!(way, Way::Redirect(_));
-    if is_redirected && is_in_the_middle {
-        return Err(state.answer_reset(Reason::Unknown));
-    }
-    let entry = Connection {
-        to: Tuple { source, target: backend },
+    let flags = Flags {
+        is_redirected: matches!(way, Way::Redirect(..)),
+        is_local_view: frontend.local,
+        is_assured: is_forwarded,
+        is_forwarded,
+        is_tunnelled: is_forwarded && forward == Forward::Tunnel,
+        ..Flags::default()
+    };
+    Ok(Connection {
+        to: Tuple { source, target: Endpoint::new(slot.addr.addr, slot.addr.port) },
         service: frontend.service,
         backend: slot.backend,
         offset: offset_number(offset),
         ifindex: state.packet.ifindex,
         last_used: now,
         created: now,
-        flags: Flags { is_redirected, is_local_view: frontend.local, ..Flags::default() },
+        flags,
         acknowledgment: syn_acknowledgment(state),
         bytes: 0,
-    };
-    store(state, key, entry).ok_or_else(|| no_port(state, key.protocol))
+    })
+}
+
+/// Decides about a packet in the middle of a connection. It continues only if the same backend is certain to be found
+/// again, and sees the client's address.
+fn continued(state: &HookState<'_>, frontend: Lead, begun: Result<Connection, Refused>) -> Result<Connection, Refused> {
+    let service = state.node.state.services.get(&frontend.service);
+    let is_certain = service.is_some_and(|it| it.has_rings || it.view(frontend.local).len() == 1);
+    let is_by_ring = |entry: &Connection| entry.flags.is_forwarded && state.tables.keeps(Rule::ForwardedByRing);
+    match begun {
+        Ok(entry) if is_by_ring(&entry) || (is_certain && !entry.flags.is_redirected) => Ok(entry),
+        Err(refused @ Refused::Dropped(Reason::SourceRange)) => Err(refused),
+        _ => Err(Refused::Answered(Reason::Unknown)),
+    }
+}
+
+/// For an ICMP error about a backend's answer that has not passed this node: the entry that the client's next packet
+/// would get, if it is forwarded unchanged. Nothing is stored.
+pub(crate) fn forwarded_by_error(state: &mut HookState<'_>, key: &PacketKey) -> Option<Connection> {
+    let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
+    let frontend = state.node.frontend(state.packet.hook, to)?;
+    if state.packet.hook != Hook::In || forward_of(state, key) == Forward::Translate || state.node.settings.is_draining
+    {
+        return None;
+    }
+    chosen(state, key, frontend).ok().filter(|entry| entry.flags.is_forwarded)
+}
+
+/// The only entry of a connection whose backend answers the client itself. Without it, the next packet gets the same backend.
+fn store_forwarded(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> Connection {
+    entry.bytes = state.headers.length() as u64;
+    state.tables.put_half_open(*key, entry);
+    entry
 }
 
 /// The decision about a TCP packet that opens no connection and belongs to none; `None` if its connection may continue.
@@ -113,15 +181,9 @@ fn syn_acknowledgment(state: &HookState<'_>) -> u32 {
     }
 }
 
-fn no_backend(state: &mut HookState<'_>, protocol: Protocol) -> Decision {
-    match protocol {
-        Protocol::Tcp => state.answer_reset(Reason::NoBackend),
-        _ => state.answer_icmp(IcmpError::PortUnreachable, Reason::NoBackend),
-    }
-}
-
 /// Decides by the route to the backend.
-fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) -> Result<Way, Decision> {
+fn way_to(state: &HookState<'_>, ends: &Tuple, slot: &Slot, frontend: Lead) -> Result<Way, Refused> {
+    let client = ends.source;
     let is_pod = state.packet.hook.is_pod();
     if is_pod && slot.addr.addr != client.addr {
         return Ok(Way::Stack);
@@ -132,7 +194,7 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) 
         Route::Device { ifindex, preferred, .. } => (ifindex, preferred),
         // The network stack delivers the packet to the node itself, or reports what is wrong.
         Route::NotForwarded | Route::NoForwarding => return Ok(Way::Stack),
-        Route::Unreachable => return Err(state.discard(Reason::NoRoute)),
+        Route::Unreachable => return Err(Refused::Dropped(Reason::NoRoute)),
     };
     let uplinks = &state.node.state.uplinks;
     let is_masqueraded = is_pod || (state.node.settings.always_masquerades && !frontend.local);
@@ -145,18 +207,18 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Lead) 
         Family::Ipv6 => (uplink.v6, uplink.is_v6_source),
     });
     let source = if is_own_first { own.or(preferred) } else { preferred.or(own) };
-    let source = source.ok_or_else(|| state.discard(Reason::NoRoute))?;
-    if !is_pod && state.tables.keeps(Rule::ReversePath) && !has_way_back(state) {
-        return Err(state.discard(Reason::ReversePath));
+    let source = source.ok_or(Refused::Dropped(Reason::NoRoute))?;
+    if !is_pod && state.tables.keeps(Rule::ReversePath) && !has_way_back(state, ends) {
+        return Err(Refused::Dropped(Reason::ReversePath));
     }
-    Ok(Way::Redirect(source))
+    Ok(Way::Redirect(source, uplinks.contains_key(&ifindex)))
 }
 
 /// Whether the network stack would have accepted the client's packet: a way leads back to the client, which is not the
 /// node itself, and with a strict `rp_filter` it begins at the device of the packet. IPv6 has no such setting.
-fn has_way_back(state: &HookState<'_>) -> bool {
+fn has_way_back(state: &HookState<'_>, ends: &Tuple) -> bool {
     let (ifindex, headers) = (state.packet.ifindex, &state.headers);
-    let query = RouteQuery { ifindex, source: headers.target, target: headers.source };
+    let query = RouteQuery { ifindex, source: ends.target.addr, target: ends.source.addr };
     let Route::Device { ifindex: back, .. } = state.node.routes.route(&query) else { return false };
     let uplink = state.node.state.uplinks.get(&ifindex);
     let is_strict = headers.family == Family::Ipv4 && uplink.is_some_and(|uplink| uplink.is_strict);

@@ -75,6 +75,11 @@ pub struct Flags {
     pub is_waiting: bool,
     /// The client is this node, whose network stack has sent the packets from the port of another connection.
     pub is_of_node: bool,
+    /// Direct return: packets keep their addresses, and the backend answers the client itself. Only in `half_open`, and
+    /// without the other entry; the source is the node's address on the way to the backend.
+    pub is_forwarded: bool,
+    /// The packets are in a tunnel to the target.
+    pub is_tunnelled: bool,
 }
 
 impl FragmentPorts {

@@ -1,10 +1,17 @@
 //! The way of a packet that does not pass the network stack of this node.
 
-use crate::connections::Connection;
+use nodelb_core::model::addr::Family;
+
+use crate::bytes::{put16, wire};
+use crate::checksum;
+use crate::connections::{Connection, is_plain_syn};
+use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number};
 use crate::hook_state::{Decision, HookState};
+use crate::key::PacketKey;
 use crate::node::{Reason, Route, RouteQuery, Verdict};
 use crate::reject::IcmpError;
 use crate::rewrite;
+use crate::rule::Rule;
 
 /// Sends the translated frame by the device of the route. The packet of `state` is the frame before the translation; an
 /// error about it goes to the sender if it cannot be forwarded.
@@ -30,4 +37,99 @@ pub(crate) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     }
     rewrite::lower_ttl(&mut bytes, &state.headers);
     Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
+}
+
+/// Time to live and hop limit of a tunnel.
+const TUNNEL_TTL: u8 = 64;
+
+/// Sends the packet as it is to a backend that answers the client itself, or in a tunnel. A packet that has come in a tunnel
+/// is never sent on: the two nodes might disagree.
+pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decision {
+    state.service = entry.service;
+    let is_error = state.headers.content == Content::IcmpError;
+    if state.headers.ttl <= 1 {
+        // An error is never answered.
+        return match is_error {
+            true => state.discard(Reason::NoRoute),
+            false => state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl),
+        };
+    }
+    if state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
+        return state.discard(Reason::NoRoute);
+    }
+    let (source, target) = (entry.to.source.addr, entry.to.target.addr);
+    let query = RouteQuery { ifindex: state.packet.ifindex, source, target };
+    let (ifindex, mtu, is_neighbor) = match state.node.routes.route(&query) {
+        Route::Device { ifindex, mtu, is_neighbor, .. } => (ifindex, mtu, is_neighbor),
+        Route::NoForwarding if !is_error => return state.discard(Reason::NoForwarding),
+        Route::NoForwarding | Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
+    };
+    let outer = if entry.flags.is_tunnelled { header_length(&state.headers) } else { 0 };
+    if state.headers.length() + outer > mtu as usize && !state.packet.is_gso {
+        if is_error {
+            return state.discard(Reason::NoRoute);
+        }
+        let reason = if state.headers.may_be_split { Reason::MtuNoDf } else { Reason::Mtu };
+        let room = mtu.saturating_sub(u32::try_from(outer).unwrap_or(0));
+        return state.answer_icmp(IcmpError::TooBig(room), reason);
+    }
+    let has_ethernet = state.node.state.uplinks.get(&ifindex).is_some_and(|uplink| uplink.l2_length != 0);
+    let is_reached = entry.flags.is_tunnelled || (is_neighbor && has_ethernet);
+    if !is_reached {
+        return state.discard(Reason::NoRoute);
+    }
+    let mut bytes = state.packet.bytes.clone();
+    rewrite::lower_ttl(&mut bytes, &state.headers);
+    if entry.flags.is_tunnelled {
+        let header = tunnel_header(&bytes, &state.headers, entry);
+        bytes.splice(state.headers.ip..state.headers.ip, header);
+    }
+    state.next_hop = Some(target);
+    Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
+}
+
+/// Records in the entry that it forwards the packet. Anyone can send a SYN.
+pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
+    let (now, length) = (state.node.now(), state.headers.length());
+    if let Some(entry) = state.tables.half_open.get_mut(key) {
+        entry.bytes += length as u64;
+        if !is_plain_syn(ports.tcp_flags) {
+            entry.last_used = now;
+        }
+    }
+}
+
+const fn header_length(headers: &Headers) -> usize {
+    match headers.family {
+        Family::Ipv4 => IPV4,
+        Family::Ipv6 => IPV6,
+    }
+}
+
+/// The header in front of the packet: with its traffic class, and never split.
+fn tunnel_header(bytes: &[u8], headers: &Headers, entry: &Connection) -> Vec<u8> {
+    let (family, ip) = (headers.family, headers.ip);
+    let addresses = [wire(entry.to.source.addr, family), wire(entry.to.target.addr, family)].concat();
+    let mut header = vec![0; header_length(headers) - addresses.len()];
+    let length = |more: usize| u16::try_from(headers.length() + more).unwrap_or(0);
+    match family {
+        Family::Ipv4 => {
+            (header[0], header[1]) = (4 << 4 | 5, bytes[ip + 1]);
+            put16(&mut header, 2, length(IPV4));
+            // Don't fragment.
+            header[6] = 0x40;
+            (header[8], header[9]) = (TUNNEL_TTL, tunnel_number(family));
+        }
+        Family::Ipv6 => {
+            header[..4].copy_from_slice(&bytes[ip..ip + 4]);
+            put16(&mut header, 4, length(0));
+            (header[6], header[7]) = (tunnel_number(family), TUNNEL_TTL);
+        }
+    }
+    let mut header = [header, addresses].concat();
+    if family == Family::Ipv4 {
+        let checksum = checksum::of(&header);
+        put16(&mut header, 10, checksum);
+    }
+    header
 }

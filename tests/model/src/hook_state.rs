@@ -1,5 +1,6 @@
 //! The state while a program handles a packet.
 
+use nodelb_core::model::addr::Addr;
 use nodelb_core::state::entries::ServiceId;
 
 use crate::connections::Tables;
@@ -20,6 +21,10 @@ pub(crate) struct HookState<'a> {
     pub(crate) service: ServiceId,
     /// The id of the datagram of the fragment, if it is redirected.
     pub(crate) new_id: Option<u32>,
+    /// The packet came in a tunnel to this address.
+    pub(crate) tunnel_end: Option<Addr>,
+    /// The next hop of a packet that is forwarded unchanged.
+    pub(crate) next_hop: Option<Addr>,
 }
 
 /// What is done with a packet, and why.

@@ -3,6 +3,7 @@
 
 use nodelb_core::model::addr::{Family, Protocol};
 
+use crate::begin;
 use crate::bytes::{be16, put16, v4_at, v6_at};
 use crate::checksum;
 use crate::extensions::{self, Walked};
@@ -27,7 +28,11 @@ pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
     }
     let side = state.packet.hook.side();
     let key = PacketKey { tuple: tuple.turned(), protocol, side };
-    let Some(entry) = state.tables.find(&key).copied() else { return state.next() };
+    let known = state.tables.find(&key).copied();
+    let Some(entry) = known.or_else(|| begin::forwarded_by_error(state, &key)) else { return state.next() };
+    if entry.flags.is_forwarded {
+        return forward::unchanged(state, &entry);
+    }
     let is_from_end = side == Side::Leaving && outer.source == tuple.target.addr;
     let mut to = Tuple { target: entry.to.target, ..outer.tuple(0, 0) };
     if entry.flags.is_redirected || is_from_end {
@@ -41,7 +46,7 @@ pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
 }
 
 /// The packet that the error quotes: its headers (the transport header may be cut short), and its ends.
-fn quoted(bytes: &[u8], outer: &Headers) -> Option<(Headers, Protocol, Tuple)> {
+pub(crate) fn quoted(bytes: &[u8], outer: &Headers) -> Option<(Headers, Protocol, Tuple)> {
     let ip = outer.transport + ICMP;
     let packet = &bytes[..outer.end];
     let least = if outer.family == Family::Ipv4 { IPV4 } else { IPV6 };

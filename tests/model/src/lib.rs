@@ -24,3 +24,4 @@ pub mod rule;
 pub mod sockets;
 pub mod sweep;
 pub mod translate;
+mod unwrap;

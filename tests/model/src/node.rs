@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::{Lead, MapState};
 use nodelb_core::trace::{lookup_frontend, lookup_outside};
 
@@ -38,6 +39,15 @@ impl Node<'_> {
             true => lookup_frontend(self.state, range, to).map(|(_, entry)| entry.lead()),
             false => lookup_outside(self.state, range, to).map(|(_, entry)| *entry),
         }
+    }
+}
+
+impl Node<'_> {
+    /// How packets for this address reach backends on other machines: those of pods and of NodePorts are translated.
+    pub(crate) fn forward(&self, hook: Hook, to: L4Addr) -> Forward {
+        let found = lookup_outside(self.state, &self.settings.nodeport_range, to);
+        let own = found.filter(|(at, _)| *at == to && !hook.is_pod());
+        own.and_then(|(_, entry)| self.state.services.get(&entry.service)).map_or(Forward::Translate, |it| it.forward)
     }
 }
 
@@ -96,6 +106,8 @@ pub enum Route {
         mtu: u32,
         /// The source address that the route prefers; `None` if the kernel does not report it.
         preferred: Option<Addr>,
+        /// Whether the next hop is the destination itself.
+        is_neighbor: bool,
     },
     /// The address belongs to this node, or there is no route.
     NotForwarded,

@@ -1,5 +1,5 @@
 //! The rules that keep strangers from changing what honest parties observe. A test removes each of them in turn, and
-//! expects that the property of non-interference then fails. Four rules are about something else, which their text
+//! expects that the property of non-interference then fails. Six rules are about something else, which their text
 //! names; packet cases show them.
 
 /// A rule of the packet path that a test can remove. The programs have no such switch.
@@ -52,10 +52,20 @@ pub enum Rule {
     /// A client that the node masquerades with the port of a service gets another port. Not about strangers: the service
     /// itself would take the client's answers.
     ClientGetsOtherPort,
+    /// With direct return, a SYN does not choose another backend while the client may still use the connection.
+    SynOfForwardedConnection,
+    /// With direct return, packets of a connection that has lost its entry go to the backend that the ring has.
+    ForwardedByRing,
+    /// A packet that came in a tunnel stays on this node, at the backend where the tunnel ends. Not about strangers: two
+    /// nodes that disagree would send it to each other.
+    UnwrappedStays,
+    /// Only packets to services whose packets come in tunnels leave their tunnel. Not about strangers: the tunnels of
+    /// others would end at nodelb.
+    OnlyTunnelledServices,
 }
 
 impl Rule {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 25] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -77,5 +87,9 @@ impl Rule {
         Self::AnswerOfEndedConnection,
         Self::StackGetsOtherPort,
         Self::ClientGetsOtherPort,
+        Self::SynOfForwardedConnection,
+        Self::ForwardedByRing,
+        Self::UnwrappedStays,
+        Self::OnlyTunnelledServices,
     ];
 }

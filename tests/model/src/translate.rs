@@ -1,6 +1,6 @@
 //! The decision about a packet: what the programs of `bpf/packet.bpf.c` do, as a pure function.
 
-use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::state::entries::{Lead, ServiceId};
 
@@ -16,9 +16,13 @@ use crate::key::{FragmentKey, PacketKey, Side};
 use crate::node::{Node, Packet, Reason, Verdict};
 use crate::rewrite;
 use crate::rule::Rule;
+use crate::unwrap;
 
 /// A packet without an answer counts as lost after this many seconds.
 const ANSWER_SECONDS: u32 = 2;
+
+/// A SYN of a client that used its port so many seconds ago is not one of the same connection: TIME_WAIT.
+const TIME_WAIT_SECONDS: u32 = 60;
 
 /// The result of [`translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +34,15 @@ pub struct Outcome {
     /// Why the packet was not translated or not forwarded; `None` if it was, or if it is no service's.
     pub reason: Option<Reason>,
     pub tables: Tables,
+    /// The backend that gets a packet which keeps its addresses (direct return).
+    pub backend: Option<Addr>,
 }
 
 /// Decides what is done with a packet. `random` returns a random number at each call.
 pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u32, packet: &Packet) -> Outcome {
     let untouched = |reason| {
         let (verdict, bytes, tables) = (Verdict::Next, packet.bytes.clone(), tables.clone());
-        Outcome { verdict, bytes, reason, tables }
+        Outcome { verdict, bytes, reason, tables, backend: None }
     };
     if packet.has_vlan_tag || (packet.hook.side() == Side::Arriving && !packet.is_for_host) {
         return untouched(None);
@@ -46,16 +52,27 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
         Parsed::Foreign => return untouched(None),
         Parsed::Short => return untouched(Some(Reason::Short)),
     };
-    let (tables, service, new_id) = (tables.clone(), ServiceId(0), None);
-    let mut state = HookState { node, tables, random, packet, headers, service, new_id };
-    let Decision { verdict, bytes, reason } = decide(&mut state);
-    Outcome { verdict, bytes, reason, tables: state.tables }
+    let whole = &packet.bytes;
+    let unwrapped = unwrap::unwrapped(&node, tables, packet, &headers);
+    let (packet, headers, tunnel_end) = match &unwrapped {
+        _ if headers.content != Content::Tunnel => (packet, headers, None),
+        Some((inner, inner_headers)) => (inner, inner_headers.clone(), Some(headers.target)),
+        None => return untouched(None),
+    };
+    let (tables, service, new_id, next_hop) = (tables.clone(), ServiceId(0), None, None);
+    let mut state = HookState { node, tables, random, packet, headers, service, new_id, tunnel_end, next_hop };
+    let Decision { verdict, mut bytes, reason } = decide(&mut state);
+    if verdict == Verdict::Drop {
+        bytes.clone_from(whole);
+    }
+    Outcome { verdict, bytes, reason, tables: state.tables, backend: state.next_hop }
 }
 
 fn decide(state: &mut HookState<'_>) -> Decision {
     let side = state.packet.hook.side();
     let (protocol, ports) = match state.headers.content {
         Content::IcmpError => return icmp::translate(state),
+        Content::Tunnel => return state.next(),
         Content::Transport(protocol, ports) => (protocol, ports),
         Content::LaterFragment(protocol) => {
             let known = fragment_key(&state.headers, protocol, side);
@@ -79,6 +96,9 @@ fn decide(state: &mut HookState<'_>) -> Decision {
     {
         return state.discard(Reason::FragmentRate);
     }
+    if entry.flags.is_forwarded {
+        return forward::unchanged(state, &entry);
+    }
     let mut bytes = state.packet.bytes.clone();
     rewrite::write(&mut bytes, &state.headers, &entry.to);
     if entry.flags.is_redirected {
@@ -94,7 +114,7 @@ fn store_ports(state: &mut HookState<'_>, key: &FragmentKey, ports: &Ports, entr
         return true;
     }
     let (now, addresses) = (state.node.now(), (entry.to.source.addr, entry.to.target.addr));
-    let id = match entry.flags.is_redirected {
+    let id = match entry.flags.is_redirected && !entry.flags.is_forwarded {
         true => state.tables.take_fragment_id(addresses, now),
         false => Some(0),
     };
@@ -161,6 +181,10 @@ fn is_answer_to_node(tables: &Tables, key: &PacketKey, entry: &Connection, ports
 
 /// Records in the entry that it translates the packet.
 fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
+    if entry.flags.is_forwarded {
+        forward::touch(state, key, ports);
+        return entry;
+    }
     state.tables.touch(key, state.node.now(), ports, state.headers.length());
     entry
 }
@@ -171,9 +195,10 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
     let established = state.tables.connections.get(key).copied();
     let found = state.node.frontend(state.packet.hook, to);
     let is_source_port = state.node.settings.source_ports.contains(&to.port);
+    let is_pod = state.packet.hook.is_pod();
     let known = established.or_else(|| {
         let half_open = state.tables.half_open.get(key).copied();
-        half_open.filter(|_| found.is_some() || is_source_port)
+        half_open.filter(|entry| found.is_some() || is_source_port || (entry.flags.is_forwarded && !is_pod))
     });
     if established.is_some_and(|entry| is_answer_to_node(&state.tables, key, &entry, ports)) {
         return Err(state.next());
@@ -209,6 +234,9 @@ fn continued(
     if entry.flags.is_reverse {
         return Some(entry);
     }
+    if entry.flags.is_forwarded {
+        return continued_forwarded(state, key, entry, (ports, found));
+    }
     let is_new = is_plain_syn(ports.tcp_flags);
     let is_half_open = !state.tables.connections.contains_key(key);
     if is_half_open && !state.tables.has_both(key, &entry) {
@@ -243,6 +271,29 @@ fn continued(
         // The packet is noted as one of the handshake.
         let last_used = if entry.flags.is_assured { entry.last_used } else { state.node.now() };
         state.tables.establish(key, &Connection { last_used, ..entry }, ports);
+    }
+    Some(entry)
+}
+
+/// The entry if the packet continues its connection, whose answers do not pass this node. Anyone can send a SYN: it begins
+/// a new connection only if the service has lost the backend, and the last other packet came [`TIME_WAIT_SECONDS`] ago.
+fn continued_forwarded(
+    state: &mut HookState<'_>,
+    key: &PacketKey,
+    mut entry: Connection,
+    (ports, found): (&Ports, Option<Lead>),
+) -> Option<Connection> {
+    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    let idle = state.node.now().saturating_sub(entry.last_used);
+    let is_quiet = idle >= TIME_WAIT_SECONDS || !state.tables.keeps(Rule::SynOfForwardedConnection);
+    let asks = match key.protocol {
+        Protocol::Tcp => is_plain_syn(ports.tcp_flags) && is_quiet,
+        _ => !is_later,
+    };
+    if asks {
+        found.filter(|frontend| leads_to(state, key, &entry, *frontend))?;
+        entry.offset = offset_in_view(state, &entry)?;
+        state.tables.half_open.insert(*key, entry);
     }
     Some(entry)
 }

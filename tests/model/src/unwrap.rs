@@ -1,0 +1,66 @@
+//! Direct return, at the backend's node: takes packets out of the tunnel in which another node has sent them.
+
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
+
+use crate::connections::Tables;
+use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner};
+use crate::icmp;
+use crate::key::{Endpoint, FragmentKey, Hook, Side};
+use crate::node::{Node, Packet, Route, RouteQuery};
+use crate::rule::Rule;
+
+/// The packet in the tunnel with its headers, if the tunnel ends at this node, and the packet is for a service whose
+/// clients' packets come in tunnels. From then on it is a packet of a client outside.
+pub(crate) fn unwrapped(
+    node: &Node<'_>,
+    tables: &Tables,
+    packet: &Packet,
+    outer: &Headers,
+) -> Option<(Packet, Headers)> {
+    let header = if outer.family == Family::Ipv4 { IPV4 } else { IPV6 };
+    let is_plain = outer.content == Content::Tunnel && outer.transport - outer.ip == header;
+    if packet.hook != Hook::In || !is_plain || !ends_here(node, packet.ifindex, outer) {
+        return None;
+    }
+    let Parsed::Packet(inner) = parse_inner(&packet.bytes, outer, packet.is_gso) else { return None };
+    let (to, protocol) = destination(node, tables, packet, &inner)?;
+    let forward = node.forward(packet.hook, L4Addr::new(to.addr, to.port, protocol));
+    if forward != Forward::Tunnel && tables.keeps(Rule::OnlyTunnelledServices) {
+        return None;
+    }
+    let bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
+    match parse(&bytes, packet.l2_length, packet.is_gso) {
+        Parsed::Packet(headers) => Some((Packet { bytes, ..packet.clone() }, headers)),
+        Parsed::Foreign | Parsed::Short => None,
+    }
+}
+
+/// Whether the tunnel ends at a backend on this node, or at the node itself.
+fn ends_here(node: &Node<'_>, ifindex: u32, outer: &Headers) -> bool {
+    let query = RouteQuery { ifindex, source: outer.source, target: outer.target };
+    let is_inside = || match node.routes.route(&query) {
+        Route::Device { ifindex, .. } => !node.state.uplinks.contains_key(&ifindex),
+        Route::NotForwarded | Route::NoForwarding | Route::Unreachable => false,
+    };
+    node.state.node_addrs.contains(&outer.target) || is_inside()
+}
+
+/// The address and port of the service that the packet is for, or whose answer the error is about.
+fn destination(node: &Node<'_>, tables: &Tables, packet: &Packet, inner: &Headers) -> Option<(Endpoint, Protocol)> {
+    let target = |port| Endpoint::new(inner.target, port);
+    match inner.content {
+        Content::Transport(protocol, ports) => Some((target(ports.target), protocol)),
+        Content::LaterFragment(protocol) => {
+            let (source, id) = (inner.source, inner.fragment?.id);
+            let key = FragmentKey { source, target: inner.target, id, protocol, side: Side::Arriving };
+            Some((target(tables.fragment(&key, node.now())?.target), protocol))
+        }
+        Content::IcmpError => {
+            let (_, protocol, tuple) = icmp::quoted(&packet.bytes, inner)?;
+            let is_to_sender = |addr: Addr| addr == inner.target;
+            is_to_sender(tuple.source.addr).then_some((tuple.source, protocol))
+        }
+        Content::Tunnel => None,
+    }
+}
