@@ -66,7 +66,7 @@ route_forwarded(struct frame_context *frame, struct scratch *here, bool at_once)
 	result = at_once ? ask_past_stack(frame, here, 0)
 			 : route_past_stack(frame, here);
 	here->packet.size = size;
-	/* What the sender is told. */
+	/* What an ICMP error reports. */
 	here->fib.mtu_result -= tunnel_length(here);
 	if (is_routed(result) &&
 	    (here->entry.flags &

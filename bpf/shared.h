@@ -87,12 +87,8 @@ enum service_flags {
 	SERVICE_HAS_RINGS = 32,
 	/* Some of its addresses admit only clients in its source_ranges. */
 	SERVICE_HAS_RANGES = 64,
-	/*
-	 * Direct return: backends on other machines get packets of clients
-	 * outside as they are, sent to their link-layer address.
-	 */
+	/* Direct return: by the link layer, and in a tunnel. */
 	SERVICE_DIRECT = 128,
-	/* As SERVICE_DIRECT, in a tunnel to the backend's address. */
 	SERVICE_TUNNEL = 256,
 };
 
@@ -486,10 +482,7 @@ enum unknown_packets {
 	UNKNOWN_AUTO_WITH_PROXY = 3,
 };
 
-/*
- * Settings that the daemon may change while the programs run; not pinned. The
- * daemon writes them through shared memory.
- */
+/* Settings that the daemon writes through shared memory; not pinned. */
 struct packet_settings {
 	/* No new connection is translated; existing ones are. */
 	__u32 is_draining;
@@ -499,8 +492,7 @@ struct packet_settings {
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */
 	__u32 always_masquerades;
-	/* The programs have forwarded a packet with SERVICE_DIRECT or -TUNNEL.
-	 */
+	/* The programs have forwarded packets with direct return. */
 	__u32 has_direct_return;
 };
 _Static_assert(sizeof(struct packet_settings) == 20, "layout");

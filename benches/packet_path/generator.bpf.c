@@ -153,8 +153,7 @@ int receive(struct __sk_buff *skb)
 	__u32 addr;
 	__u16 port;
 
-	if (!now || skb->protocol != bpf_htons(ETH_P_IP) || (void *)(&frame->udp + 1) > end ||
-	    !is_of_client(frame))
+	if (!now || skb->protocol != bpf_htons(ETH_P_IP) || (void *)(&frame->udp + 1) > end || !is_of_client(frame))
 		return TC_ACT_UNSPEC;
 	__sync_fetch_and_add(&now->received, 1);
 	if (!now->answers || frame->ip.protocol != IPPROTO_UDP)

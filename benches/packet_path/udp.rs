@@ -101,29 +101,31 @@ fn dropped(generator: &Generator, nodes: &Nodes) -> f64 {
     times.min()
 }
 
-fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
-    const NAMES: [&str; 17] = [
-        "plain forwarding",
-        "plain forwarding, conntrack active",
-        "empty programs",
-        "nftables, 20 services",
-        "nftables, 10,000 services",
-        "nodelb, 20 services",
-        "nodelb, 50,000 services",
-        "nodelb, 20 services, conntrack active",
-        "nodelb, packet of no service",
-        "nodelb, packet of no service, conntrack active",
-        "nodelb, 20 services, XDP",
-        "nodelb, packet of no service, XDP",
-        "dropped by XDP",
-        "nodelb, direct return by the link layer",
-        "nodelb, direct return by a tunnel",
-        "nodelb, direct return by the link layer, XDP",
-        "nodelb, direct return by a tunnel, XDP",
-    ];
-    let flows = Flows { first: 0, count: FEW };
+/// The variants of known connections, in the order of [`known_sites`].
+const KNOWN: [&str; 17] = [
+    "plain forwarding",
+    "plain forwarding, conntrack active",
+    "empty programs",
+    "nftables, 20 services",
+    "nftables, 10,000 services",
+    "nodelb, 20 services",
+    "nodelb, 50,000 services",
+    "nodelb, 20 services, conntrack active",
+    "nodelb, packet of no service",
+    "nodelb, packet of no service, conntrack active",
+    "nodelb, 20 services, XDP",
+    "nodelb, packet of no service, XDP",
+    "dropped by XDP",
+    "nodelb, direct return by the link layer",
+    "nodelb, direct return by a tunnel",
+    "nodelb, direct return by the link layer, XDP",
+    "nodelb, direct return by a tunnel, XDP",
+];
+
+/// The node of each variant, and whether clients connect to a service there instead of a backend.
+fn known_sites(nodes: &Nodes) -> [(&Site, bool); KNOWN.len()] {
     let [direct, tunnel, direct_early, tunnel_early] = nodes.forwarding.each_ref().map(|node| &node.site);
-    let sites: [(&Site, bool); NAMES.len()] = [
+    [
         (&nodes.plain, false),
         (&nodes.tracked, false),
         (&nodes.empty, false),
@@ -141,7 +143,12 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         (tunnel, true),
         (direct_early, true),
         (tunnel_early, true),
-    ];
+    ]
+}
+
+fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
+    let flows = Flows { first: 0, count: FEW };
+    let sites = known_sites(nodes);
     let times = Side::BOTH.map(|side| {
         in_turn(ROUNDS, |variant| {
             let (site, is_service) = sites[variant];
@@ -160,7 +167,7 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     });
     let table = Table { times, dropped: dropped(generator, nodes) };
     println!("### Known connections\n\n1,000 connections take turns.\n");
-    table.print(NAMES);
+    table.print(KNOWN);
     table.add_to(goals, "Known connection", [0, 5, 3]);
     let (local, remote) = (Side::Local, Side::Remote);
     goals.add("G1", "known connection, local: to nftables", 0.55, table.ratio(local, 5, 3));

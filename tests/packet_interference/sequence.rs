@@ -309,7 +309,7 @@ impl Player<'_> {
         self.wait(after(kind));
     }
 
-    /// With direct return, the only entry of a connection is among the handshakes: whoever has displaced it there may have
+    /// With direct return, the only entry of a connection is among the handshakes: strangers that have displaced it there may have
     /// ended the connection, if its service has lost the backend.
     fn excuse_evicted(&mut self) {
         let is_evicted = self.foreign >= Excuse::Evicted.least();

@@ -39,6 +39,9 @@ pub struct XdpProgram {
     devices: MapHandle,
 }
 
+/// Bytes that a tunnel adds at most: an IPv6 header.
+const TUNNEL: usize = 40;
+
 impl XdpProgram {
     /// Loads the program with the maps of the packet path. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn load(options: &PacketOptions, maps: &PacketMaps) -> Result<Self, OpenError> {
@@ -92,7 +95,7 @@ impl XdpProgram {
         let mut set = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         set(offset_of!(xdp_md, data_end), u32::try_from(packet.bytes.len()).map_err(io::Error::other)?);
         set(offset_of!(xdp_md, ingress_ifindex), packet.ifindex);
-        let mut bytes = packet.bytes.clone();
+        let mut bytes = vec![0; packet.bytes.len() + TUNNEL];
         let (code, length) = sys::test_run(self.program(), &context, (&packet.bytes, times), &mut bytes)?;
         bytes.truncate(length);
         Ok(Verdict { code: code.cast_signed(), bytes })
