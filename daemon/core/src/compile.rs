@@ -64,8 +64,8 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
                 plan.frontends.extend(frontends);
                 continue;
             }
-            let candidates = admitted(slices, &key, context);
-            plans.push(plan_port(service, key, candidates, context, frontends));
+            let (candidates, has_refused) = admitted(slices, &key, context);
+            plans.push(plan_port(service, key, (&candidates, has_refused), context, frontends));
         }
     }
     for plan in &mut plans {
@@ -146,11 +146,11 @@ fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContex
 fn plan_port(
     service: &Service,
     key: PortKey,
-    (candidates, has_refused): (Candidates<'_>, bool),
+    (candidates, has_refused): (&[Candidate<'_>], bool),
     context: &CompileContext<'_>,
     frontends: Vec<FrontendPlan>,
 ) -> PortPlan {
-    let selection = select::select(&candidates, context.node, context.checks.last_resort);
+    let selection = select::select(candidates, context.node, context.checks.last_resort);
     let view = |places: &[usize]| -> View {
         let weights = places.iter().map(|&place| candidates[place].backend.weight);
         let addresses = places.iter().map(|&place| candidates[place].address(key.protocol));

@@ -72,6 +72,9 @@ impl Engine {
     /// Reports at once which addresses this round has led from a service of the start elsewhere.
     pub(super) fn report_moved(&mut self) {
         self.settle_former();
+        if self.moved.is_empty() {
+            return;
+        }
         let (moved, former) = (std::mem::take(&mut self.moved), self.former.clone());
         for address in &moved {
             self.former.frontends.remove(address);
