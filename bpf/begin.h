@@ -156,12 +156,12 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (!entry || !here)
 		return false;
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
-	if (is_tcp && is_forwarded(here) &&
-	    (__s32)(seconds() - here->entry.last_used) < TIME_WAIT_SECONDS)
-		return false;
-	if (is_tcp && !is_forwarded(here) && is_closing())
+	if (is_tcp && is_forwarded(here))
+		return !(here->entry.flags & CONNECTION_ASSURED) ||
+		       is_quiet(here);
+	if (is_tcp && is_closing())
 		return true;
-	if (is_tcp && !is_forwarded(here) && is_answered(here))
+	if (is_tcp && is_answered(here))
 		return false;
 	epoch = epoch_of(here, at_pod);
 	if (!epoch || here->entry.acknowledgment != epoch) {
@@ -223,13 +223,18 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 {
 	__u8 flags = here->packet.tcp_flags;
 
-	if (bpf_map_lookup_elem(&node_addrs, here->to.addr))
+	if (!here->direct_return &&
+	    bpf_map_lookup_elem(&node_addrs, here->to.addr))
 		return OUTCOME_LEAVE;
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
 		     ? is_served_by_other(skb, &here->packet.key)
-		     : settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
+		     : !here->direct_return &&
+			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
+	/* Another node of entry may have begun the connection. */
+	if (here->direct_return)
+		return OUTCOME_TRANSLATE;
 	if (settings->unknown == UNKNOWN_PASS) {
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
 		return OUTCOME_LEAVE;
@@ -270,8 +275,7 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 	if (!service)
 		return OUTCOME_LEAVE;
 	here->direct_return = direct_return_of(here, service);
-	/* Another node of entry may have begun the connection. */
-	if (is_in_the_middle(&here->packet) && !here->direct_return)
+	if (is_in_the_middle(&here->packet))
 		outcome = unknown(skb, here, now);
 	if (outcome != OUTCOME_TRANSLATE)
 		return outcome;
@@ -443,7 +447,9 @@ static __always_inline int decide_forwarded(struct scratch *here)
 		return OUTCOME_LEAVE;
 	if (here->is_unwrapped)
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	here->entry.flags |= CONNECTION_FORWARDED | CONNECTION_ASSURED;
+	here->entry.flags |= CONNECTION_FORWARDED;
+	if (!is_plain_syn(&here->packet))
+		here->entry.flags |= CONNECTION_ASSURED;
 	if (here->direct_return & SERVICE_TUNNEL)
 		here->entry.flags |= CONNECTION_TUNNELLED;
 	return OUTCOME_TRANSLATE;

@@ -337,7 +337,7 @@ static __always_inline int backend_offset(const struct scratch *here)
 	const struct service *service;
 
 	service = bpf_map_lookup_elem(&services, &service_id);
-	if (!service)
+	if (!service || has_other_way(entry, service))
 		return NONE;
 	return choose_again(read_view(entry->flags & CONNECTION_LOCAL_VIEW
 					      ? &service->local

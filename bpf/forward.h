@@ -15,15 +15,24 @@
 #define TUNNEL_TTL 64
 
 /*
- * Seconds for which a SYN does not begin a new connection in the place of one
- * whose backend the service has lost: anyone can send it. A client does not use
- * its port again in this time (TIME_WAIT).
+ * Seconds without a packet after which a client may have begun again: it does
+ * not use its port in this time (TIME_WAIT). Anyone can send a SYN.
  */
 #define TIME_WAIT_SECONDS 60
 
 static __always_inline bool is_forwarded(const struct scratch *here)
 {
 	return here->entry.flags & CONNECTION_FORWARDED;
+}
+
+/*
+ * Whether the forwarded connection in the scratch memory may have ended. Then a
+ * SYN follows the ring, as at every other node of entry, and so does a packet
+ * that another node has sent here in a tunnel.
+ */
+static __always_inline bool is_quiet(const struct scratch *here)
+{
+	return (__s32)(seconds() - here->entry.last_used) >= TIME_WAIT_SECONDS;
 }
 
 /* Bytes that the tunnel adds to a packet. */
@@ -77,10 +86,23 @@ route_forwarded(struct frame_context *frame, struct scratch *here, bool at_once)
 	return result;
 }
 
+/* The bits of the traffic class that routers change (RFC 3168). */
+#define ECN 3
+
+/*
+ * The length as the header has it: 0 for what a device or the kernel has joined
+ * and splits again.
+ */
+static __always_inline __u16 tunnel_size(__u32 length)
+{
+	return length > 0xffff ? 0 : bpf_htons(length);
+}
+
 /*
  * Writes the tunnel's header in front of the packet. It has the traffic class
- * of the packet, with the bits of ECN (RFC 6040), and is never split. first is
- * the first word of the packet.
+ * of the packet, but for the bits of ECN: what ends a tunnel may ignore them
+ * (RFC 6040, compatibility mode). It is never split. first is the first word of
+ * the packet.
  */
 static __always_inline int write_tunnel_v4(struct frame_context *frame,
 					   const struct scratch *here,
@@ -91,8 +113,8 @@ static __always_inline int write_tunnel_v4(struct frame_context *frame,
 	struct iphdr outer = {
 		.version = 4,
 		.ihl = sizeof(outer) / 4,
-		.tos = ((const struct iphdr *)&first)->tos,
-		.tot_len = bpf_htons(here->packet.end - at + sizeof(outer)),
+		.tos = ((const struct iphdr *)&first)->tos & ~ECN,
+		.tot_len = tunnel_size(here->packet.end - at + sizeof(outer)),
 		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
 		.ttl = TUNNEL_TTL,
 		.protocol = IPPROTO_IPIP,
@@ -119,8 +141,9 @@ static __always_inline int write_tunnel_v6(struct frame_context *frame,
 	struct ipv6hdr outer = {};
 
 	/* The version, the traffic class, and the label of the flow. */
+	first &= ~bpf_htonl(ECN << 20);
 	__builtin_memcpy(&outer, &first, sizeof(first));
-	outer.payload_len = bpf_htons(here->packet.end - at);
+	outer.payload_len = tunnel_size(here->packet.end - at);
 	outer.nexthdr = IPPROTO_IPV6;
 	outer.hop_limit = TUNNEL_TTL;
 	copy_addr(outer.saddr.in6_u.u6_addr32, entry->source);
@@ -211,14 +234,23 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 	return entry && is_forwarded(here) ? entry : NULL;
 }
 
-/* Notes that the entry has forwarded the packet. Anyone can send a SYN. */
+/*
+ * Notes that the entry has forwarded the packet. Anyone can send a SYN. What
+ * the client closes is swept early, and goes on if it has not ended.
+ */
 static __always_inline void
 touch_forwarded(struct connection *entry, struct scratch *here)
 {
-	__u32 now = seconds_of_tick(here);
+	__u32 now = seconds_of_tick(here), flags = CONNECTION_ASSURED;
 
-	if (entry->last_used != now && !is_plain_syn(&here->packet))
+	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
+		flags |= CONNECTION_FIN;
+	if (is_plain_syn(&here->packet))
+		flags = 0;
+	else if (entry->last_used != now)
 		entry->last_used = now;
+	if (flags & ~here->entry.flags)
+		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	__sync_fetch_and_add(&entry->bytes,
 			     here->packet.end - l2_length(&here->packet));
 }

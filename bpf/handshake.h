@@ -180,7 +180,8 @@ static __always_inline bool
 go_on(struct connection *entry, struct scratch *here)
 {
 	if (is_forwarded(here)) {
-		touch_forwarded(entry, here);
+		if (!here->is_unwrapped)
+			touch_forwarded(entry, here);
 		show_direct_return();
 		return true;
 	}
@@ -213,7 +214,9 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
+	if (entry &&
+	    !(here->is_unwrapped && is_forwarded(here) && is_quiet(here)) &&
+	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;
 	if (entry)

@@ -253,6 +253,18 @@ VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
 	return decide_forwarded(here) == OUTCOME_TRANSLATE;
 }
 
+/*
+ * For an error about no connection. The stack would send one that came in a
+ * tunnel back to the node that has sent it here.
+ */
+static __always_inline int leave_error(const struct scratch *here)
+{
+	if (!here->is_unwrapped)
+		return NEXT;
+	count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_DROPPED);
+	return TC_ACT_SHOT;
+}
+
 /* Translates the error in the scratch memory, and returns the verdict. */
 VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
@@ -264,7 +276,7 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 	    !find_in(&half_open, &here->packet.key, &here->entry) &&
 	    (here->packet.key.side != PACKET_ARRIVING || here->at_pod ||
 	     !find_forwarded_error(skb)))
-		return NEXT;
+		return leave_error(here);
 	if (is_forwarded(here))
 		return forward_error(skb, here);
 	readdress(here);

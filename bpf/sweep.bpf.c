@@ -148,7 +148,9 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 		*reason = SWEEP_RESET;
 		return timeouts->reset;
 	}
-	if (now->both & CONNECTION_FIN) {
+	/* Answers of a forwarded connection do not pass. */
+	if ((now->both | (now->any & CONNECTION_FORWARDED ? now->any : 0)) &
+	    CONNECTION_FIN) {
 		*reason = SWEEP_CLOSED;
 		return timeouts->closed;
 	}

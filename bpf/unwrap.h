@@ -12,15 +12,14 @@
 
 /* Whether the tunnel ends at a backend on this node, or at the node itself. */
 static __always_inline bool
-ends_here(struct __sk_buff *skb, struct scratch *here)
+ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 {
 	__u32 ifindex;
 	long result;
 
 	if (bpf_map_lookup_elem(&node_addrs, here->tunnel_end))
 		return true;
-	ask_between(here, skb->ifindex, here->packet.key.source,
-		    here->tunnel_end);
+	ask_between(here, skb->ifindex, begin, here->tunnel_end);
 	result = look_up_route(skb, here, 0);
 	ifindex = here->fib.ifindex;
 	return is_routed(result) && !bpf_map_lookup_elem(&uplinks, &ifindex);
@@ -58,14 +57,15 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	int parsed, length;
+	__u32 begin[4];
 
 	if (!here || here->packet.has_options)
 		return PARSED_ALONE;
+	copy_addr(begin, here->packet.key.source);
 	copy_addr(here->tunnel_end, here->packet.key.target);
-	if (!ends_here(skb, here))
-		return PARSED_ALONE;
+	/* Other tunnels, such as those of a network of pods, need no route. */
 	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4);
-	if (!is_tunnelled(skb, here, parsed))
+	if (!is_tunnelled(skb, here, parsed) || !ends_here(skb, here, begin))
 		return PARSED_ALONE;
 	length = here->packet.is_v6 ? sizeof(struct ipv6hdr)
 				    : sizeof(struct iphdr);

@@ -198,7 +198,9 @@ impl DeviceHooks {
         let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
         let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex)).collect::<Vec<_>>();
         self.keep_xdp();
-        let off = xdp::pinned(&self.pins).into_iter().filter(|ifindex| !self.has_xdp(*ifindex));
+        let unread: BTreeSet<u32> = attached.iter().filter_map(|it| it.as_ref().err()).map(|it| it.ifindex).collect();
+        let off = xdp::pinned(&self.pins).into_iter();
+        let off = off.filter(|ifindex| !self.has_xdp(*ifindex) && !unread.contains(ifindex));
         let off = off.map(|ifindex| {
             let point = HookPoint { ifindex, direction: Direction::In };
             xdp::remove(ifindex, &self.pins).map(drop).map_err(HookError::at(point))

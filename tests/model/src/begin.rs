@@ -97,6 +97,7 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     if is_forwarded && state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
         return Err(Refused::Dropped(Reason::NoRoute));
     }
+    let is_syn = matches!(state.headers.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
     let now = state.node.now();
     let source = match way {
         Way::Stack => client,
@@ -106,7 +107,7 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     let flags = Flags {
         is_redirected: matches!(way, Way::Redirect(..)),
         is_local_view: frontend.local,
-        is_assured: is_forwarded,
+        is_assured: is_forwarded && !is_syn,
         is_forwarded,
         is_tunnelled: is_forwarded && forward == Forward::Tunnel,
         ..Flags::default()

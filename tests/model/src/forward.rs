@@ -5,6 +5,7 @@ use nodelb_core::model::addr::Family;
 use crate::bytes::{put16, wire};
 use crate::checksum;
 use crate::connections::{Connection, is_plain_syn};
+use crate::headers::tcp_flags::{FIN, RST};
 use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number};
 use crate::hook_state::{Decision, HookState};
 use crate::key::PacketKey;
@@ -91,10 +92,13 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
 /// Records in the entry that it forwards the packet. Anyone can send a SYN.
 pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     let (now, length) = (state.node.now(), state.headers.length());
-    if let Some(entry) = state.tables.half_open.get_mut(key) {
+    let is_unwrapped = state.tunnel_end.is_some();
+    if let Some(entry) = state.tables.half_open.get_mut(key).filter(|_| !is_unwrapped) {
         entry.bytes += length as u64;
         if !is_plain_syn(ports.tcp_flags) {
             entry.last_used = now;
+            entry.flags.is_assured = true;
+            entry.flags.has_fin |= ports.tcp_flags & (FIN | RST) != 0;
         }
     }
 }
@@ -106,7 +110,10 @@ const fn header_length(headers: &Headers) -> usize {
     }
 }
 
-/// The header in front of the packet: with its traffic class, and never split.
+/// The bits of the traffic class that routers change (RFC 3168).
+const ECN: u8 = 3;
+
+/// The header in front of the packet: with its traffic class but for ECN, and never split.
 fn tunnel_header(bytes: &[u8], headers: &Headers, entry: &Connection) -> Vec<u8> {
     let (family, ip) = (headers.family, headers.ip);
     let addresses = [wire(entry.to.source.addr, family), wire(entry.to.target.addr, family)].concat();
@@ -114,7 +121,7 @@ fn tunnel_header(bytes: &[u8], headers: &Headers, entry: &Connection) -> Vec<u8>
     let length = |more: usize| u16::try_from(headers.length() + more).unwrap_or(0);
     match family {
         Family::Ipv4 => {
-            (header[0], header[1]) = (4 << 4 | 5, bytes[ip + 1]);
+            (header[0], header[1]) = (4 << 4 | 5, bytes[ip + 1] & !ECN);
             put16(&mut header, 2, length(IPV4));
             // Don't fragment.
             header[6] = 0x40;
@@ -122,6 +129,7 @@ fn tunnel_header(bytes: &[u8], headers: &Headers, entry: &Connection) -> Vec<u8>
         }
         Family::Ipv6 => {
             header[..4].copy_from_slice(&bytes[ip..ip + 4]);
+            header[1] &= !(ECN << 4);
             put16(&mut header, 4, length(0));
             (header[6], header[7]) = (tunnel_number(family), TUNNEL_TTL);
         }

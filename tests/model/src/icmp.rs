@@ -11,7 +11,7 @@ use crate::forward;
 use crate::headers::{Content, Headers, ICMP, IPV4, IPV6, Ports};
 use crate::hook_state::{Decision, HookState};
 use crate::key::{PacketKey, Side, Tuple};
-use crate::node::Verdict;
+use crate::node::{Reason, Verdict};
 use crate::rewrite;
 
 /// The bytes that an error must quote after the IP header (RFC 792).
@@ -29,7 +29,10 @@ pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
     let side = state.packet.hook.side();
     let key = PacketKey { tuple: tuple.turned(), protocol, side };
     let known = state.tables.find(&key).copied();
-    let Some(entry) = known.or_else(|| begin::forwarded_by_error(state, &key)) else { return state.next() };
+    let Some(entry) = known.or_else(|| begin::forwarded_by_error(state, &key)) else {
+        // The stack would send one that came in a tunnel back to the node that has sent it here.
+        return if state.tunnel_end.is_some() { state.discard(Reason::Unknown) } else { state.next() };
+    };
     if entry.flags.is_forwarded {
         return forward::unchanged(state, &entry);
     }

@@ -50,7 +50,10 @@ fn due(
     let (timeout, reason) = match key.protocol {
         Protocol::Udp => (timeouts.udp_idle, SweepReason::Idle),
         _ if entry.flags.has_reset || reverse.has_reset => (timeouts.reset, SweepReason::Reset),
-        _ if entry.flags.has_fin && reverse.has_fin => (timeouts.closed, SweepReason::Closed),
+        // Answers of a forwarded connection do not pass.
+        _ if entry.flags.has_fin && (reverse.has_fin || entry.flags.is_forwarded) => {
+            (timeouts.closed, SweepReason::Closed)
+        }
         _ => (timeouts.tcp_idle, SweepReason::Idle),
     };
     (idle(tables, (key, entry), now) >= timeout).then_some(reason)

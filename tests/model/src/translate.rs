@@ -1,6 +1,7 @@
 //! The decision about a packet: what the programs of `bpf/packet.bpf.c` do, as a pure function.
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::state::entries::{Lead, ServiceId};
 
@@ -276,7 +277,8 @@ fn continued(
 }
 
 /// The entry if the packet continues its connection, whose answers do not pass this node. Anyone can send a SYN: it begins
-/// a new connection only if the service has lost the backend, and the last other packet came [`TIME_WAIT_SECONDS`] ago.
+/// a new connection only if there was no other packet for [`TIME_WAIT_SECONDS`]. So does a packet that another node has
+/// sent here in a tunnel.
 fn continued_forwarded(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -285,12 +287,12 @@ fn continued_forwarded(
 ) -> Option<Connection> {
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     let idle = state.node.now().saturating_sub(entry.last_used);
-    let is_quiet = idle >= TIME_WAIT_SECONDS || !state.tables.keeps(Rule::SynOfForwardedConnection);
-    let asks = match key.protocol {
-        Protocol::Tcp => is_plain_syn(ports.tcp_flags) && is_quiet,
-        _ => !is_later,
-    };
-    if asks {
+    let is_quiet = idle >= TIME_WAIT_SECONDS;
+    let is_left = !entry.flags.is_assured || is_quiet || !state.tables.keeps(Rule::SynOfForwardedConnection);
+    if (is_left && is_plain_syn(ports.tcp_flags)) || (is_quiet && state.tunnel_end.is_some()) {
+        return None;
+    }
+    if key.protocol == Protocol::Udp && !is_later {
         found.filter(|frontend| leads_to(state, key, &entry, *frontend))?;
         entry.offset = offset_in_view(state, &entry)?;
         state.tables.half_open.insert(*key, entry);
@@ -320,6 +322,10 @@ fn is_answered(state: &HookState<'_>, entry: &Connection, reverse: &Connection) 
 /// The position of the connection's backend in its view, if it is still there.
 fn offset_in_view(state: &HookState<'_>, entry: &Connection) -> Option<u32> {
     let service = state.node.state.services.get(&entry.service)?;
+    let way = if entry.flags.is_tunnelled { Forward::Tunnel } else { Forward::Direct };
+    if entry.flags.is_forwarded && service.forward != way {
+        return None;
+    }
     let view = service.view(entry.flags.is_local_view);
     let is_there = view.get(entry.offset as usize).is_some_and(|slot| slot.backend == entry.backend);
     if is_there {
