@@ -436,9 +436,8 @@ continue_unknown(const struct scratch *here, int outcome)
 }
 
 /*
- * For a backend on another machine that answers the client itself. A packet
- * that another node has sent here in a tunnel is never sent on: the two nodes
- * might disagree.
+ * For a backend on another machine that answers the client itself. A packet out
+ * of a tunnel is never sent on: the two nodes might disagree.
  */
 static __always_inline int decide_forwarded(struct scratch *here)
 {
