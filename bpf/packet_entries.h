@@ -192,14 +192,4 @@ struct range_key {
 };
 _Static_assert(sizeof(struct range_key) == 24, "layout");
 
-/* Whether the service is no longer forwarded as the entry is. */
-static __always_inline bool
-has_other_way(const struct connection *entry, const struct service *service)
-{
-	__u32 way = entry->flags & CONNECTION_TUNNELLED ? SERVICE_TUNNEL
-							: SERVICE_DIRECT;
-
-	return entry->flags & CONNECTION_FORWARDED && !(service->flags & way);
-}
-
 #endif
