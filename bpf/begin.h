@@ -247,18 +247,6 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 	return OUTCOME_TRANSLATE;
 }
 
-/*
- * How packets for the destination that was found reach backends on other
- * machines: SERVICE_DIRECT, SERVICE_TUNNEL, or 0 if they are translated.
- */
-static __always_inline __u32 direct_return_of(const struct scratch *here,
-					      const struct service *service)
-{
-	if (here->at_pod || here->by_nodeport)
-		return 0;
-	return service->flags & (SERVICE_DIRECT | SERVICE_TUNNEL);
-}
-
 /* Whether the client may connect now, and which view it gets. */
 VERIFIED_ONCE int admit(struct __sk_buff *skb)
 {

@@ -20,6 +20,28 @@
  */
 #define TIME_WAIT_SECONDS 60
 
+/*
+ * How packets for the destination that was found reach backends on other
+ * machines: SERVICE_DIRECT, SERVICE_TUNNEL, or 0 if they are translated.
+ */
+static __always_inline __u32 direct_return_of(const struct scratch *here,
+					      const struct service *service)
+{
+	if (here->at_pod || here->by_nodeport)
+		return 0;
+	return service->flags & (SERVICE_DIRECT | SERVICE_TUNNEL);
+}
+
+/* The same for the service that was found. */
+static __always_inline __u32 find_direct_return(const struct scratch *here)
+{
+	__u32 service_id = here->service_id;
+	const struct service *service =
+		bpf_map_lookup_elem(&services, &service_id);
+
+	return service ? direct_return_of(here, service) : 0;
+}
+
 static __always_inline bool is_forwarded(const struct scratch *here)
 {
 	return here->entry.flags & CONNECTION_FORWARDED;
@@ -59,17 +81,17 @@ static __always_inline bool is_at_neighbour(const struct scratch *here)
 }
 
 /*
- * The route to the backend, for the packet as it will be; none for a packet
- * that another node has sent here in a tunnel, which is never sent on, and none
- * that leads to another machine first for packets that stay as they are.
+ * The route of a redirected packet, as it will be. With direct return, none for
+ * a packet that another node has sent here in a tunnel, which is never sent on,
+ * and none that leads to another machine first for one that stays as it is.
  */
-static __always_inline long
-route_forwarded(struct frame_context *frame, struct scratch *here, bool at_once)
+static __always_inline long route_redirected(struct frame_context *frame,
+					     struct scratch *here, bool at_once)
 {
 	__u32 size = here->packet.size;
 	long result;
 
-	if (!at_once && here->is_unwrapped)
+	if (!at_once && here->is_unwrapped && is_forwarded(here))
 		return -1;
 	here->packet.size += tunnel_length(here);
 	result = at_once ? ask_past_stack(frame, here, 0)
@@ -222,7 +244,7 @@ static __always_inline void show_direct_return(void)
 		now->has_direct_return = 1;
 }
 
-/* The entry of a connection whose backend answers the client itself. */
+/* The entry of a connection with direct return. */
 static __always_inline struct connection *find_forwarded(struct scratch *here)
 {
 	const volatile struct packet_settings *now = settings();
@@ -235,8 +257,9 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 }
 
 /*
- * Notes that the entry has forwarded the packet. Anyone can send a SYN. What
- * the client closes is swept early, and goes on if it has not ended.
+ * Notes that the entry has forwarded the packet. Anyone can send a SYN. A
+ * connection that the client closes is swept early; if it goes on after all,
+ * its packets follow the ring.
  */
 static __always_inline void
 touch_forwarded(struct connection *entry, struct scratch *here)

@@ -220,7 +220,7 @@ forward_error(struct __sk_buff *skb, struct scratch *here)
 
 	copy_addr(here->packet.key.source, here->was.source);
 	copy_addr(here->packet.key.target, here->was.target);
-	result = here->packet.ttl > 1 ? route_forwarded(skb, here, false) : -1;
+	result = here->packet.ttl > 1 ? route_redirected(skb, here, false) : -1;
 	if (!is_routed(result) || write_forwarded(skb, here)) {
 		count_dropped(here->entry.service_id, PACKET_NO_ROUTE,
 			      PACKET_DROPPED);
@@ -238,14 +238,8 @@ forward_error(struct __sk_buff *skb, struct scratch *here)
 VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	const struct service *service;
-	__u32 service_id;
 
-	if (!here || !find_service(0))
-		return false;
-	service_id = here->service_id;
-	service = bpf_map_lookup_elem(&services, &service_id);
-	if (!service || !direct_return_of(here, service) ||
+	if (!here || !find_service(0) || !find_direct_return(here) ||
 	    admit(skb) != OUTCOME_TRANSLATE || !choose_backend(skb->ifindex) ||
 	    locate(skb) != OUTCOME_TRANSLATE ||
 	    !(here->entry.flags & CONNECTION_REDIRECTED))

@@ -46,33 +46,13 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	here->service_id = here->entry.service_id;
 	if (here->packet.ttl <= 1)
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
-	result = route_past_stack(skb, here);
+	result = route_redirected(skb, here, false);
 	if (!is_routed(result))
 		return refuse(skb, unroutable(here, result));
-	if (here->packet.part != PART_WHOLE && write_id(skb))
-		return TC_ACT_SHOT;
-	if (rewrite(skb, here, 1))
-		return TC_ACT_SHOT;
-	here->packet.is_redirected =
-		here->packet.part != PART_LATER && !here->packet.has_options;
-	return send_by_route(skb, here);
-}
-
-/* Sends a packet to a backend that answers the client itself. */
-VERIFIED_ONCE int forward_unchanged(struct __sk_buff *skb)
-{
-	struct scratch *here = scratch();
-	long result;
-
-	if (!here)
-		return TC_ACT_SHOT;
-	here->service_id = here->entry.service_id;
-	if (here->packet.ttl <= 1)
-		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
-	result = route_forwarded(skb, here, false);
-	if (!is_routed(result))
-		return refuse(skb, unroutable(here, result));
-	if (write_forwarded(skb, here))
+	if (is_forwarded(here)
+		    ? write_forwarded(skb, here)
+		    : (here->packet.part != PART_WHOLE && write_id(skb)) ||
+			      rewrite(skb, here, 1))
 		return TC_ACT_SHOT;
 	here->packet.is_redirected =
 		here->entry.flags & CONNECTION_TUNNELLED ||
@@ -133,8 +113,6 @@ translate(struct __sk_buff *skb, struct scratch *here)
 	count_packet(here);
 	if (here->packet.part == PART_FIRST && !store_ports())
 		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
-	if (is_forwarded(here))
-		return forward_unchanged(skb);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
 	return rewrite(skb, here, 0) ? TC_ACT_SHOT : NEXT;

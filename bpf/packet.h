@@ -439,8 +439,8 @@ parse_v6(struct frame_context *frame, struct packet *packet)
 }
 
 /*
- * Reads the packet whose IP header begins after this many bytes. Returns a
- * value of enum parsed.
+ * Reads the packet with an IP header that begins after this many bytes. Returns
+ * a value of enum parsed.
  */
 static __always_inline int parse_at(struct frame_context *frame,
 				    struct packet *packet, __u32 side, __u32 at)

@@ -2,7 +2,7 @@
 /*
  * Direct return, at the backend's node: takes packets out of the tunnel in
  * which another node has sent them. From then on they are packets of a client
- * outside, whose backend that node has chosen.
+ * outside, and that node has chosen the backend.
  */
 #ifndef NODELB_UNWRAP_H
 #define NODELB_UNWRAP_H
@@ -27,25 +27,18 @@ ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 
 /*
  * Whether the packet that was read, or the one that an error is about, is of a
- * service whose clients' packets come in tunnels.
+ * service with packets in tunnels.
  */
 static __always_inline bool
 is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
 {
-	const struct service *service;
-	__u32 service_id;
-
 	if (parsed == PARSED_ERROR && !read_inner(skb, here))
 		return false;
 	if (parsed != PARSED_ERROR &&
 	    (parsed != PARSED_FLOW ||
 	     (here->packet.part == PART_LATER && !restore_ports())))
 		return false;
-	if (!find_service(0))
-		return false;
-	service_id = here->service_id;
-	service = bpf_map_lookup_elem(&services, &service_id);
-	return service && direct_return_of(here, service) & SERVICE_TUNNEL;
+	return find_service(0) && find_direct_return(here) & SERVICE_TUNNEL;
 }
 
 /*

@@ -141,7 +141,7 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 {
 	const struct xdp_device *device;
 
-	if (route_forwarded(frame, here, true) != BPF_FIB_LKUP_RET_SUCCESS ||
+	if (route_redirected(frame, here, true) != BPF_FIB_LKUP_RET_SUCCESS ||
 	    !has_ethernet(here, here->fib.ifindex))
 		return false;
 	device = device_at(here->fib.ifindex);

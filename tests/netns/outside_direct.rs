@@ -1,4 +1,4 @@
-//! Services whose backends answer clients outside directly: packets reach them unchanged, by their link-layer address or in
+//! Services with backends that answer clients outside directly: packets reach them unchanged, by their link-layer address or in
 //! a tunnel, through either of two nodes of entry.
 //!
 //! ```text
@@ -232,6 +232,11 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
             check("through a node without its daemon");
             net.entries[0].start("off");
             check("after its restart");
+            talks.retain(|(_, _, transport)| *transport == Transport::Tcp);
+            net.describe(forward, &[0], forward == "tunnel");
+            for (talk, name, _) in &mut talks {
+                assert_eq!(&talk.ask().unwrap().name, name, "after a change of the service");
+            }
         },
     );
 }

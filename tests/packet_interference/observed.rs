@@ -30,7 +30,7 @@ pub(crate) enum Excuse {
     Flood,
     /// Connections of strangers with addresses of their own have taken ports and entries.
     Crowd,
-    /// Strangers have displaced the entry of a connection with direct return, whose service has lost the backend.
+    /// Strangers have displaced the entry of a connection with direct return, and its service has lost the backend.
     Evicted,
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn forwarded_by_error(state: &mut HookState<'_>, key: &PacketKey) -> 
     chosen(state, key, frontend).ok().filter(|entry| entry.flags.is_forwarded)
 }
 
-/// The only entry of a connection whose backend answers the client itself. Without it, the next packet gets the same backend.
+/// The only entry of a connection with direct return. Without it, the next packet gets the same backend.
 fn store_forwarded(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> Connection {
     entry.bytes = state.headers.length() as u64;
     state.tables.put_half_open(*key, entry);

@@ -17,8 +17,8 @@ use crate::rewrite;
 /// The bytes that an error must quote after the IP header (RFC 792).
 const LEAST_QUOTED: usize = 8;
 
-/// Translates the error if it is about a packet of a known connection. The tables do not change: an error does not
-/// prove that an end of the connection is alive.
+/// Translates the error if it is about a packet of a known connection, or of one with direct return, which has no entry
+/// where its answers pass. Connections do not change: an error does not prove that an end is alive.
 pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
     let outer = state.headers.clone();
     let Some((quoted, protocol, tuple)) = quoted(&state.packet.bytes, &outer) else { return state.next() };

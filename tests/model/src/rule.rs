@@ -59,7 +59,7 @@ pub enum Rule {
     /// A packet that came in a tunnel stays on this node, at the backend where the tunnel ends. Not about strangers: two
     /// nodes that disagree would send it to each other.
     UnwrappedStays,
-    /// Only packets to services whose packets come in tunnels leave their tunnel. Not about strangers: the tunnels of
+    /// Only packets to services with `tunnel` leave their tunnel. Not about strangers: the tunnels of
     /// others would end at nodelb.
     OnlyTunnelledServices,
 }

@@ -276,7 +276,7 @@ fn continued(
     Some(entry)
 }
 
-/// The entry if the packet continues its connection, whose answers do not pass this node. Anyone can send a SYN: it begins
+/// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
 /// a new connection only if there was no other packet for [`TIME_WAIT_SECONDS`]. So does a packet that another node has
 /// sent here in a tunnel.
 fn continued_forwarded(

@@ -10,8 +10,8 @@ use crate::key::{Endpoint, FragmentKey, Hook, Side};
 use crate::node::{Node, Packet, Route, RouteQuery};
 use crate::rule::Rule;
 
-/// The packet in the tunnel with its headers, if the tunnel ends at this node, and the packet is for a service whose
-/// clients' packets come in tunnels. From then on it is a packet of a client outside.
+/// The packet in the tunnel with its headers, if the tunnel ends at this node, and the packet is for a service with
+/// packets in tunnels. From then on it is a packet of a client outside.
 pub(crate) fn unwrapped(
     node: &Node<'_>,
     tables: &Tables,
@@ -46,7 +46,7 @@ fn ends_here(node: &Node<'_>, ifindex: u32, outer: &Headers) -> bool {
     node.state.node_addrs.contains(&outer.target) || is_inside()
 }
 
-/// The address and port of the service that the packet is for, or whose answer the error is about.
+/// The address and port of the service that the packet is for, or that has sent what the error is about.
 fn destination(node: &Node<'_>, tables: &Tables, packet: &Packet, inner: &Headers) -> Option<(Endpoint, Protocol)> {
     let target = |port| Endpoint::new(inner.target, port);
     match inner.content {
