@@ -175,6 +175,13 @@ static __always_inline int write_tunnel_v6(struct frame_context *frame,
 	return frame_store_head(frame, at, &outer, sizeof(outer));
 }
 
+static __always_inline int write_tunnel(struct frame_context *frame,
+					const struct scratch *here, __u32 first)
+{
+	return here->packet.is_v6 ? write_tunnel_v6(frame, here, first)
+				  : write_tunnel_v4(frame, here, first);
+}
+
 /* Notes that this node is one hop. 0: done. */
 static __always_inline int
 write_hop(struct frame_context *frame, const struct scratch *here)
@@ -224,8 +231,7 @@ write_forwarded(struct frame_context *frame, struct scratch *here)
 		return -1;
 	if (entry->flags & CONNECTION_TUNNELLED) {
 		set_entry_ports(entry, first);
-		return here->packet.is_v6 ? write_tunnel_v6(frame, here, first)
-					  : write_tunnel_v4(frame, here, first);
+		return write_tunnel(frame, here, first);
 	}
 	copy_addr(entry->source, here->packet.key.source);
 	copy_addr(entry->target, here->packet.key.target);

@@ -115,6 +115,8 @@ translate(struct __sk_buff *skb, struct scratch *here)
 		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
+	if (here->entry.flags & CONNECTION_TUNNELLED)
+		return send_in_tunnel(skb);
 	return rewrite(skb, here, 0) ? TC_ACT_SHOT : NEXT;
 }
 
@@ -190,8 +192,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 
 /*
  * For a packet that leaves and belongs to no connection: if it may begin one,
- * and a connection or a service has its port, it gets another port. Returns an
- * outcome.
+ * and a connection or a service has its port, it gets another port; so does a
+ * health check with direct return. Returns an outcome.
  */
 static __always_inline int
 begin_leaving(struct __sk_buff *skb, const struct packet *packet)
@@ -203,7 +205,8 @@ begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 	    packet->part == PART_LATER ||
 	    !(passes_bloom(bpf_ntohs(key->source_port_be)) ||
 	      is_in_bloom(key->source, key->source_port_be, key->protocol,
-			  PACKET_ARRIVING)))
+			  PACKET_ARRIVING) ||
+	      (is_syn && way_of_check(skb))))
 		return OUTCOME_LEAVE;
 	if (is_syn)
 		give_port_up();

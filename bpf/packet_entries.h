@@ -57,8 +57,9 @@ enum connection_flags {
 	CONNECTION_WAITING = 128,
 	/*
 	 * The client is this node: its network stack has sent the packets with
-	 * a source port that another connection has; see stack_ports.h. The
-	 * client's packets leave, and the backend's arrive.
+	 * a source port that another connection has, or nodelb checks a backend
+	 * with direct return; see stack_ports.h. The client's packets leave,
+	 * and the backend's arrive.
 	 */
 	CONNECTION_OF_NODE = 256,
 	/*
@@ -67,9 +68,25 @@ enum connection_flags {
 	 * source is the address of this node on the way to the backend.
 	 */
 	CONNECTION_FORWARDED = 512,
-	/* The packets are in a tunnel (RFC 2003, RFC 2473) to the target. */
+	/*
+	 * The packets are in a tunnel (RFC 2003, RFC 2473) to the target; with
+	 * CONNECTION_OF_NODE, to the target of the key.
+	 */
 	CONNECTION_TUNNELLED = 1024,
 };
+
+/*
+ * The way of clients' packets to a backend with direct return, for the socket
+ * of a health check.
+ */
+struct check_way {
+	/* The address and port of the service. */
+	__u32 addr[4];
+	__u16 port_be;
+	/* In a tunnel to the address that the socket connects to. */
+	__u16 is_tunnel;
+};
+_Static_assert(sizeof(struct check_way) == 20, "layout");
 
 /*
  * How a packet is translated. A connection has two entries: one for packets of

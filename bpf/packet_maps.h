@@ -153,6 +153,19 @@ struct {
 } foreign_ports SEC(".maps");
 
 /*
+ * Socket of a health check -> the way of its packets. The daemon writes it
+ * before the socket connects; the entry ends with the socket. Programs read it
+ * for each SYN that leaves, if there is a service with direct return. It is
+ * never full.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct check_way);
+} check_ways SEC(".maps");
+
+/*
  * Index of a device -> the node's addresses on it, if other machines are
  * reached by the device. The daemon writes it when a device or an address
  * appears or disappears. Programs read it for each new connection, to decide
@@ -205,7 +218,7 @@ struct {
 /*
  * Settings that change while the programs run. The daemon writes them through
  * shared memory; programs read them for each new connection and each answer,
- * and write has_direct_return.
+ * and write has_direct_return, too.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

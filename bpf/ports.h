@@ -55,6 +55,7 @@ static __always_inline void reverse(struct scratch *here)
 
 	*partner = here->entry;
 	partner->flags |= CONNECTION_REVERSE;
+	partner->flags &= ~CONNECTION_TUNNELLED;
 	copy_addr(partner->source, key->target);
 	copy_addr(partner->target, key->source);
 	partner->source_port_be = key->target_port_be;

@@ -472,8 +472,7 @@ enum unknown_packets {
 	UNKNOWN_PASS = 0,
 	/* They are answered with RST. */
 	UNKNOWN_RESET = 1,
-	/* Those of another proxy are passed on; others continue or are reset.
-	 */
+	/* Those of another proxy are passed on; others go on or are reset. */
 	UNKNOWN_AUTO = 2,
 	/*
 	 * As UNKNOWN_AUTO, and the daemon has seen another proxy: without
@@ -492,9 +491,10 @@ struct packet_settings {
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */
 	__u32 always_masquerades;
-	/* The programs have forwarded packets with direct return. */
+	/* A service has direct return. */
 	__u32 has_direct_return;
+	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_settings) == 20, "layout");
+_Static_assert(sizeof(struct packet_settings) == 24, "layout");
 
 #endif

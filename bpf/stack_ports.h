@@ -7,7 +7,10 @@
  * ended, the newcomer gets it: its packets are translated when they leave, and
  * the answers when they arrive. The same for clients that are masqueraded with
  * the address and port of a service on this node, which would get the answers.
- * No other packet of the stack is changed.
+ *
+ * The same again for nodelb's health checks of backends with direct return:
+ * their sockets connect to the backend's address, and the packets go to the
+ * service's, as clients' do. No other packet of the stack is changed.
  */
 #ifndef NODELB_STACK_PORTS_H
 #define NODELB_STACK_PORTS_H
@@ -142,20 +145,42 @@ is_port_of_service(struct __sk_buff *skb, struct scratch *here)
 }
 
 /*
+ * The way of the packet, if a health check has sent it to another machine:
+ * clients' packets to backends on this node are translated.
+ */
+static __always_inline const struct check_way *
+way_of_check(struct __sk_buff *skb)
+{
+	const volatile struct packet_settings *now = settings();
+	struct bpf_sock *socket = skb->sk;
+	__u32 ifindex = skb->ifindex;
+
+	if (!now || !now->has_direct_return || !socket ||
+	    !bpf_map_lookup_elem(&uplinks, &ifindex))
+		return NULL;
+	socket = bpf_sk_fullsock(socket);
+	return socket ? bpf_sk_storage_get(&check_ways, socket, NULL, 0) : NULL;
+}
+
+/*
  * Begins a connection of this node with the packet in the scratch memory, if a
- * service or another connection has its port. Returns an outcome. Without a
- * free port, the packet is dropped: its answer would go to the other one.
+ * health check has sent it, or a service or another connection has its port.
+ * Returns an outcome. Without a free port, the packet is dropped: its answer
+ * would go to the other one.
  */
 VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	const struct packet_key *key;
+	const struct check_way *way;
 	struct connection *entry;
 
 	if (!here)
 		return OUTCOME_LEAVE;
 	here->other_backend.backend_id = 0;
-	if (!is_port_of_other(skb, here) && !is_port_of_service(skb, here))
+	way = way_of_check(skb);
+	if (!way && !is_port_of_other(skb, here) &&
+	    !is_port_of_service(skb, here))
 		return OUTCOME_LEAVE;
 	key = &here->packet.key;
 	entry = &here->entry;
@@ -170,12 +195,37 @@ VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 	entry->created = seconds();
 	entry->last_used = entry->created;
 	entry->flags = CONNECTION_OF_NODE;
+	if (way) {
+		copy_addr(entry->target, way->addr);
+		entry->target_port_be = way->port_be;
+		if (way->is_tunnel)
+			entry->flags |= CONNECTION_TUNNELLED;
+	}
 	if (key->protocol == IPPROTO_TCP)
 		entry->acknowledgment = here->packet.sequence + 1;
 	here->service_id = NO_SERVICE;
 	if (put_both(skb, here) == OUTCOME_TRANSLATE)
 		return OUTCOME_TRANSLATE;
 	return OUTCOME_DROP | PACKET_NO_PORT;
+}
+
+/*
+ * Translates a packet of a health check, which leaves for the backend, and puts
+ * it in the tunnel. Returns the verdict.
+ */
+VERIFIED_ONCE int send_in_tunnel(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	struct connection *entry;
+	__u32 first;
+
+	if (!here || rewrite(skb, here, 0) ||
+	    load(skb, l2_length(&here->packet), &first, sizeof(first)))
+		return TC_ACT_SHOT;
+	entry = &here->entry;
+	copy_addr(entry->source, here->packet.key.source);
+	copy_addr(entry->target, here->packet.key.target);
+	return write_tunnel(skb, here, first) ? TC_ACT_SHOT : NEXT;
 }
 
 #endif

@@ -27,5 +27,6 @@ mod schedule;
 mod state;
 mod state_file;
 
+pub use ask::Asker;
 pub use run::{KubernetesChanges, Sources, start};
 pub use state::{CheckOutcome, CheckReport, Condition};

@@ -27,6 +27,7 @@ use nodelb_core::history::Event;
 use nodelb_datapath::packets::{Connection, DropCount, PacketCounter, PacketCounts};
 use nodelb_datapath::{Attach, HookMethod, OpenedPackets, PacketFailure};
 use nodelb_host::messages;
+use nodelb_host::register::Register;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
@@ -39,6 +40,7 @@ use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use self::watch::DeviceInputs;
+use crate::checks::Asker;
 use crate::config::{Config, PacketMode, Packets, SnatPorts};
 use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
@@ -105,6 +107,17 @@ pub enum PacketPath {
     },
     Failed(PacketFailure),
     Open(Box<Open>),
+}
+
+impl PacketPath {
+    /// Makes health checks, which go the way of the packets.
+    pub fn asker(&self, register: &Register) -> Asker {
+        let ways = match self {
+            Self::Open(open) => Some(open.packets.check_ways.clone()),
+            Self::Off { .. } | Self::Failed(_) => None,
+        };
+        Asker { register: Arc::clone(register), ways }
+    }
 }
 
 pub struct Open {

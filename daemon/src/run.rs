@@ -195,7 +195,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let dns = dns::start(files.changes, &config.dns, &handle, (directory.clone(), Arc::clone(&register)), stop());
     let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);
     let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
-    let (checks, checker) = checks::start(sources, handle.clone(), directory, Arc::clone(&register), stop());
+    let (checks, checker) = checks::start(sources, handle.clone(), directory, packets.asker(&register), stop());
     let kubernetes = kubernetes::start(&config, &behind_checks, &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, from_kubernetes) = kubernetes.map(|started| (started.published, started.tasks)).unzip();
 

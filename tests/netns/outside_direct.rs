@@ -341,3 +341,47 @@ fn a_node_of_entry_that_dies_breaks_no_connection() {
         net.entries[0].place.ip("route replace default via 203.0.113.1");
     });
 }
+
+/// Breaks the way of the packets to a machine, or restores it. Its own address serves all the time.
+fn set_way(node: &mut Node, forward: &str, is_intact: bool) {
+    match (forward, is_intact) {
+        ("tunnel", true) => node.start("off"),
+        ("tunnel", false) => {
+            node.daemon.take().unwrap().stop();
+            node.place.run(|| node.host.cleanup());
+        }
+        (_, is_intact) => {
+            let (command, option) = if is_intact { ("add", " nodad") } else { ("delete", "") };
+            node.place.ip(&format!("address {command} {}/32 dev lo", SERVICE[0]));
+            node.place.ip(&format!("address {command} {}/128 dev lo{option}", SERVICE[1]));
+        }
+    }
+}
+
+/// A backend that takes connections at its own address, but none of a client's packets.
+#[test]
+fn health_checks_go_the_way_of_the_traffic() {
+    with_both("outside_direct::health_checks_go_the_way_of_the_traffic", "generic", |net, forward| {
+        let check = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"50ms\"\nrise = 2\nfall = 2\n";
+        let text = format!("{}[service.health-check]\n{check}", net.file(forward, &[0, 1]));
+        net.entries[0].host.serve("web.toml", &text);
+        let assert_served = |net: &Net, ends: &[usize], what: &str| {
+            for (family, address) in Net::addresses(forward).iter().enumerate() {
+                let backends = ends.iter().map(|end| match family {
+                    0 => format!("{}:{PORT}/TCP", net.ends[*end].addresses[0]),
+                    _ => format!("[{}]:{PORT}/TCP", net.ends[*end].addresses[1]),
+                });
+                let backends: Vec<String> = backends.collect();
+                let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+                let entry = &net.entries[0];
+                eventually(what, || entry.place.run(|| is_served_by(&format!("{address}/TCP"), &backends)));
+            }
+        };
+        set_way(&mut net.ends[0], forward, false);
+        assert_served(net, &[1], "the backend that clients cannot reach is unhealthy");
+        set_way(&mut net.ends[0], forward, true);
+        assert_served(net, &[0, 1], "both are healthy");
+        thread::sleep(Duration::from_secs(1));
+        assert_served(net, &[0, 1], "both still are");
+    });
+}

@@ -12,7 +12,7 @@ use crate::error::{OpenError, failed};
 use crate::outside::OutsideMaps;
 use crate::packets::maps::{self, ConnectionMaps, PERSISTENT};
 use crate::packets::{
-    ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
+    CheckWays, ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
     PacketPrograms, SettingsWriter, Sweep, XdpProgram, bloom,
 };
 use crate::pins::Pins;
@@ -32,6 +32,7 @@ pub struct PacketFailure {
 pub struct OpenedPackets {
     pub hooks: DeviceHooks,
     pub settings: SettingsWriter,
+    pub check_ways: CheckWays,
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
     pub counter: Arc<PacketCounter>,
@@ -67,6 +68,7 @@ pub(crate) fn start(
     let readable = || failed("preparing to read the maps of", pins.root());
     let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
     settings.set(options.settings);
+    let check_ways = CheckWays::new(programs.maps()).map_err(readable())?;
     let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
     let events = PacketEvents::new(programs.maps()).map_err(readable())?;
@@ -99,6 +101,7 @@ pub(crate) fn start(
     Ok(OpenedPackets {
         hooks,
         settings,
+        check_ways,
         sweep,
         counter,
         bloom,

@@ -4,6 +4,7 @@
 
 mod bare;
 pub(crate) mod bloom;
+mod checks;
 mod connections;
 mod counts;
 mod events;
@@ -18,6 +19,7 @@ mod xdp;
 
 pub use bare::LinkLayer;
 pub use bloom::PacketBloom;
+pub use checks::CheckWays;
 pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
 pub use events::{Captured, EventFilter, EventReader, PacketEvent, PacketEvents, unix_micros};

@@ -4,7 +4,7 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::net::TcpStream as StdTcpStream;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +20,9 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::errno::Errno;
 use nodelb_core::durations;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::Method;
+use nodelb_datapath::packets::CheckWays;
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
@@ -75,13 +77,52 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
     error.raw_os_error().is_some_and(|errno| errnos.contains(&Errno::from_raw(errno)))
 }
 
-/// Makes the check, and waits for the answer no longer than its time limit.
-pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), CheckFailure> {
+/// The sockets of the checks.
+#[derive(Clone)]
+pub struct Asker {
+    pub register: Register,
+    /// `None` without the packet path.
+    pub ways: Option<CheckWays>,
+}
+
+impl Asker {
+    /// Makes the check, and waits for the answer no longer than its time limit.
+    pub(super) async fn ask(&self, question: &Question) -> Result<(), CheckFailure> {
+        let deadline = Instant::now() + question.check.timeout;
+        let stream = timeout_at(deadline, self.connect(question)).await.map_err(|_elapsed| {
+            let within = durations::exact(question.check.timeout);
+            let text = match question.way {
+                Some((service, Forward::Tunnel)) => format!("no connection to {service} in the tunnel within {within}"),
+                Some((service, _)) => format!("no connection to {service} within {within}"),
+                None => format!("no connection within {within}"),
+            };
+            CheckFailure::new(CheckOutcome::Timeout, text)
+        })??;
+        answer(question, stream, deadline).await
+    }
+
+    /// Connects with a socket that the BPF programs ignore, but for the way to a backend with direct return. Closing it
+    /// resets the connection: a thousand checks a second must not leave a thousand ports a second in TIME_WAIT.
+    async fn connect(&self, question: &Question) -> Result<TcpStream, CheckFailure> {
+        let socket =
+            self.open(question).map_err(|error| CheckFailure::new(CheckOutcome::Unasked, error.to_string()))?;
+        let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(question.at);
+        connecting.await.map_err(|error| CheckFailure::from_error(&error))
+    }
+
+    fn open(&self, question: &Question) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(question.at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        (self.register)(socket.as_fd())?;
+        if let (Some(ways), Some((service, forward))) = (&self.ways, question.way) {
+            ways.set(socket.as_fd(), service, forward)?;
+        }
+        Ok(socket)
+    }
+}
+
+async fn answer(question: &Question, stream: TcpStream, deadline: Instant) -> Result<(), CheckFailure> {
     let check = &question.check;
-    let deadline = Instant::now() + check.timeout;
-    let stream = timeout_at(deadline, connect(question.at, register)).await.map_err(|_elapsed| {
-        CheckFailure::new(CheckOutcome::Timeout, format!("no connection within {}", durations::exact(check.timeout)))
-    })??;
     match &check.method {
         Method::Tcp => Ok(()),
         Method::Http { path, host, status } => {
@@ -101,21 +142,6 @@ pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), 
             Err(CheckFailure::new(CheckOutcome::Status, format!("status {}, expected {expected}", answer.as_u16())))
         }
     }
-}
-
-/// Connects with a socket that the BPF programs ignore. Closing it resets the connection: a thousand checks a second
-/// must not leave a thousand ports a second in TIME_WAIT.
-async fn connect(at: SocketAddr, register: &Register) -> Result<TcpStream, CheckFailure> {
-    let socket = open(at, register).map_err(|error| CheckFailure::new(CheckOutcome::Unasked, error.to_string()))?;
-    let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
-    connecting.await.map_err(|error| CheckFailure::from_error(&error))
-}
-
-fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    socket.set_linger(Some(Duration::ZERO))?;
-    register(socket.as_fd())?;
-    Ok(socket)
 }
 
 /// Returns the status of the final answer to a GET.

@@ -14,9 +14,12 @@ use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::compile::select::effective_state;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
+use nodelb_core::model::service::{
+    BackendState, FrontendKind, FrontendSpec, Service, ServiceName, Slice, SliceName, Source,
+};
 use nodelb_core::table::apiservers::Apiservers;
 
 use super::before::{Before, Known, Used};
@@ -48,11 +51,39 @@ pub(super) struct Board {
 
 type SliceKey = (Source, SliceName);
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
     created: u64,
     source: Source,
     check: Option<Arc<HealthCheck>>,
+    ways: Arc<[Way]>,
+}
+
+/// The way of clients' packets to backends with direct return.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    /// The name of the service port.
+    port: Arc<str>,
+    service: L4Addr,
+    forward: Forward,
+}
+
+/// The ways of a service, with TCP. Source ranges may exclude this host, so there is none by addresses with ranges.
+fn ways(service: &Service) -> Arc<[Way]> {
+    let is_forwarded = |kind| match kind {
+        FrontendKind::LoadBalancer => service.source_ranges.is_none(),
+        FrontendKind::ExternalIP => true,
+        FrontendKind::Static => service.is_outside,
+        FrontendKind::ClusterIP | FrontendKind::NodePort => false,
+    };
+    let forward = service.forward;
+    let ports = service.ports.iter().filter(|port| forward != Forward::Translate && port.protocol == Protocol::Tcp);
+    let ways = ports.flat_map(|port| {
+        let frontends = port.frontends.iter().filter(|frontend| is_forwarded(frontend.kind));
+        let address = |spec: &FrontendSpec| L4Addr::new(spec.addr, spec.port, Protocol::Tcp);
+        frontends.map(move |spec| Way { port: Arc::clone(&port.name), service: address(spec), forward })
+    });
+    ways.collect()
 }
 
 /// Everything that is known under one service name.
@@ -76,13 +107,14 @@ struct CheckedTarget {
     health: HealthState,
     /// The backends that the answers apply to.
     backends: Vec<Backend>,
+    way: Option<(L4Addr, Forward)>,
 }
 
-/// The backends of a slice that are to be checked, each with whether it is served over TCP.
+/// The backends of a slice that are to be checked, each with its port's name if that is served over TCP.
 #[derive(Debug)]
 struct Listed {
     service: ServiceName,
-    backends: Vec<(Backend, bool)>,
+    backends: Vec<(Backend, Option<Arc<str>>)>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -96,6 +128,8 @@ pub(super) struct Followed {
 pub(super) struct Question {
     pub(super) at: SocketAddr,
     pub(super) check: Arc<HealthCheck>,
+    /// The address of the service and the way there, if clients' packets reach the backend unchanged.
+    pub(super) way: Option<(L4Addr, Forward)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +193,7 @@ impl Board {
         let (created, source, check) = (service.created.unwrap_or(0), service.source, service.health_check.clone());
         let before = subject.owner();
         subject.claims.retain(|claim| claim.source != source);
-        subject.claims.push(Claim { created, source, check });
+        subject.claims.push(Claim { created, source, check, ways: ways(service) });
         subject.claims.sort_by_key(|claim| (claim.created, claim.source));
         if subject.owner() != before {
             touched.insert(service.name.clone());
@@ -183,8 +217,8 @@ impl Board {
             matches!(effective_state(backend), BackendState::Active | BackendState::Terminating)
         };
         let backends = slice.ports.iter().flat_map(|port| {
-            let is_tcp = port.protocol == Protocol::Tcp;
-            port.backends.iter().filter(is_checked).map(move |backend| ((backend.addr, backend.port), is_tcp))
+            let name = (port.protocol == Protocol::Tcp).then_some(&port.name);
+            port.backends.iter().filter(is_checked).map(move |backend| ((backend.addr, backend.port), name.cloned()))
         });
         let listed = Listed { service: slice.service.clone(), backends: backends.collect() };
         self.slices.insert(key.clone(), listed);
@@ -206,16 +240,20 @@ impl Board {
         let Some(subject) = self.subjects.get_mut(name) else { return };
         let before = std::mem::take(&mut subject.targets);
         let owner = subject.owner();
-        let check = owner.as_ref().and_then(|(_, check)| check.clone());
+        let check = owner.as_ref().and_then(|owner| owner.check.clone());
         let check_before = std::mem::replace(&mut subject.check_before, check);
-        if let Some((source, Some(check))) = owner {
+        if let Some(Claim { source, check: Some(check), ways, .. }) = owner {
             let method_before = check_before.as_ref().map(|check| &check.method);
             let is_new_check = method_before.is_some_and(|method| *method != check.method);
             let is_moved = check_before.is_some_and(|before| before.interval != check.interval);
             let earlier = self.before.known(name, source);
-            let mut wanted = wanted(&check, source, &subject.slices, &self.slices);
-            wanted.retain(|asked, _| source == Source::Files || is_permitted(&self.guard, *asked));
-            for (asked, backends) in wanted {
+            let mut wanted = wanted(&check, &ways, (source, &subject.slices), &self.slices);
+            let is_permitted = |at: &Backend| source == Source::Files || is_permitted(&self.guard, *at);
+            wanted.retain(|asked, _| is_permitted(asked));
+            for wanted in wanted.values_mut() {
+                wanted.way = wanted.way.filter(|(service, _)| is_permitted(&(service.addr, service.port)));
+            }
+            for (asked, Wanted { backends, way }) in wanted {
                 let known = before.get(&asked);
                 let health = match known {
                     Some(known) if is_new_check => known.health.clone().undecided(),
@@ -234,7 +272,7 @@ impl Board {
                         id
                     }
                 };
-                subject.targets.insert(asked, CheckedTarget { id, health, backends });
+                subject.targets.insert(asked, CheckedTarget { id, health, backends, way });
             }
         }
         let is_kept = |asked: &Backend, id| subject.targets.get(asked).is_some_and(|target| target.id == id);
@@ -247,18 +285,18 @@ impl Board {
 
     /// Returns the check of a target; `None` if the target no longer exists.
     pub(super) fn question(&self, id: TargetId) -> Option<Question> {
-        let (name, (addr, port)) = self.targets.get(&id)?;
-        let (_, check) = self.subjects.get(name)?.owner()?;
-        let check = check?;
-        Some(Question { at: SocketAddr::new(addr.ip(), *port), check })
+        let (name, asked) = self.targets.get(&id)?;
+        let subject = self.subjects.get(name)?;
+        let check = subject.owner()?.check?;
+        let (addr, port) = asked;
+        Some(Question { at: SocketAddr::new(addr.ip(), *port), check, way: subject.targets.get(asked)?.way })
     }
 
     /// Takes an answer, and returns the turn if the target has turned. An answer of a removed target is ignored.
     pub(super) fn record(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Transition> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get_mut(name)?;
-        let (_, check) = subject.owner()?;
-        let check = check?;
+        let check = subject.owner()?.check?;
         let target = subject.targets.get_mut(asked)?;
         let before = target.health.failure().cloned();
         let has_turned = target.health.record(answer, check.rise, check.fall);
@@ -320,9 +358,9 @@ impl Board {
 }
 
 impl Subject {
-    /// The source of the description that takes precedence, and its check; `None` without a description.
-    fn owner(&self) -> Option<(Source, Option<Arc<HealthCheck>>)> {
-        self.claims.first().map(|claim| (claim.source, claim.check.clone()))
+    /// The description that takes precedence.
+    fn owner(&self) -> Option<Claim> {
+        self.claims.first().cloned()
     }
 
     /// Returns the backends that are not to be used, each with its last error.
@@ -348,23 +386,37 @@ fn is_permitted(guard: &Guard, (addr, port): Backend) -> bool {
     guard.admits_backend(L4Addr::new(addr, port, Protocol::Tcp), Source::Kubernetes, &Apiservers::default())
 }
 
-/// Returns the addresses to check, each with the backends that its answers apply to.
+/// What an address is checked for.
+#[derive(Default)]
+struct Wanted {
+    /// The backends that the answers apply to.
+    backends: Vec<Backend>,
+    way: Option<(L4Addr, Forward)>,
+}
+
+/// Returns the addresses to check. Only a backend's own port is reached by clients' packets.
 fn wanted(
     check: &HealthCheck,
-    source: Source,
-    keys: &BTreeSet<SliceKey>,
+    ways: &[Way],
+    (source, keys): (Source, &BTreeSet<SliceKey>),
     slices: &HashMap<SliceKey, Listed, RandomState>,
-) -> BTreeMap<Backend, Vec<Backend>> {
-    let mut backends: BTreeSet<Backend> = BTreeSet::new();
+) -> BTreeMap<Backend, Wanted> {
+    let mut backends: BTreeMap<Backend, Option<(L4Addr, Forward)>> = BTreeMap::new();
+    let way_to = |addr: Addr, name: &Option<Arc<str>>| {
+        let is_way = |way: &&Way| Some(&way.port) == name.as_ref() && way.service.addr.family() == addr.family();
+        ways.iter().find(is_way).filter(|_| check.port.is_none()).map(|way| (way.service, way.forward))
+    };
     let own = keys.iter().filter(|(of, _)| *of == source);
     for listed in own.filter_map(|key| slices.get(key)) {
         // The port of another protocol does not answer over TCP.
-        let answers = listed.backends.iter().filter(|(_, is_tcp)| *is_tcp || check.port.is_some());
-        backends.extend(answers.map(|(backend, _)| *backend));
+        let answers = listed.backends.iter().filter(|(_, name)| name.is_some() || check.port.is_some());
+        backends.extend(answers.map(|(backend, name)| (*backend, way_to(backend.0, name))));
     }
-    let mut wanted: BTreeMap<Backend, Vec<Backend>> = BTreeMap::new();
-    for (addr, port) in backends {
-        wanted.entry((addr, check.port.unwrap_or(port))).or_default().push((addr, port));
+    let mut wanted: BTreeMap<Backend, Wanted> = BTreeMap::new();
+    for ((addr, port), way) in backends {
+        let wanted = wanted.entry((addr, check.port.unwrap_or(port))).or_default();
+        wanted.backends.push((addr, port));
+        wanted.way = way;
     }
     wanted
 }

@@ -14,12 +14,11 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_host::clock::{at, ticking, until};
-use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
-use super::ask::{CheckFailure, ask};
+use super::ask::{Asker, CheckFailure};
 use super::before;
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
@@ -64,7 +63,7 @@ struct Checker {
     /// To the owner task, with snapshots that contain the node's addresses.
     owner: OwnerHandle,
     reports: watch::Sender<Arc<CheckReport>>,
-    register: Register,
+    asker: Asker,
     directory: PathBuf,
     /// Seed of the jitter, which keeps the hosts of a network from checking at the same times.
     seed: u64,
@@ -125,7 +124,7 @@ pub fn start(
     sources: Sources,
     owner: OwnerHandle,
     directory: PathBuf,
-    register: Register,
+    asker: Asker,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> (watch::Receiver<Arc<CheckReport>>, JoinHandle<()>) {
     let (reports_in, reports) = watch::channel(Arc::default());
@@ -133,7 +132,7 @@ pub fn start(
         sources,
         owner,
         reports: reports_in,
-        register,
+        asker,
         directory,
         seed: std::process::id().into(),
         sockets: room_for_sockets(),
@@ -273,10 +272,10 @@ impl RunningChecker {
                 self.schedule.close(due, false, Duration::ZERO, now);
                 continue;
             };
-            let register = Arc::clone(&self.checker.register);
+            let asker = self.checker.asker.clone();
             let (interval, addr) = (question.check.interval, Addr::from(question.at.ip()));
             let open = Open { due, asked: now, interval, addr };
-            let asking = self.asking.spawn(async move { ask(&question, &register).await });
+            let asking = self.asking.spawn(async move { asker.ask(&question).await });
             self.open.insert(asking.id(), open);
         }
     }

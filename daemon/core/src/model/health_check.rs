@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::addr::{Addr, L4Addr};
 
-/// The health checks of one service. Every backend is checked directly at its own address.
+/// The health checks of one service. Every backend is checked at its own address, without a translation; with direct return,
+/// the way of clients' packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthCheck {
     pub method: Method,

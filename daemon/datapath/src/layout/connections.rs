@@ -58,6 +58,15 @@ pub(crate) fn packet_key((source, target): (L4Addr, L4Addr), is_leaving: bool) -
     })
 }
 
+/// The value of `check_ways` for a check of a backend of this service.
+pub(crate) fn check_way(service: L4Addr, forward: Forward) -> [u8; size_of::<types::check_way>()] {
+    bytes_of!(types::check_way {
+        addr: service.addr.octets(),
+        port_be: service.port.to_be_bytes(),
+        is_tunnel: u16::from(forward == Forward::Tunnel).to_ne_bytes(),
+    })
+}
+
 pub(crate) fn is_leaving(key: &PacketKeyBytes) -> bool {
     field_of!(key, types::packet_key, side) == [LEAVING]
 }

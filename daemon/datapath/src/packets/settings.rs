@@ -65,6 +65,13 @@ impl SettingsWriter {
             word.store(value, Ordering::Relaxed);
         }
     }
+
+    /// Makes the programs look for connections with direct return, which they also do when they have forwarded a packet.
+    pub(crate) fn show_direct_return(&self) {
+        let numbers = [1u32.to_ne_bytes(), [0; 4]];
+        let word = u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]));
+        self.words.at(2, 1)[0].store(word, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

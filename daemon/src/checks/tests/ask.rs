@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nodelb_core::model::health_check::HealthCheck;
@@ -8,15 +9,15 @@ use tokio::sync::mpsc;
 use super::*;
 
 fn question(at: SocketAddr, method: Method, timeout: Duration) -> Question {
-    Question { at, check: Arc::new(HealthCheck { method, timeout, ..HealthCheck::default() }) }
+    Question { at, check: Arc::new(HealthCheck { method, timeout, ..HealthCheck::default() }), way: None }
 }
 
 fn http(path: &str, host: Option<&str>) -> Method {
     Method::Http { path: path.into(), host: host.map(Arc::from), status: 200..=399 }
 }
 
-fn own() -> Register {
-    Arc::new(|_| Ok(()))
+fn own() -> Asker {
+    Asker { register: Arc::new(|_| Ok(())), ways: None }
 }
 
 async fn listener() -> (TcpListener, SocketAddr) {
@@ -47,7 +48,7 @@ async fn server(answer: &'static [u8]) -> (SocketAddr, mpsc::Receiver<String>) {
 
 /// Returns `Ok`, or the outcome and the text.
 async fn answer(at: SocketAddr, method: Method) -> Result<(), (CheckOutcome, String)> {
-    let asked = ask(&question(at, method, Duration::from_secs(20)), &own()).await;
+    let asked = own().ask(&question(at, method, Duration::from_secs(20))).await;
     asked.map_err(|failure| (failure.outcome, failure.text.to_string()))
 }
 
@@ -116,7 +117,7 @@ async fn an_endless_answer_is_given_up() {
 #[tokio::test]
 async fn silence_is_given_up_in_time() {
     let (_listener, at) = listener().await;
-    let asked = ask(&question(at, http("/", None), Duration::from_millis(50)), &own()).await;
+    let asked = own().ask(&question(at, http("/", None), Duration::from_millis(50))).await;
     let failure = asked.unwrap_err();
     assert_eq!((failure.outcome, &*failure.text), (CheckOutcome::Timeout, "no answer within 50ms"));
 
@@ -130,7 +131,7 @@ async fn silence_is_given_up_in_time() {
         let stream = tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(at)).await;
         match stream {
             Ok(stream) => held.push(stream.unwrap()),
-            Err(_full) => break ask(&question(at, Method::Tcp, Duration::from_secs(1)), &own()).await,
+            Err(_full) => break own().ask(&question(at, Method::Tcp, Duration::from_secs(1))).await,
         }
     };
     let failure = asked.unwrap_err();
@@ -142,8 +143,8 @@ async fn silence_is_given_up_in_time() {
 #[tokio::test]
 async fn a_socket_that_is_not_its_own_is_not_used() {
     let (listener, at) = listener().await;
-    let refuse: Register = Arc::new(|_| Err(io::Error::other("no memory for it")));
-    let failure = ask(&question(at, Method::Tcp, Duration::from_secs(20)), &refuse).await.unwrap_err();
+    let refuse = Asker { register: Arc::new(|_| Err(io::Error::other("no memory for it"))), ways: None };
+    let failure = refuse.ask(&question(at, Method::Tcp, Duration::from_secs(20))).await.unwrap_err();
     assert_eq!((failure.outcome, &*failure.text), (CheckOutcome::Unasked, "no memory for it"));
     let accepted = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
     assert!(accepted.is_err(), "no client connected");

@@ -534,3 +534,80 @@ fn what_kubernetes_does_not_let_nodelb_read_is_remembered() {
     stage.follow(&[described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes));
     assert_eq!(stage.text(), ["shop/api: 192.0.2.1:80 from before", "shop/web: 192.0.2.1:80 from before"]);
 }
+
+/// A service at these addresses, in ports with these names, with backends in two ports of both protocols.
+fn forwarded(forward: Forward, check: HealthCheck, frontends: &[(&str, &str, FrontendKind)]) -> Service {
+    let port = |(name, at, kind): &(&str, &str, FrontendKind)| {
+        let at: SocketAddr = at.parse().unwrap();
+        let frontends = vec![FrontendSpec { addr: at.ip().into(), port: at.port(), kind: *kind }];
+        service::ServicePort { name: (*name).into(), protocol: Protocol::Tcp, frontends }
+    };
+    Service {
+        health_check: Some(Arc::new(check)),
+        ports: frontends.iter().map(port).collect(),
+        forward,
+        is_outside: true,
+        ..Service::new(name("web"), Source::Files)
+    }
+}
+
+/// Clients' packets reach the backends by the ways; a check by another way says nothing about them.
+#[test]
+fn checks_go_the_way_of_clients_packets() {
+    const ADDRESS: &str = "198.51.100.1:443";
+    let way_of = |service: Service| {
+        let mut stage = Stage::default();
+        let port = service.health_check.as_ref().and_then(|check| check.port).unwrap_or(80);
+        stage.follow(&[Change::UpsertService(service), listed("web", &[1])]);
+        let target = stage.target("web", 1, port).unwrap();
+        stage.board.question(target).unwrap().way
+    };
+    let at = |forward| Some((L4Addr::new("198.51.100.1".parse().unwrap(), 443, Protocol::Tcp), forward));
+    let own = || check(None, true);
+    let alone = |forward, check| forwarded(forward, check, &[("", ADDRESS, FrontendKind::Static)]);
+    for forward in [Forward::Direct, Forward::Tunnel] {
+        assert_eq!(way_of(alone(forward, own())), at(forward));
+        assert_eq!(way_of(alone(forward, check(Some(81), true))), None, "no client reaches this port");
+        let inside = Service { is_outside: false, ..alone(forward, own()) };
+        assert_eq!(way_of(inside), None);
+        for kind in [FrontendKind::ClusterIP, FrontendKind::NodePort] {
+            assert_eq!(way_of(forwarded(forward, own(), &[("", ADDRESS, kind)])), None);
+        }
+        let others = [("metrics", ADDRESS, FrontendKind::Static), ("", "[2001:db8::1]:443", FrontendKind::Static)];
+        assert_eq!(way_of(forwarded(forward, own(), &others)), None, "the name of the port, and the family");
+        let balanced = || forwarded(forward, own(), &[("", ADDRESS, FrontendKind::LoadBalancer)]);
+        assert_eq!(way_of(balanced()), at(forward));
+        let limited = Service { source_ranges: Some(vec!["203.0.113.0/24".parse().unwrap()]), ..balanced() };
+        assert_eq!(way_of(limited), None, "this host may not be in them");
+    }
+    assert_eq!(way_of(alone(Forward::Translate, own())), None);
+}
+
+/// A change of the way is no new check: what is known of the backend stays.
+#[test]
+fn a_change_of_the_way_applies_to_the_next_check() {
+    let mut stage = Stage::default();
+    let service = |forward| {
+        let frontends = [("", "198.51.100.1:443", FrontendKind::Static)];
+        Change::UpsertService(forwarded(forward, check(None, true), &frontends))
+    };
+    stage.follow(&[service(Forward::Translate), listed("web", &[1])]);
+    let target = stage.target("web", 1, 80).unwrap();
+    assert_eq!(stage.follow(&[service(Forward::Tunnel)]), Followed::default());
+    assert!(matches!(stage.board.question(target).unwrap().way, Some((_, Forward::Tunnel))));
+}
+
+/// A check in Kubernetes goes to no address of a service that a check of a backend must not connect to.
+#[test]
+fn a_refused_address_is_no_way() {
+    let at = "169.254.169.254:80";
+    let frontends = [("", at, FrontendKind::ExternalIP)];
+    let service = |source| Service { source, ..forwarded(Forward::Direct, check(None, true), &frontends) };
+    for (source, has_way) in [(Source::Files, true), (Source::Kubernetes, false)] {
+        let mut stage = Stage::default();
+        let Change::UpsertSlice(slice) = listed("web", &[1]) else { unreachable!() };
+        stage.follow(&[Change::UpsertService(service(source)), Change::UpsertSlice(Slice { source, ..slice })]);
+        let target = stage.target("web", 1, 80).unwrap();
+        assert_eq!(stage.board.question(target).unwrap().way.is_some(), has_way, "{source}");
+    }
+}

@@ -35,7 +35,7 @@ impl Rig {
             sources: Sources { files: incoming, kubernetes: None },
             owner: OwnerHandle::of_test(changes, on_a_node()),
             reports: reports_in,
-            register: Arc::new(|_| Ok(())),
+            asker: Asker { register: Arc::new(|_| Ok(())), ways: None },
             directory,
             seed: 1,
             sockets,
