@@ -6,11 +6,11 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nodelb_core::model::addr::{L4Addr, Protocol};
 
-use crate::rounds::{Times, Variant, interleave, verdict};
+use crate::rounds::{ROUNDS, Times, Variant, in_turn, interleave, verdict};
 use crate::sandbox::Sandbox;
 use crate::world::World;
 use crate::world::services::{frontend, services};
@@ -189,6 +189,36 @@ fn fresh(nodelb: &RefCell<World>, cgroup: &Path) {
     print_fresh([&none, &empty, &plain, &through]);
     let (min, p25) = (through.min() / plain.min(), through.p25() / plain.p25());
     println!("\nService / direct within 1.15: {} (min), {} (p25).", verdict(min, 1.15), verdict(p25, 1.15));
+    connect_alone(&hooks, [direct, service]);
+}
+
+/// Sockets of one part of a measurement: they fit into the limit of open files.
+const SOCKETS: u32 = 500;
+
+/// connect() alone on new UDP sockets.
+fn connect_alone(hooks: &Hooks<'_>, [direct, service]: [SocketAddr; 2]) {
+    let variants: [(fn(&Hooks<'_>), SocketAddr); 4] = [
+        (|hooks| hooks.nothing(), direct),
+        (|hooks| hooks.empty(), direct),
+        (|hooks| hooks.nodelb(), direct),
+        (|hooks| hooks.nodelb(), service),
+    ];
+    let [none, empty, plain, through] = in_turn(ROUNDS, |variant| {
+        let (prepare, to) = variants[variant];
+        prepare(hooks);
+        let part = |_| {
+            let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| UdpSocket::bind("192.0.2.9:0").unwrap()).collect();
+            let start = Instant::now();
+            sockets.iter().for_each(|socket| socket.connect(to).unwrap());
+            start.elapsed().as_nanos() as f64 / f64::from(SOCKETS)
+        };
+        (0..5).map(part).fold(f64::INFINITY, f64::min)
+    });
+    hooks.nodelb();
+    println!("\n### connect() alone\n\nns a call, on sockets that have not connected before.\n");
+    print_fresh([&none, &empty, &plain, &through]);
+    let floor = (empty.min() / none.min(), empty.p25() / none.p25());
+    println!("\nFloor, programs that do nothing / none: {:.3} (min), {:.3} (p25).", floor.0, floor.1);
 }
 
 /// TCP connect, accept and close through a service and directly with nodelb's hooks, and directly

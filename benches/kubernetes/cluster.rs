@@ -16,6 +16,9 @@ const ENDPOINTS: u32 = 100;
 /// The address of the service whose changes are timed.
 pub(crate) const TIMED: &str = "198.51.100.1";
 
+/// What only the events of its slice contain.
+pub(crate) const TIMED_SLICE: &str = "\"timed-one\"";
+
 /// The cluster and its apiserver.
 pub(crate) struct Content {
     pub(crate) cluster: Cluster,

@@ -2,14 +2,15 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use crate::cluster::{Content, TIMED, storm};
+use crate::cluster::{Content, TIMED, TIMED_SLICE, storm};
 use crate::daemon::Daemon;
+use crate::reader::Reader;
 
 /// Number of other events per second.
 const OTHERS: u32 = 100;
@@ -25,20 +26,26 @@ pub(crate) struct Delays {
     pub(crate) stored: Vec<Duration>,
     /// The rest of each delay: from then on until the kernel has the change.
     pub(crate) after: Vec<Duration>,
+    /// Until a program that only reads the watch has received it.
+    pub(crate) read: Vec<Duration>,
 }
 
 /// Measures the delays. Each one includes what the apiserver does.
 pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Delays {
     let timed = Timed::open(daemon);
+    let reader = Reader::start(content, Stdio::piped());
+    let received = reader.times_of(TIMED_SLICE);
     let is_over = AtomicBool::new(false);
-    let mut delays = Delays { kernel: Vec::new(), stored: Vec::new(), after: Vec::new() };
+    let mut delays = Delays { kernel: Vec::new(), stored: Vec::new(), after: Vec::new(), read: Vec::new() };
     // This thread has its own counter.
     let cluster = &content.cluster;
     std::thread::scope(|scope| {
         scope.spawn(|| storm(cluster, OTHERS, || is_over.load(Ordering::Relaxed)));
         let begun = Instant::now();
         while begun.elapsed() < during {
+            let sent = Instant::now();
             let (stored, kernel) = timed.change(content);
+            delays.read.push(received.recv_timeout(Duration::from_secs(30)).unwrap().duration_since(sent));
             delays.stored.push(stored);
             delays.kernel.push(kernel);
             delays.after.push(kernel.saturating_sub(stored));
@@ -46,9 +53,9 @@ pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> D
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    delays.stored.sort();
-    delays.kernel.sort();
-    delays.after.sort();
+    for times in [&mut delays.stored, &mut delays.kernel, &mut delays.after, &mut delays.read] {
+        times.sort();
+    }
     delays
 }
 

@@ -23,6 +23,7 @@
 #define bpf_htons(x) ((__u16)__builtin_bswap16(x))
 #define bpf_htonl(x) __builtin_bswap32(x)
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -215,5 +216,40 @@ SEC("tc")
 int empty(struct __sk_buff *skb)
 {
 	(void)skb;
+	return TC_ACT_UNSPEC;
+}
+
+/* Entries of the sizes of nodelb's, in the kind of map that takes the least time. */
+#define STORED 65536
+
+struct stored_key {
+	__u32 words[10];
+};
+
+struct stored {
+	__u32 words[20];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STORED);
+	__type(key, struct stored_key);
+	__type(value, struct stored);
+} stored SEC(".maps");
+
+__u32 turn;
+
+/* Only stores two entries for each packet, as a connection has. */
+SEC("tc")
+int store(struct __sk_buff *skb)
+{
+	struct stored_key key = {};
+	struct stored value = {};
+
+	(void)skb;
+	key.words[0] = turn++ % (STORED / 2);
+	bpf_map_update_elem(&stored, &key, &value, 0);
+	key.words[1] = 1;
+	bpf_map_update_elem(&stored, &key, &value, 0);
 	return TC_ACT_UNSPEC;
 }

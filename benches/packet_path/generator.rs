@@ -34,6 +34,7 @@ pub(crate) struct Pins {
     pub(crate) receive: PathBuf,
     pub(crate) discard: PathBuf,
     pub(crate) empty: PathBuf,
+    pub(crate) store: PathBuf,
     /// XDP programs that do the same as the first two.
     pub(crate) receive_early: PathBuf,
     pub(crate) discard_early: PathBuf,
@@ -73,14 +74,15 @@ impl Generator {
         let idle = Namespace::new();
         let link =
             idle.within(|| object.progs_mut().find(|it| it.name() == "generate").unwrap().attach_xdp(1).unwrap());
-        let [receive, discard, empty, receive_early, discard_early] =
-            ["receive", "discard", "empty", "receive_early", "discard_early"].map(|name| bpffs.join(name));
-        let pins = Pins { receive, discard, empty, receive_early, discard_early };
+        let [receive, discard, empty, store, receive_early, discard_early] =
+            ["receive", "discard", "empty", "store", "receive_early", "discard_early"].map(|name| bpffs.join(name));
+        let pins = Pins { receive, discard, empty, store, receive_early, discard_early };
         for mut program in object.progs_mut() {
             let pin = match program.name().to_str().unwrap() {
                 "receive" => &pins.receive,
                 "discard" => &pins.discard,
                 "empty" => &pins.empty,
+                "store" => &pins.store,
                 "receive_early" => &pins.receive_early,
                 "discard_early" => &pins.discard_early,
                 _ => continue,

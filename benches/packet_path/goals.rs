@@ -9,6 +9,8 @@ struct Goal {
     what: String,
     limit: f64,
     figures: [f64; 2],
+    /// The figure, by minimum, of programs that do only what no program at these hooks can do without.
+    floor: Option<f64>,
 }
 
 /// The goals that have been measured, and the chart of the same figures.
@@ -20,16 +22,30 @@ pub(crate) struct Goals {
 
 impl Goals {
     pub(crate) fn add(&mut self, number: &'static str, what: &str, limit: f64, figures: [f64; 2]) {
-        self.goals.push(Goal { number, what: what.to_lowercase(), limit, figures });
+        self.goals.push(Goal { number, what: what.to_lowercase(), limit, figures, floor: None });
+    }
+
+    pub(crate) fn add_with_floor(
+        &mut self,
+        number: &'static str,
+        what: &str,
+        limit: f64,
+        figures: [f64; 2],
+        floor: [f64; 2],
+    ) {
+        self.add(number, what, limit, figures);
+        self.goals.last_mut().unwrap().floor = Some(floor[0]);
     }
 
     pub(crate) fn print(mut self) {
         self.goals.sort_by_key(|goal| goal.number[1..].parse::<u32>().unwrap());
         println!("\n### Goals\n");
-        println!("| | | limit | min | p25 | within |\n|---|---|---|---|---|---|");
-        for Goal { number, what, limit, figures: [min, p25] } in &self.goals {
-            let within = [verdict(*min, *limit), verdict(*p25, *limit)];
-            println!("| {number} | {what} | {limit:.2} | {min:.2} | {p25:.2} | {}, {} |", within[0], within[1]);
+        println!("Floor: programs that do nothing instead, or only store two entries for each new connection (min).\n");
+        println!("| | | limit | min | p25 | within | floor |\n|---|---|---|---|---|---|---|");
+        for Goal { number, what, limit, figures: [min, p25], floor } in &self.goals {
+            let within = [verdict(*min, *limit), verdict(*p25, *limit)].join(", ");
+            let floor = floor.map_or_else(String::new, |floor| format!("{floor:.2} "));
+            println!("| {number} | {what} | {limit:.2} | {min:.2} | {p25:.2} | {within} | {floor}|");
         }
     }
 }

@@ -92,6 +92,10 @@ pub(crate) struct Nodes {
     pub(crate) tracked: Site,
     /// Programs that do nothing at both uplinks.
     pub(crate) empty: Site,
+    /// The same with conntrack.
+    pub(crate) empty_tracked: Site,
+    /// A program that only stores entries for packets of clients; those at the other hooks do nothing.
+    pub(crate) storing: Site,
     /// kube-proxy's rules for few and for many services.
     pub(crate) rules_few: Site,
     pub(crate) rules_many: Site,
@@ -160,6 +164,8 @@ impl Nodes {
             plain: site(),
             tracked: with_rules(PLUGIN),
             empty: site(),
+            empty_tracked: with_rules(PLUGIN),
+            storing: site(),
             rules_few: with_rules(&kube_proxy(&translations(FEW))),
             rules_many: with_rules(&kube_proxy(&translations(MANY_RULES))),
             few: Balanced::new(sandbox, "few", site(), FEW, TRANSLATED),
@@ -173,9 +179,14 @@ impl Nodes {
         };
         filter(&nodes.dropping.node, UPLINK.0, "ingress", &generator.pins.discard);
         early(&nodes.dropping_early.node, UPLINK.0, &generator.pins.discard_early);
-        for device in [UPLINK.0, TO_MACHINE.0] {
-            for direction in ["ingress", "egress"] {
-                filter(&nodes.empty.node, device, direction, &generator.pins.empty);
+        for (site, at_uplink) in [
+            (&nodes.empty, &generator.pins.empty),
+            (&nodes.empty_tracked, &generator.pins.empty),
+            (&nodes.storing, &generator.pins.store),
+        ] {
+            filter(&site.node, UPLINK.0, "ingress", at_uplink);
+            for (device, direction) in [(UPLINK.0, "egress"), (TO_MACHINE.0, "ingress"), (TO_MACHINE.0, "egress")] {
+                filter(&site.node, device, direction, &generator.pins.empty);
             }
         }
         nodes
