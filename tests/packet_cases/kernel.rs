@@ -84,6 +84,9 @@ pub(crate) struct Kernel {
     counts: Counts,
 }
 
+/// Bytes of `struct packet_settings`.
+const SETTINGS: usize = 24;
+
 /// More than the largest number of a backend.
 const CURSORS: u32 = 128;
 
@@ -210,7 +213,7 @@ impl Kernel {
         self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
         self.put_first("snat_cursors", &[0; 4 * CURSORS as usize]);
         self.put("udp_entries", &[0; 4], &[0; 4]);
-        self.put("packet_settings", &[0; 4], &[0; 20]);
+        self.put("packet_settings", &[0; 4], &[0; SETTINGS]);
         self.set(world);
         self.bloom.fill(self.programs.maps()).unwrap();
     }
@@ -228,9 +231,9 @@ impl Kernel {
         let [is_draining, answers, always_masquerades] =
             [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
         let fields = [is_draining, unknown, answers, always_masquerades].map(u32::to_ne_bytes).concat();
-        // The programs write the last field, has_direct_return.
+        // The programs write has_direct_return.
         let mut value = self.map("packet_settings").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-        assert_eq!(value.len(), fields.len() + 4);
+        assert_eq!(value.len(), SETTINGS);
         value[..fields.len()].copy_from_slice(&fields);
         self.put("packet_settings", &[0; 4], &value);
         self.settings = settings.clone();
