@@ -1,6 +1,7 @@
 //! The nodes that are compared.
 
 use std::fs;
+use std::ops::ControlFlow;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Limits;
@@ -11,7 +12,7 @@ use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::XdpState;
-use nodelb_datapath::packets::{PacketOptions, PacketSettings, XdpMode};
+use nodelb_datapath::packets::{Connection, ConnectionState, PacketOptions, PacketSettings, XdpMode};
 use nodelb_datapath::{Attach, DeviceSide, HookedDevice, Options, XdpFit};
 
 use crate::generator::Generator;
@@ -231,6 +232,17 @@ impl Balanced {
         Self { site, world, packets: packets.into() }
     }
 
+    /// The number of connections with direct return.
+    pub(crate) fn forwarded(&self) -> usize {
+        let mut count = 0;
+        let see = &mut |connection: Connection| {
+            count += usize::from(connection.state == ConnectionState::Forwarded);
+            ControlFlow::Continue(())
+        };
+        self.packets.borrow().connections.read(see).unwrap();
+        count
+    }
+
     /// Deletes all connections; returns how many.
     pub(crate) fn end_connections(&self) -> usize {
         self.sweep(&NOW)
@@ -264,7 +276,10 @@ fn changes(count: u32, forward: Forward) -> impl Iterator<Item = Change> {
         if let Change::UpsertService(service) = &mut service {
             service.forward = forward;
         }
-        [service, slice(number, protocol, [backend(number)].into_iter())]
+        let (addr, port) = backend(number);
+        // Packets that stay as they are have the service's port.
+        let port = if forward == Forward::Direct { frontend(number, protocol).port } else { port };
+        [service, slice(number, protocol, [(addr, port)].into_iter())]
     };
     numbers(count).flat_map(both).chain([synced()])
 }

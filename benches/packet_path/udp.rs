@@ -2,7 +2,7 @@
 
 use crate::generator::{Flows, Generator, Targets};
 use crate::goals::Goals;
-use crate::nodes::{Nodes, VARIANTS};
+use crate::nodes::{Balanced, Nodes, VARIANTS};
 use crate::rounds::{Times, in_turn};
 use crate::site::{ADDRESSES, BACKEND_PORT, MACHINE, POD, Site};
 
@@ -167,6 +167,8 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
             generator.measure(site, to, flows, PACKETS)
         })
     });
+    let forwarded = nodes.forwarding.each_ref().map(Balanced::forwarded);
+    assert_eq!(forwarded, [FEW as usize; 4], "connections with direct return");
     let table = Table { times, dropped: dropped(generator, nodes) };
     println!("### Known connections\n\n1,000 connections take turns.\n");
     table.print(KNOWN);
@@ -209,17 +211,29 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
 }
 
 fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
-    const NAMES: [&str; VARIANTS.len() + 2] = {
+    const NAMES: [&str; VARIANTS.len() + 5] = {
         let [a, b, c, d, e, f] = VARIANTS;
-        [a, b, c, d, e, f, "nodelb, 20 services, room for handshakes is full", "programs that only store two entries"]
+        let more = ["nodelb, 20 services, room for handshakes is full", "programs that only store two entries"];
+        let [direct, tunnel] = [KNOWN[13], KNOWN[14]];
+        [a, b, c, d, e, f, more[0], more[1], direct, tunnel, "nodelb, 20 services, XDP"]
     };
     let mut first = 1_000_000;
-    let balanced = [&nodes.few, &nodes.many, &nodes.with_conntrack];
+    let [direct, tunnel, ..] = &nodes.forwarding;
+    let balanced = [
+        (3, &nodes.few),
+        (4, &nodes.many),
+        (5, &nodes.with_conntrack),
+        (8, direct),
+        (9, tunnel),
+        (10, &nodes.with_xdp),
+    ];
     let times = Side::BOTH.map(|side| {
         in_turn(ROUNDS, |variant| {
             let is_full = variant == VARIANTS.len();
             let (site, is_service) = match variant {
                 7 => (&nodes.storing, false),
+                8 | 9 => (&nodes.forwarding[variant - 8].site, true),
+                10 => (&nodes.with_xdp.site, true),
                 _ => nodes.variants()[if is_full { 3 } else { variant }],
             };
             let to = if is_service { side.services() } else { side.backends() };
@@ -227,7 +241,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
             if [1, 2, 5].contains(&variant) {
                 site.flush_conntrack();
             }
-            if let Some(node) = variant.checked_sub(3).and_then(|number| balanced.get(number)) {
+            if let Some((_, node)) = balanced.iter().find(|(number, _)| *number == variant) {
                 node.end_connections();
             }
             if is_full {
@@ -250,6 +264,18 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
         let what = format!("new connection, {side:?}: to nftables");
         goals.add_with_floor("G3", &what, limit, to_nftables(3), to_nftables(7));
     }
+    for (variant, what) in [(8, "by the link layer"), (9, "by a tunnel")] {
+        let what = format!("new connection, direct return {what}: to nftables");
+        goals.add("G3", &what, 0.45, table.ratio(Side::Remote, variant, 2));
+    }
+    let early = table.ratio(Side::Remote, 10, 2);
+    goals.add_with_floor(
+        "G3",
+        "new connection, remote, XDP: to nftables",
+        0.45,
+        early,
+        table.ratio(Side::Remote, 7, 2),
+    );
 }
 
 fn many(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {

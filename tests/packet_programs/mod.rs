@@ -187,8 +187,8 @@ impl Node {
     /// Sets the fields of `struct packet_settings` that the daemon writes.
     fn settings(&self, fields: [u32; 4]) {
         let [is_draining, unknown, answers, always_masquerades] = fields;
-        // The programs write the last one.
-        let fields = [is_draining, unknown, answers, always_masquerades, 0];
+        // The programs write has_direct_return; the last one is padding.
+        let fields = [is_draining, unknown, answers, always_masquerades, 0, 0];
         self.set("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
     }
 
