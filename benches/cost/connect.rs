@@ -197,15 +197,13 @@ const SOCKETS: u32 = 500;
 
 /// connect() alone on new UDP sockets.
 fn connect_alone(hooks: &Hooks<'_>, [direct, service]: [SocketAddr; 2]) {
-    let variants: [(fn(&Hooks<'_>), SocketAddr); 4] = [
-        (|hooks| hooks.nothing(), direct),
-        (|hooks| hooks.empty(), direct),
-        (|hooks| hooks.nodelb(), direct),
-        (|hooks| hooks.nodelb(), service),
-    ];
     let [none, empty, plain, through] = in_turn(ROUNDS, |variant| {
-        let (prepare, to) = variants[variant];
-        prepare(hooks);
+        match variant {
+            0 => hooks.nothing(),
+            1 => hooks.empty(),
+            _ => hooks.nodelb(),
+        }
+        let to = if variant == 3 { service } else { direct };
         let part = |_| {
             let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| UdpSocket::bind("192.0.2.9:0").unwrap()).collect();
             let start = Instant::now();

@@ -25,14 +25,9 @@ impl Goals {
         self.goals.push(Goal { number, what: what.to_lowercase(), limit, figures, floor: None });
     }
 
-    pub(crate) fn add_with_floor(
-        &mut self,
-        number: &'static str,
-        what: &str,
-        limit: f64,
-        figures: [f64; 2],
-        floor: [f64; 2],
-    ) {
+    /// As [`Goals::add`]; `floor` is the same ratio of programs that do less.
+    pub(crate) fn add_with_floor(&mut self, goal: (&'static str, &str, f64), figures: [f64; 2], floor: [f64; 2]) {
+        let (number, what, limit) = goal;
         self.add(number, what, limit, figures);
         self.goals.last_mut().unwrap().floor = Some(floor[0]);
     }

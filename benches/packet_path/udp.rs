@@ -175,8 +175,8 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     table.add_to(goals, "Known connection", [0, 5, 3]);
     let (local, remote) = (Side::Local, Side::Remote);
     let to_nftables = |variant: usize| table.ratio(local, variant, 3);
-    goals.add_with_floor("G1", "known connection, local: to nftables", 0.55, to_nftables(5), to_nftables(2));
-    goals.add_with_floor("G1", "the same, conntrack active", 0.80, to_nftables(7), to_nftables(17));
+    goals.add_with_floor(("G1", "known connection, local: to nftables", 0.55), to_nftables(5), to_nftables(2));
+    goals.add_with_floor(("G1", "the same, conntrack active", 0.80), to_nftables(7), to_nftables(17));
     goals.add("G2", "known connection, remote: to nftables", 0.50, table.ratio(remote, 5, 3));
     // With the cost of the buffer, which XDP does not make.
     let whole = |variant: usize| {
@@ -262,7 +262,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     for (side, limit) in [(Side::Local, 0.50), (Side::Remote, 0.65)] {
         let to_nftables = |variant: usize| table.ratio(side, variant, 2);
         let what = format!("new connection, {side:?}: to nftables");
-        goals.add_with_floor("G3", &what, limit, to_nftables(3), to_nftables(7));
+        goals.add_with_floor(("G3", &what, limit), to_nftables(3), to_nftables(7));
     }
     for (variant, what) in [(8, "by the link layer"), (9, "by a tunnel")] {
         let what = format!("new connection, direct return {what}: to nftables");
@@ -270,9 +270,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     }
     let early = table.ratio(Side::Remote, 10, 2);
     goals.add_with_floor(
-        "G3",
-        "new connection, remote, XDP: to nftables",
-        0.45,
+        ("G3", "new connection, remote, XDP: to nftables", 0.45),
         early,
         table.ratio(Side::Remote, 7, 2),
     );
