@@ -99,8 +99,9 @@ pub async fn start(
         tokio::spawn(until(shutdown.clone().cancelled_owned(), events::run(reads)));
     }
     let selection = config.kubernetes.selection();
-    let live = Live::new(apiservers.clone(), snapshot.clone(), selection.clone(), LiveTimeouts::default());
-    let live = ask_live(live);
+    let forward = Arc::new(config.kubernetes.forward.clone());
+    let (by, of) = (selection.clone(), Arc::clone(&forward));
+    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), by, of, LiveTimeouts::default()));
     let (reports, sources) = watch::channel(Arc::default());
     let source = KubernetesSource {
         apiservers,
@@ -110,6 +111,7 @@ pub async fn start(
         followed: owner.marks.followed.clone(),
         state,
         selection,
+        forward,
         node: node.into(),
         has_node_object: config.kubernetes.node_object,
         expected: kubernetes_ports(&owner.snapshot.borrow().realised),

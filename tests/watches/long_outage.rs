@@ -114,6 +114,7 @@ fn node(settings: Settings) -> Received {
         followed: watch::channel(Followed::default()).1,
         state,
         selection: Selection::default(),
+        forward: Arc::default(),
         node: "n1".into(),
         has_node_object: true,
         expected: 0,

@@ -26,6 +26,7 @@ use nodelb_core::trace::{self, Verdict};
 use nodelb_host::clock::Clock;
 use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent};
 use nodelb_kube::api::scope::Selection;
+use nodelb_kube::api::translate::ForwardByClass;
 use nodelb_kube::apiserver;
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::connection::connect;
@@ -54,8 +55,20 @@ pub(crate) struct Rig {
     pub(crate) replica: Replica,
     pub(crate) node: Node,
     state: tempfile::TempDir,
-    /// The services that the node reads.
-    selection: Selection,
+    reads: Reads,
+}
+
+/// What the configuration of the node says about services.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reads {
+    pub(crate) selection: Selection,
+    pub(crate) forward: Arc<ForwardByClass>,
+}
+
+impl From<Selection> for Reads {
+    fn from(selection: Selection) -> Self {
+        Self { selection, ..Self::default() }
+    }
 }
 
 /// The components of nodelb. Dropping it has the effect of a kill.
@@ -105,23 +118,24 @@ impl Rig {
         prepare(replica.faults());
         let state = tempfile::tempdir().expect("a directory");
         let node = Node::start(&cluster, replica.address(), state.path());
-        Self { cluster, replica, node, state, selection: Selection::default() }
+        Self { cluster, replica, node, state, reads: Reads::default() }
     }
 
     /// A cluster with this content, a user who may do this, and a new node that reads these services.
-    pub(crate) fn of_selection(objects: impl IntoIterator<Item = Value>, role: Role, selection: Selection) -> Self {
+    pub(crate) fn of_selection(objects: impl IntoIterator<Item = Value>, role: Role, reads: impl Into<Reads>) -> Self {
+        let reads = reads.into();
         let cluster = Cluster::new().expect("a cluster");
         objects.into_iter().for_each(|object| cluster.apply_value(object).expect("a valid object"));
         cluster.allow("nodelb", role);
         let replica = serve(&cluster, ServeOptions::default());
         let state = tempfile::tempdir().expect("a directory");
-        let node = Node::start_with(&cluster, replica.address(), state.path(), None, (timeouts(), &selection));
-        Self { cluster, replica, node, state, selection }
+        let node = Node::start_with(&cluster, replica.address(), state.path(), None, (timeouts(), &reads));
+        Self { cluster, replica, node, state, reads }
     }
 
     /// Kills the node and starts another one instead that reads these services.
-    pub(crate) fn restart_node_with(&mut self, selection: Selection) {
-        self.selection = selection;
+    pub(crate) fn restart_node_with(&mut self, reads: impl Into<Reads>) {
+        self.reads = reads.into();
         self.restart_node();
     }
 
@@ -133,9 +147,9 @@ impl Rig {
         let replica = serve(&cluster, ServeOptions::default());
         let state = tempfile::tempdir().expect("a directory");
         let patient = WatchTimeouts { watch_silence: 10 * TIMEOUT, ..timeouts() };
-        let selection = Selection::default();
-        let node = Node::start_with(&cluster, replica.address(), state.path(), None, (patient, &selection));
-        let rig = Self { cluster, replica, node, state, selection };
+        let reads = Reads::default();
+        let node = Node::start_with(&cluster, replica.address(), state.path(), None, (patient, &reads));
+        let rig = Self { cluster, replica, node, state, reads };
         rig.converge("the beginning");
         rig
     }
@@ -215,7 +229,7 @@ impl Rig {
         let watched = self.node.observer().watched.clone();
         self.kill_node();
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, None, (timeouts(), &self.selection));
+        self.node = Node::start_with(&self.cluster, at, state, None, (timeouts(), &self.reads));
         self.node.observer().watched = watched;
     }
 
@@ -230,7 +244,7 @@ impl Rig {
         let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
         assert_ne!(own, kubeconfig);
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), (timeouts(), &self.selection));
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), (timeouts(), &self.reads));
         self.node.observer().watched = watched;
     }
 
@@ -307,7 +321,7 @@ pub(crate) fn timeouts() -> WatchTimeouts {
 impl Node {
     /// A node with this address, and the state directory of a previous one.
     pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
-        Self::start_with(cluster, at, state, None, (timeouts(), &Selection::default()))
+        Self::start_with(cluster, at, state, None, (timeouts(), &Reads::default()))
     }
 
     /// [`Self::start`] with this kubeconfig, these time constants of the source, and these services.
@@ -316,7 +330,7 @@ impl Node {
         at: SocketAddr,
         state: &Path,
         text: Option<&str>,
-        (timeouts, selection): (WatchTimeouts, &Selection),
+        (timeouts, reads): (WatchTimeouts, &Reads),
     ) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
@@ -377,7 +391,8 @@ impl Node {
                 save_soon: Duration::from_millis(50),
                 timeout: Duration::from_secs(5),
             },
-            selection: selection.clone(),
+            selection: reads.selection.clone(),
+            forward: Arc::clone(&reads.forward),
             node: "n1".into(),
             has_node_object: true,
             expected: 0,

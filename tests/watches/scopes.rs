@@ -1,16 +1,18 @@
 //! A node that reads only a part of the cluster: some namespaces, some services, or what a label selector matches. The
 //! server evaluates it, so that the user needs no permission for the rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nodelb_apiserver::{Fault, On, Patch, Role};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::SourceState;
 use nodelb_kube::api::scope::Selection;
 use serde_json::{Value, json};
 
 use crate::objects::{self, backend, frontend};
-use crate::rig::Rig;
+use crate::rig::{Reads, Rig};
 
 /// The service with this number in a namespace, with one backend.
 fn pair_in(namespace: &str, number: u64) -> [Value; 2] {
@@ -293,4 +295,24 @@ fn every_scope_notices_that_the_cluster_was_restored() {
     rig.cluster.restore_backup(&backup);
     rig.replica.faults().reset_connections();
     has(&rig, &["pay/s2", "shop/s1"]);
+}
+
+/// The state of the previous start has the previous way, and the list has the same versions.
+#[test]
+fn a_class_is_forwarded_as_the_configuration_says_also_after_a_restart() {
+    let [mut service, slice] = objects::pair(1);
+    service["spec"]["type"] = "LoadBalancer".into();
+    service["spec"]["loadBalancerClass"] = "example.com/lb".into();
+    let of_class = |forward| {
+        let forward = Arc::new(BTreeMap::from([("example.com/lb".into(), forward)]));
+        Reads { forward, ..Reads::default() }
+    };
+    let mut rig = Rig::of_selection([service, slice], Role::node_proxier(), of_class(Forward::Tunnel));
+    for next in [Forward::Tunnel, Forward::Direct, Forward::Translate] {
+        rig.restart_node_with(of_class(next));
+        rig.node.wait(&next.to_string(), |observer| {
+            let found = observer.objects().services.get("ns/s1").map(|service| service.forward);
+            if found == Some(next) { Ok(()) } else { Err(format!("{found:?}")) }
+        });
+    }
 }

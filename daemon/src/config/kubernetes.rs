@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::scope::{MAX_NARROW, Selection};
 use nodelb_kube::api::selector;
+use nodelb_kube::api::translate::ForwardByClass;
 use nodelb_kube::apiserver::address::{Address, Host, Server};
 use nodelb_kube::apiserver::url::Shown;
 use rustls::pki_types::ServerName;
@@ -52,6 +54,17 @@ impl Setting for Server {
     }
 }
 
+impl Setting for ForwardByClass {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        document::table_such_as(from, "a table such as { \"example.com/tunnel\" = \"tunnel\" }")
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        let entry = |(class, forward): (&String, &Forward)| (class.clone(), forward.to_string().into());
+        toml::Value::Table(self.iter().map(entry).collect())
+    }
+}
+
 fn each_once(servers: &[Server]) -> Check {
     once(servers.iter().map(|server| &server.address))
 }
@@ -79,6 +92,13 @@ fn object_name(what: &str, name: &str) -> Check {
     Err(format!(
         "`{name}` is not the name of a {what}: lower-case letters, digits and `-`, at most 63 of them; correct it"
     ))
+}
+
+fn classes(forward: &ForwardByClass) -> Check {
+    forward.keys().find(|class| !selector::is_label(class)).map_or(Ok(()), |class| {
+        let class = class.escape_debug();
+        Err(format!("`{class}` is not a load balancer class; correct it (expected like example.com/tunnel)"))
+    })
 }
 
 fn few<T: Ord + fmt::Display>(names: &[T]) -> Check {
@@ -147,6 +167,10 @@ section! {
 
     /// The only Services that nodelb reads, such as "default/kubernetes", at most 32, instead of the previous two keys.
     services: Vec<ServiceName> = Vec::new(), services;
+
+    /// Direct return for Services of a load balancer class (spec.loadBalancerClass) without the annotation
+    /// nodelb.io/forward, such as { "example.com/tunnel" = "tunnel" }, or "direct".
+    forward: ForwardByClass = ForwardByClass::new(), classes;
 
     /// Listen addresses of the kube-proxy-compatible health endpoint (/healthz, /livez) that cloud load balancers
     /// probe. Reachable from the network. [::] covers IPv4 and IPv6; empty disables it.

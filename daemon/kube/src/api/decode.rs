@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::objects::{self, Envelope, ListMetadata, Metadata};
 use super::plain::{self, FromPlain};
-use super::translate::{self, Reader};
+use super::translate::{self, ForwardByClass, Reader};
 use crate::apiserver::connection::error::LinkError;
 use crate::null::null_is_default;
 use nodelb_core::text;
@@ -189,6 +189,11 @@ impl Decode for Decoder {
 impl Decoder {
     pub fn new(kind: Kind) -> Self {
         Self { kind, reader: Reader::new(Source::Kubernetes, Arc::default()) }
+    }
+
+    pub fn with_forward(mut self, forward: &Arc<ForwardByClass>) -> Self {
+        self.reader.forward = Arc::clone(forward);
+        self
     }
 
     fn event_of<W: Watched>(&mut self, bytes: &[u8]) -> Result<ListWatchEvent, LinkError> {

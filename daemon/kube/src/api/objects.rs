@@ -233,6 +233,9 @@ pub struct ServiceSpec {
     pub external_ips: Vec<String>,
     #[serde(deserialize_with = "list")]
     pub load_balancer_source_ranges: Vec<String>,
+    /// `loadBalancerClass`; empty if missing.
+    #[serde(deserialize_with = "null_is_default")]
+    pub load_balancer_class: CompactString,
     #[serde(deserialize_with = "list")]
     pub ports: Vec<ServicePort>,
     #[serde(deserialize_with = "null_is_default")]

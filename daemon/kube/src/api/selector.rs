@@ -87,7 +87,8 @@ impl<'a> Requirement<'a> {
     }
 }
 
-fn is_label(text: &str) -> bool {
+/// Whether this can be the name of a label, or of what is named like one: `team`, `example.com/team`.
+pub fn is_label(text: &str) -> bool {
     match text.rsplit_once('/') {
         Some((prefix, name)) => {
             let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -31,18 +31,22 @@ const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// The maximum number of characters of a value that a notice quotes.
 const MAX_QUOTED: usize = 64;
 
+/// How packets reach backends of Services without the annotation [`FORWARD`], by load balancer class.
+pub type ForwardByClass = BTreeMap<String, Forward>;
+
 /// What the object itself does not contain of its origin, and the names that it may share with other objects.
 #[derive(Debug)]
 pub struct Reader {
     pub source: Source,
     /// The name of the file; without a file, the kind and name of the object.
     pub object: Arc<str>,
+    pub forward: Arc<ForwardByClass>,
     names: Names,
 }
 
 impl Reader {
     pub fn new(source: Source, object: Arc<str>) -> Self {
-        Self { source, object, names: Names::default() }
+        Self { source, object, forward: Arc::default(), names: Names::default() }
     }
 
     fn origin(&mut self, metadata: &Metadata) -> Origin {
@@ -79,7 +83,7 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
     let (health_check, health_check_error) = health_check(metadata, &ports, &mut notices);
     let awaits_load_balancer = spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty();
     let has_address = awaits_load_balancer || addresses.iter().any(|(kind, _)| is_forwarded(*kind));
-    let forward = forward(metadata, spec, has_address, &mut notices);
+    let forward = forward(object, &reader.forward, has_address, &mut notices);
     let service = Service {
         name: ServiceName::of(reader.names.shared(namespace(metadata)), metadata.name.as_str().into()),
         source: reader.source,
@@ -122,10 +126,21 @@ fn is_forwarded(kind: FrontendKind) -> bool {
     matches!(kind, FrontendKind::ExternalIP | FrontendKind::LoadBalancer)
 }
 
-/// How packets of clients outside reach backends on other machines, as the annotation requests. `has_address`: it has, or
-/// will get, an address where this has an effect.
-fn forward(metadata: &Metadata, spec: &ServiceSpec, has_address: bool, notices: &mut Vec<String>) -> Forward {
-    let Some(value) = &metadata.annotations.forward else { return Forward::Translate };
+/// How packets of clients outside reach backends on other machines, as the annotation requests, or the configuration for
+/// the load balancer class. `has_address`: it has, or will get, an address where this has an effect.
+fn forward(
+    object: &objects::Service,
+    of_classes: &ForwardByClass,
+    has_address: bool,
+    notices: &mut Vec<String>,
+) -> Forward {
+    let objects::Service { metadata, spec, .. } = object;
+    let Some(value) = &metadata.annotations.forward else {
+        let class = spec.load_balancer_class.as_str();
+        let forward = of_classes.get(class).copied().unwrap_or_default();
+        notices.extend(translated_ports(spec, forward).map(|port| format!("kubernetes.forward of {class}: {port}")));
+        return forward;
+    };
     let Ok(forward) = value.parse::<Forward>() else {
         let value = text::limited(value, MAX_QUOTED);
         notices.push(format!(
@@ -140,15 +155,21 @@ fn forward(metadata: &Metadata, spec: &ServiceSpec, has_address: bool, notices: 
              or remove the annotation"
         ));
     }
-    let moved = |port: &&objects::ServicePort| port.target_port.is_some_and(|target| ![0, port.port].contains(&target));
-    for port in spec.ports.iter().filter(moved).filter(|_| forward == Forward::Direct) {
-        let (name, number, target) = (&port.name, port.port, port.target_port.unwrap_or_default());
-        notices.push(format!(
-            "annotation {FORWARD}: port `{name}` ({number}) is translated, because direct does not change ports; set \
-             its targetPort ({target}) to {number}, or use tunnel"
-        ));
-    }
+    notices.extend(translated_ports(spec, forward).map(|port| format!("annotation {FORWARD}: {port}")));
     forward
+}
+
+/// The ports to which `forward` does not apply, and what to do.
+fn translated_ports(spec: &ServiceSpec, forward: Forward) -> impl Iterator<Item = String> {
+    let ports = spec.ports.iter().filter(move |_| forward == Forward::Direct);
+    ports.filter_map(|port| {
+        let (name, number) = (&port.name, port.port);
+        let target = port.target_port.filter(|target| ![0, number].contains(target))?;
+        Some(format!(
+            "port `{name}` ({number}) is translated, because direct does not change ports; set its targetPort ({target}) \
+             to {number}, or use tunnel"
+        ))
+    })
 }
 
 fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String> {

@@ -22,6 +22,7 @@ use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent, Object, Version};
 use crate::api::list_watch::{ListWatch, Start, Timeouts};
 use crate::api::request::Query;
 use crate::api::scope::{Scope, Selection};
+use crate::api::translate::ForwardByClass;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
@@ -61,6 +62,7 @@ pub struct Live {
     apiservers: Apiservers,
     snapshot: watch::Receiver<Arc<Snapshot>>,
     selection: Selection,
+    forward: Arc<ForwardByClass>,
     timeouts: LiveTimeouts,
     /// The start of the latest comparison of all services. The lock is held during a comparison.
     last_whole: Mutex<Option<Instant>>,
@@ -75,9 +77,10 @@ impl Live {
         apiservers: Apiservers,
         snapshot: watch::Receiver<Arc<Snapshot>>,
         selection: Selection,
+        forward: Arc<ForwardByClass>,
         timeouts: LiveTimeouts,
     ) -> Self {
-        Self { apiservers, snapshot, selection, timeouts, last_whole: Mutex::new(None) }
+        Self { apiservers, snapshot, selection, forward, timeouts, last_whole: Mutex::new(None) }
     }
 
     /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
@@ -167,7 +170,7 @@ impl Live {
                 opened => break opened?,
             }
         };
-        let mut decoder = Decoder::new(list.scope.kind);
+        let mut decoder = Decoder::new(list.scope.kind).with_forward(&self.forward);
         while let Some(events) = response.next(&mut decoder).await? {
             events.into_iter().for_each(|event| list.take(event));
         }

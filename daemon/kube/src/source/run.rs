@@ -31,9 +31,10 @@ use super::state_file::{Saver, StateSettings};
 use super::status::WatchStatus;
 use super::store::{Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
-use crate::api::decode::{Key, Kind, ListWatchEvent};
+use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent};
 use crate::api::request::Query;
 use crate::api::scope::{Scope, Selection};
+use crate::api::translate::ForwardByClass;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::session::{Apiservers, Report};
@@ -64,6 +65,7 @@ pub struct KubernetesSource {
     pub followed: watch::Receiver<Followed>,
     pub state: StateSettings,
     pub selection: Selection,
+    pub forward: Arc<ForwardByClass>,
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
@@ -176,7 +178,8 @@ impl Running {
         let (apiservers, timeouts) = (self.source.apiservers.clone(), self.source.timeouts.clone());
         let WatchStatus { scope, list_again, .. } = &self.watches[number];
         let shared = (Arc::clone(list_again), self.restores.clone());
-        Watcher::new((number, Query::of(scope)), apiservers, messages, shared, timeouts)
+        let decoder = Decoder::new(scope.kind).with_forward(&self.source.forward);
+        Watcher::new((number, Query::of(scope), decoder), apiservers, messages, shared, timeouts)
     }
 
     fn watch_node(&self) -> NodeWatch {

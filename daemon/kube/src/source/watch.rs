@@ -50,16 +50,16 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 impl Watcher {
     /// The watcher of this number. `list_again` requests another list; `restores` is shared by all watchers.
     pub fn new(
-        (number, query): (usize, Query),
+        (number, query, decoder): (usize, Query, Decoder),
         apiservers: Apiservers,
         messages: mpsc::Sender<Message>,
         (list_again, restores): (Arc<Notify>, Restores),
         timeouts: WatchTimeouts,
     ) -> Self {
         Self {
-            decoder: Decoder::new(query.kind),
             number,
             query,
+            decoder,
             apiservers,
             messages,
             list_again,

@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use nodelb_core::model::forward::Forward;
 use nodelb_kube::api::scope::Selection;
 
 use crate::config::Config;
@@ -218,6 +219,36 @@ fn services_are_selected_by_labels_namespaces_or_names() {
                     leave the key out to read the whole cluster";
     assert_eq!(of_section(&format!("namespaces = [{}]", many.join(", "))), [expected]);
     assert_eq!(selection(&format!("namespaces = [{}]", many[..32].join(", "))).namespaces.len(), 32);
+}
+
+#[test]
+fn a_load_balancer_class_has_a_way_to_forward() {
+    let classes = "{ \"example.com/tunnel\" = \"tunnel\", internal = \"direct\", old = \"translate\" }";
+    let config = Config::parse(&format!("[kubernetes]\nforward = {classes}\n")).unwrap();
+    let forward = &config.kubernetes.forward;
+    let expected =
+        [("example.com/tunnel", Forward::Tunnel), ("internal", Forward::Direct), ("old", Forward::Translate)];
+    assert_eq!(forward.iter().map(|(class, forward)| (&**class, *forward)).collect::<Vec<_>>(), expected);
+    assert_eq!(Config::parse(&config.to_toml()).as_ref(), Ok(&config));
+    assert_eq!(Config::default().restart_keys(&config), ["kubernetes.forward"]);
+    let as_table = Config::parse(&format!("[kubernetes.forward]\n{}", classes[1..].replace([',', '}'], "\n")));
+    assert_eq!(as_table, Ok(config));
+
+    let form = "line 2: kubernetes.forward: expected a table such as { \"example.com/tunnel\" = \"tunnel\" }, found";
+    let value = "line 2: kubernetes.forward.a.example/b:";
+    let choices = "is not one of the choices (expected \"translate\", \"direct\" or \"tunnel\")";
+    let class = "is not a load balancer class; correct it (expected like example.com/tunnel)";
+    let cases = [
+        ("\"tunnel\"", format!("{form} a string")),
+        ("[\"a\"]", format!("{form} an array")),
+        ("{ \"a.example/b\" = \"Tunnel\" }", format!("{value} `Tunnel` {choices}")),
+        ("{ \"a.example/b\" = 4 }", format!("{value} expected a string")),
+        ("{ \"\" = \"tunnel\" }", format!("line 2: kubernetes.forward: `` {class}")),
+        ("{ \"a\\u001b/b\" = \"tunnel\" }", format!("line 2: kubernetes.forward: `a\\u{{1b}}/b` {class}")),
+    ];
+    for (value, expected) in cases {
+        assert_eq!(of_section(&format!("forward = {value}")), [expected], "{value}");
+    }
 }
 
 #[test]

@@ -38,7 +38,11 @@ fn takes(key: &Key) -> String {
     }
     let (probe, link) = if kind == "an array" { ("[\"?\"]", " of ") } else { ("\"?\"", ": ") };
     let choice = complaint(key, probe).and_then(|refused| wanted(&refused));
-    choice.filter(|choice| *choice != kind).map_or_else(|| kind.to_owned(), |choice| format!("{kind}{link}{choice}"))
+    match choice {
+        Some(choice) if choice.starts_with(kind) => choice,
+        Some(choice) => format!("{kind}{link}{choice}"),
+        None => kind.to_owned(),
+    }
 }
 
 /// The expected value, from an error message.

@@ -476,3 +476,27 @@ fn an_annotation_says_how_packets_are_forwarded() {
     let awaiting = inside.replace("type: NodePort", "type: LoadBalancer");
     assert_eq!(forward(&awaiting, "direct"), (Forward::Direct, String::new()));
 }
+
+#[test]
+fn a_load_balancer_class_says_how_packets_are_forwarded_unless_the_annotation_does() {
+    let forward = BTreeMap::from([("example.com/t".into(), Forward::Tunnel), ("d".into(), Forward::Direct)]);
+    let mut reader = Reader { forward: Arc::new(forward), ..reader() };
+    let mut forward = |class: &str, metadata: &str| {
+        let yaml = INTRANET.replace("labels: {app: x}", metadata);
+        let yaml = yaml.replace("type: LoadBalancer", &format!("type: LoadBalancer\n  loadBalancerClass: {class}"));
+        let (service, notices) = service(&serde_saphyr::from_str(&yaml).unwrap(), &mut reader);
+        (service.unwrap().forward, notices.join("\n"))
+    };
+    for other in ["null", "''", "t", "example.com/d"] {
+        assert_eq!(forward(other, "labels: {}"), (Forward::Translate, String::new()), "{other}");
+    }
+    assert_eq!(forward("example.com/t", "annotations: {a: b}"), (Forward::Tunnel, String::new()));
+    let (direct, notice) = forward("d", "annotations: null");
+    assert!(direct == Forward::Direct && notice.starts_with("kubernetes.forward of d: port `https` (443)"), "{notice}");
+    for (annotated, expected) in [("tunnel", Forward::Tunnel), ("translate", Forward::Translate)] {
+        let annotations = format!("annotations: {{nodelb.io/forward: {annotated}}}");
+        assert_eq!(forward("d", &annotations), (expected, String::new()));
+    }
+    let (wrong, notice) = forward("example.com/t", "annotations: {nodelb.io/forward: straight}");
+    assert!(wrong == Forward::Translate && notice.contains("`straight` is neither"), "{notice}");
+}
