@@ -158,6 +158,15 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 }
 
 /*
+ * Whether the connection is due after so many seconds without a packet. Both
+ * clocks are cut to seconds, so up to one of them may not have passed.
+ */
+static __always_inline bool is_due(__s32 idle, __u32 timeout)
+{
+	return idle > (__s32)timeout;
+}
+
+/*
  * Whether the entry itself shows that the connection is not due. If its partner
  * has a RST, the connection is due when the partner is visited.
  */
@@ -179,7 +188,7 @@ static __always_inline bool is_recent(const struct bpf_iter__bpf_map_elem *ctx,
 		timeout = timeouts->reset;
 	if (key->protocol == IPPROTO_UDP)
 		timeout = timeouts->udp_idle;
-	return (__s32)(seconds_now(now) - entry->last_used) < (__s32)timeout;
+	return !is_due(seconds_now(now) - entry->last_used, timeout);
 }
 
 /*
@@ -257,7 +266,7 @@ int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
 	visit(now, partner);
 	timeout = timeout_of(now, timeouts, &reason);
 	now->record.reason = reason;
-	if (now->idle < (__s32)timeout || !report(ctx, now))
+	if (!is_due(now->idle, timeout) || !report(ctx, now))
 		return 0;
 	if (partner)
 		bpf_map_delete_elem(&connections, &now->partner_key);
@@ -285,7 +294,7 @@ int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
 	if (now->any & CONNECTION_ASSURED)
 		timeout = timeout_of(now, timeouts, &reason);
 	now->record.reason = reason;
-	if (now->idle < (__s32)timeout || !report(ctx, now))
+	if (!is_due(now->idle, timeout) || !report(ctx, now))
 		return 0;
 	if (partner)
 		bpf_map_delete_elem(&half_open, &now->partner_key);

@@ -1,6 +1,7 @@
 //! The deletion of connections that have ended.
 
-use libbpf_rs::{MapCore as _, MapFlags};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use nix::time::{ClockId, clock_gettime};
 use nodelb_datapath::packets::{Sweep, SweepReason, SweepTimeouts, Swept};
 
 use super::frames::{ACK, FIN, Frame, RST, SYN, TCP, UDP, first, frame};
@@ -39,42 +40,95 @@ fn reasons(sweep: &mut Sweep) -> Vec<SweepReason> {
     reasons
 }
 
+/// What is due when no entry was used for this many seconds. The programs count the seconds that have begun: if one does
+/// meanwhile, it begins again with the same entries.
+fn swept_after(node: &Node, sweep: &mut Sweep, seconds: u32) -> Vec<Swept> {
+    let second = || u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().tv_sec()).unwrap();
+    let maps = ["connections", "half_open"].map(|name| node.map(name));
+    let read = |map: &MapHandle| -> Vec<_> {
+        map.keys().map(|key| (map.lookup(&key, MapFlags::ANY).unwrap().unwrap(), key)).collect()
+    };
+    let before = maps.map(read);
+    loop {
+        let now = second();
+        for (map, entries) in maps.iter().zip(&before) {
+            for (value, key) in entries {
+                let mut value = value.clone();
+                value[52..56].copy_from_slice(&now.wrapping_sub(seconds).to_ne_bytes());
+                map.update(key, &value, MapFlags::ANY).unwrap();
+            }
+        }
+        let swept = swept(sweep);
+        if second() == now {
+            return swept;
+        }
+    }
+}
+
+/// The reasons of [`swept_after`], and the entries that are left in both maps.
+fn left_after(node: &Node, sweep: &mut Sweep, seconds: u32) -> (Vec<SweepReason>, (usize, usize)) {
+    let mut reasons: Vec<_> = swept_after(node, sweep, seconds).iter().map(|swept| swept.reason).collect();
+    reasons.sort();
+    let (connections, half_open) = node.entries();
+    (reasons, (connections.len(), half_open.len()))
+}
+
+/// Connections of all states: a UDP flow, and TCP connections that are open, have been reset, closed by both sides, closed by
+/// the client, and not answered.
+fn begin_all(node: &Node) {
+    node.serve_one(V4, UDP, V4.pod);
+    establish(node, UDP, 50000);
+    node.serve_one(V4, TCP, V4.pod);
+    for port in 50001..=50004 {
+        establish(node, TCP, port);
+    }
+    node.arrives(&frame(TCP, "203.0.113.2:50002", V4.service).flags(RST));
+    node.arrives(&frame(TCP, "203.0.113.2:50003", V4.service).flags(FIN | ACK));
+    node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50003").flags(FIN | ACK));
+    node.arrives(&frame(TCP, "203.0.113.2:50004", V4.service).flags(FIN | ACK));
+    node.arrives(&first(TCP, "203.0.113.2:50005", V4.service));
+}
+
 #[test]
 fn connections_end_after_their_timeouts() {
     with_node("programs::sweep::connections_end_after_their_timeouts", |node| {
         let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
-        node.serve_one(V4, UDP, V4.pod);
-        establish(node, UDP, 50000);
-        node.serve_one(V4, TCP, V4.pod);
-        for port in 50001..=50004 {
-            establish(node, TCP, port);
-        }
-        // 50002 has been reset, 50003 closed by both sides, 50004 only by the client.
-        node.arrives(&frame(TCP, "203.0.113.2:50002", V4.service).flags(RST));
-        node.arrives(&frame(TCP, "203.0.113.2:50003", V4.service).flags(FIN | ACK));
-        node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50003").flags(FIN | ACK));
-        node.arrives(&frame(TCP, "203.0.113.2:50004", V4.service).flags(FIN | ACK));
-        node.arrives(&first(TCP, "203.0.113.2:50005", V4.service));
-        let count = || (node.entries().0.len(), node.entries().1.len());
-        assert_eq!(count(), (10, 2));
-        assert_eq!(reasons(&mut sweep), [], "nothing is due");
-        age(node, 9);
-        assert_eq!(reasons(&mut sweep), []);
-        age(node, 2);
-        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Reset], (8, 2)), "11 s");
-        age(node, 20);
-        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Handshake], (8, 0)), "31 s");
-        age(node, 30);
-        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Closed], (6, 0)), "61 s");
-        age(node, 60);
-        let idle = swept(&mut sweep);
-        assert_eq!((idle.len(), count()), (1, (4, 0)), "121 s");
+        begin_all(node);
+        let mut left = |seconds| left_after(node, &mut sweep, seconds);
+        assert_eq!(left(0), (vec![], (10, 2)));
+        assert_eq!(left(9), (vec![], (10, 2)));
+        // The program may know the second of the last tick only.
+        assert_eq!(left(12), (vec![SweepReason::Reset], (8, 2)));
+        assert_eq!(left(32), (vec![SweepReason::Handshake], (8, 0)));
+        assert_eq!(left(62), (vec![SweepReason::Closed], (6, 0)));
+        let idle = swept_after(node, &mut sweep, 122);
+        assert_eq!((idle.len(), node.entries().0.len()), (1, 4));
         assert_eq!((idle[0].reason, idle[0].protocol.number()), (SweepReason::Idle, UDP));
         // Two requests and one answer of 27 bytes.
         assert_eq!((idle[0].forward_bytes, idle[0].reverse_bytes), (2 * 55, 55));
         assert_eq!(idle[0].service.0, super::SERVICE);
-        age(node, 86_280);
-        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Idle; 2], (0, 0)), "a day");
+        assert_eq!(left_after(node, &mut sweep, 86_402), (vec![SweepReason::Idle; 2], (0, 0)));
+    });
+}
+
+/// Of the seconds that have begun since the last packet, one may not have passed: the packet came at its end.
+#[test]
+fn no_connection_ends_before_its_timeout_has_passed() {
+    with_node("programs::sweep::no_connection_ends_before_its_timeout_has_passed", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        begin_all(node);
+        let mut entries = (10, 2);
+        for (timeout, reason, more) in [
+            (TIMEOUTS.reset, SweepReason::Reset, (2, 0)),
+            (TIMEOUTS.handshake, SweepReason::Handshake, (0, 2)),
+            (TIMEOUTS.closed, SweepReason::Closed, (2, 0)),
+            (TIMEOUTS.udp_idle, SweepReason::Idle, (2, 0)),
+        ] {
+            assert_eq!(left_after(node, &mut sweep, timeout), (vec![], entries), "{reason:?}");
+            entries = (entries.0 - more.0, entries.1 - more.1);
+            assert_eq!(left_after(node, &mut sweep, timeout + 2), (vec![reason], entries));
+        }
+        assert_eq!(left_after(node, &mut sweep, TIMEOUTS.tcp_idle), (vec![], entries), "idle TCP");
     });
 }
 

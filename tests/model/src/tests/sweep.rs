@@ -65,8 +65,9 @@ fn each_state_has_its_timeout() {
         // The last packet in either direction counts.
         ([(open, 5), (open, 50)], Protocol::Udp, true, 45 + 120, SweepReason::Idle),
     ] {
-        assert_eq!(swept(ends, protocol, is_established, 5 + timeout - 1), [], "{ends:?}");
-        assert_eq!(swept(ends, protocol, is_established, 5 + timeout), [(reason, 1)], "{ends:?}");
+        // The last packet may have come at the end of its second.
+        assert_eq!(swept(ends, protocol, is_established, 5 + timeout), [], "{ends:?}");
+        assert_eq!(swept(ends, protocol, is_established, 5 + timeout + 1), [(reason, 1)], "{ends:?}");
     }
 }
 
