@@ -158,12 +158,13 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 }
 
 /*
- * Whether the connection is due after so many seconds without a packet. Both
- * clocks are cut to seconds, so up to one of them may not have passed.
+ * Whether the connection is due after so many seconds without a packet; with a
+ * timeout of 0, every one is. Both clocks are cut to seconds, so up to one of
+ * them may not have passed.
  */
 static __always_inline bool is_due(__s32 idle, __u32 timeout)
 {
-	return idle > (__s32)timeout;
+	return !timeout || idle > (__s32)timeout;
 }
 
 /*

@@ -22,7 +22,7 @@ pub fn sweep(tables: &mut Tables, now: u32, timeouts: &SweepTimeouts) -> Vec<(Sw
     for (key, entry) in tables.half_open.clone() {
         let is_assured = entry.flags.is_assured
             || tables.reverse_of(&key, &entry).is_some_and(|(_, reverse)| reverse.flags.is_assured);
-        let is_idle = idle(tables, (&key, &entry), now) > timeouts.handshake;
+        let is_idle = is_due(idle(tables, (&key, &entry), now), timeouts.handshake);
         let reason = match is_assured {
             true => due(tables, (&key, &entry), now, timeouts),
             false => is_idle.then_some(SweepReason::Handshake),
@@ -56,10 +56,15 @@ fn due(
         }
         _ => (timeouts.tcp_idle, SweepReason::Idle),
     };
-    (idle(tables, (key, entry), now) > timeout).then_some(reason)
+    is_due(idle(tables, (key, entry), now), timeout).then_some(reason)
 }
 
-/// Seconds since the last packet in either direction. Both clocks are cut to seconds, so up to one of them may not have passed.
+/// With a timeout of 0, every connection is due. Both clocks are cut to seconds, so up to one of them may not have passed.
+fn is_due(idle: u32, timeout: u32) -> bool {
+    timeout == 0 || idle > timeout
+}
+
+/// Seconds since the last packet in either direction.
 fn idle(tables: &Tables, (key, entry): (&PacketKey, &Connection), now: u32) -> u32 {
     let reverse_used = tables.reverse_of(key, entry).map_or(entry.last_used, |(_, reverse)| reverse.last_used);
     now.saturating_sub(entry.last_used.max(reverse_used))
