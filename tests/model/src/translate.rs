@@ -136,7 +136,10 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
 /// opens a TCP connection from a source port, it has given the port away.
 fn leaving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result<Connection, Decision> {
     let is_syn = is_plain_syn(ports.tcp_flags);
-    if let Some(entry) = state.tables.find(key).copied() {
+    // What was redirected and has waited for its neighbour has arrived by a device with the programs.
+    let has_arrived = state.node.state.uplinks.contains_key(&state.packet.came_by);
+    let is_of_other = |entry: &Connection| has_arrived && entry.flags.is_of_node && !entry.flags.is_reverse;
+    if let Some(entry) = state.tables.find(key).copied().filter(|entry| !is_of_other(entry)) {
         if entry.flags.is_reverse || continues_at_node(&mut state.tables, key, &entry, ports) {
             return Ok(touched(state, key, entry, ports));
         }
