@@ -180,7 +180,7 @@ static __always_inline bool
 go_on(struct connection *entry, struct scratch *here)
 {
 	if (is_forwarded(here)) {
-		if (!here->is_unwrapped)
+		if (!here->is_unwrapped && !has_short_ttl(here))
 			touch_forwarded(entry, here);
 		show_direct_return();
 		return true;
@@ -215,7 +215,8 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		return OUTCOME_TRANSLATE;
 	}
 	if (entry &&
-	    !(here->is_unwrapped && is_forwarded(here) && is_quiet(here)) &&
+	    !((here->is_unwrapped || has_short_ttl(here)) &&
+	      is_forwarded(here) && is_quiet(here)) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;

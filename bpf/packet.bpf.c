@@ -44,7 +44,7 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	if (!here)
 		return TC_ACT_SHOT;
 	here->service_id = here->entry.service_id;
-	if (here->packet.ttl <= 1)
+	if (here->packet.ttl <= last_ttl(here))
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_redirected(skb, here, false);
 	if (!is_routed(result))
