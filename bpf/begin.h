@@ -9,10 +9,10 @@
 
 #include "conntrack.h"
 #include "former.h"
-#include "forward.h"
 #include "locate.h"
 #include "ports.h"
 #include "ring.h"
+#include "sent_on.h"
 
 _Static_assert((int)OUTSIDE_FLAGS == (int)FRONTEND_FLAGS &&
 		       sizeof(struct outside) == sizeof(struct frontend),
@@ -281,36 +281,6 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 		       : OUTCOME_ANSWER | PACKET_NO_BACKEND;
 }
 
-struct target_search {
-	struct view view;
-	const __u32 *addr;
-	int found;
-};
-
-static long target_step(__u32 offset, struct target_search *search)
-{
-	const struct slot *slot = slot_at(search->view, offset);
-
-	if (!slot || !same_addr(slot->addr, search->addr))
-		return 0;
-	search->found = offset;
-	return 1;
-}
-
-/* The offset of the slot of the backend where the tunnel ends, or NONE. */
-VERIFIED_ONCE int choose_unwrapped(void)
-{
-	struct scratch *here = scratch();
-	struct target_search search = {.found = NONE};
-
-	if (!here)
-		return NONE;
-	search.view = here->view;
-	search.addr = here->tunnel_end;
-	bpf_loop(search.view.count, target_step, &search, 0);
-	return search.found;
-}
-
 /* Selects a backend, and begins the client's entry in the scratch memory. */
 VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 {
@@ -323,6 +293,8 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 		return false;
 	entry = &here->entry;
 	offset = here->is_unwrapped ? choose_unwrapped() : choose_outside(here);
+	if (may_be_sent_on(here))
+		offset = choose_own(offset, ifindex);
 	if (offset < 0)
 		return false;
 	slot = slot_at(here->view, offset);
@@ -420,35 +392,6 @@ continue_unknown(const struct scratch *here, int outcome)
 	if (outcome != OUTCOME_TRANSLATE || !is_certain ||
 	    here->entry.flags & CONNECTION_REDIRECTED)
 		return OUTCOME_ANSWER | PACKET_UNKNOWN;
-	return OUTCOME_TRANSLATE;
-}
-
-/*
- * For a backend on another machine that answers the client itself. A packet out
- * of a tunnel is never sent on: the two nodes might disagree.
- */
-static __always_inline int decide_forwarded(struct scratch *here)
-{
-	/* The backend is on this node: see locate(). */
-	if (!here->direct_return)
-		return OUTCOME_LEAVE;
-	if (here->is_unwrapped)
-		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	here->entry.flags |= CONNECTION_FORWARDED;
-	if (!is_plain_syn(&here->packet))
-		here->entry.flags |= CONNECTION_ASSURED;
-	if (here->direct_return & SERVICE_TUNNEL)
-		here->entry.flags |= CONNECTION_TUNNELLED;
-	return OUTCOME_TRANSLATE;
-}
-
-/* Without the entry, the next packet chooses the same backend by the ring. */
-static __always_inline int put_forwarded(struct scratch *here)
-{
-	here->entry.bytes = here->packet.end - l2_length(&here->packet);
-	put_half_open(&here->packet.key, &here->entry, BPF_ANY);
-	count_begun(here->service_id);
-	show_direct_return();
 	return OUTCOME_TRANSLATE;
 }
 

@@ -15,6 +15,13 @@
 #define TUNNEL_TTL 64
 
 /*
+ * The time to live of what this node sends on unchanged: a backend is at most
+ * as many hops behind its machine. What arrives with so short a time to live
+ * may come from another node, and is not sent on: see sent_on.h.
+ */
+#define DIRECT_TTL 4
+
+/*
  * Seconds without a packet after which a client may have begun again: it does
  * not use its port in this time (TIME_WAIT). Anyone can send a SYN.
  */
@@ -50,11 +57,31 @@ static __always_inline bool is_forwarded(const struct scratch *here)
 /*
  * Whether the forwarded connection in the scratch memory may have ended. Then a
  * SYN follows the ring, as at every other node of entry, and so does a packet
- * that another node has sent here in a tunnel.
+ * that another node has sent here.
  */
 static __always_inline bool is_quiet(const struct scratch *here)
 {
 	return (__s32)(seconds() - here->entry.last_used) >= TIME_WAIT_SECONDS;
+}
+
+/* Whether the packet goes to the link-layer address of the backend. */
+static __always_inline bool stays_unchanged(const struct scratch *here)
+{
+	return (here->entry.flags &
+		(CONNECTION_FORWARDED | CONNECTION_TUNNELLED)) ==
+	       CONNECTION_FORWARDED;
+}
+
+/* The longest time to live of a packet that is not redirected. */
+static __always_inline __u32 last_ttl(const struct scratch *here)
+{
+	return stays_unchanged(here) ? DIRECT_TTL : 1;
+}
+
+/* Whether another node may have sent here what stays unchanged. */
+static __always_inline bool has_short_ttl(const struct scratch *here)
+{
+	return stays_unchanged(here) && here->packet.ttl <= DIRECT_TTL;
 }
 
 /* Bytes that the tunnel adds to a packet. */
@@ -99,10 +126,7 @@ static __always_inline long route_redirected(struct frame_context *frame,
 	here->packet.size = size;
 	/* What an ICMP error reports. */
 	here->fib.mtu_result -= tunnel_length(here);
-	if (is_routed(result) &&
-	    (here->entry.flags &
-	     (CONNECTION_FORWARDED | CONNECTION_TUNNELLED)) ==
-		    CONNECTION_FORWARDED &&
+	if (is_routed(result) && stays_unchanged(here) &&
 	    (!is_at_neighbour(here) || !has_ethernet(here, here->fib.ifindex)))
 		return -1;
 	return result;
@@ -182,11 +206,13 @@ static __always_inline int write_tunnel(struct frame_context *frame,
 				  : write_tunnel_v4(frame, here, first);
 }
 
-/* Notes that this node is one hop. 0: done. */
+/* Writes the time to live behind this node. 0: done. */
 static __always_inline int
-write_hop(struct frame_context *frame, const struct scratch *here)
+write_ttl(struct frame_context *frame, const struct scratch *here)
 {
 	__u32 at = l2_length(&here->packet);
+	__u32 was = here->packet.ttl;
+	__u32 now = stays_unchanged(here) ? DIRECT_TTL : was - 1;
 	struct {
 		__u8 ttl;
 		__u8 protocol;
@@ -202,23 +228,23 @@ write_hop(struct frame_context *frame, const struct scratch *here)
 		at += offsetof(struct ipv6hdr, payload_len);
 		if (load(frame, at, &v6, sizeof(v6)))
 			return -1;
-		v6.hop_limit--;
-		frame_add_to_sum(frame, ONE_HOP_V6);
+		v6.hop_limit = now;
+		frame_add_to_sum(frame, bpf_htons(0xffff - (was - now)));
 		return frame_store_head(frame, at, &v6, sizeof(v6));
 	}
 	at += IPV4_TTL_OFFSET;
 	if (load(frame, at, &v4, sizeof(v4)))
 		return -1;
-	v4.ttl--;
-	v4.check = adjust(v4.check, ONE_HOP_V4);
+	v4.ttl = now;
+	v4.check = adjust(v4.check, bpf_htons(0xffff - ((was - now) << 8)));
 	return frame_store_head(frame, at, &v4, sizeof(v4));
 }
 
 /*
- * Writes what this node changes in the packet: it is one hop, and the tunnel
- * begins here. The entry in the scratch memory then has the addresses and the
- * first word behind the header of what leaves. 0: done; otherwise the packet
- * must be dropped.
+ * Writes what this node changes in the packet: the time to live, and the tunnel
+ * that begins here. The entry in the scratch memory then has the addresses and
+ * the first word behind the header of what leaves. 0: done; otherwise the
+ * packet must be dropped.
  */
 static __always_inline int
 write_forwarded(struct frame_context *frame, struct scratch *here)
@@ -227,7 +253,7 @@ write_forwarded(struct frame_context *frame, struct scratch *here)
 	__u32 first;
 
 	if (load(frame, l2_length(&here->packet), &first, sizeof(first)) ||
-	    write_hop(frame, here))
+	    write_ttl(frame, here))
 		return -1;
 	if (entry->flags & CONNECTION_TUNNELLED) {
 		set_entry_ports(entry, first);
@@ -250,7 +276,10 @@ static __always_inline void show_direct_return(void)
 		now->has_direct_return = 1;
 }
 
-/* The entry of a connection with direct return. */
+/*
+ * The entry of a connection with direct return; NULL for packets that another
+ * node may have sent here.
+ */
 static __always_inline struct connection *find_forwarded(struct scratch *here)
 {
 	const volatile struct packet_settings *now = settings();
@@ -259,7 +288,8 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 	if (!now || !now->has_direct_return)
 		return NULL;
 	entry = find_at_once_in(&half_open, &here->packet.key, &here->entry);
-	return entry && is_forwarded(here) ? entry : NULL;
+	return entry && is_forwarded(here) && !has_short_ttl(here) ? entry
+								   : NULL;
 }
 
 /*

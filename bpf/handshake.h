@@ -180,7 +180,7 @@ static __always_inline bool
 go_on(struct connection *entry, struct scratch *here)
 {
 	if (is_forwarded(here)) {
-		if (!here->is_unwrapped)
+		if (!here->is_unwrapped && !has_short_ttl(here))
 			touch_forwarded(entry, here);
 		show_direct_return();
 		return true;
@@ -215,7 +215,8 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		return OUTCOME_TRANSLATE;
 	}
 	if (entry &&
-	    !(here->is_unwrapped && is_forwarded(here) && is_quiet(here)) &&
+	    !((here->is_unwrapped || has_short_ttl(here)) &&
+	      is_forwarded(here) && is_quiet(here)) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;
@@ -241,11 +242,24 @@ static __always_inline bool begins_again_at_node(const struct scratch *here)
 }
 
 /*
+ * Whether the entry in the scratch memory is for packets of this node itself,
+ * and the packet, which has arrived by this device, is not: it was redirected
+ * and has waited for its neighbour.
+ */
+static __always_inline bool is_of_other(const struct scratch *here, __u32 from)
+{
+	__u32 flags = here->entry.flags;
+
+	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE) &&
+	       from && bpf_map_lookup_elem(&uplinks, &from);
+}
+
+/*
  * For a packet that leaves and has no entry in connections: finds that of the
  * backend's answer, or of a client that is this node. Returns whether there is
  * one.
  */
-VERIFIED_ONCE bool find_leaving(void)
+VERIFIED_ONCE bool find_leaving(__u32 from)
 {
 	struct scratch *here = scratch();
 	struct connection *entry;
@@ -253,7 +267,7 @@ VERIFIED_ONCE bool find_leaving(void)
 	if (!here)
 		return false;
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
-	if (!entry)
+	if (!entry || is_of_other(here, from))
 		return false;
 	if (here->entry.flags & CONNECTION_REVERSE) {
 		note_answer(entry, here);

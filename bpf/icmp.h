@@ -220,7 +220,9 @@ forward_error(struct __sk_buff *skb, struct scratch *here)
 
 	copy_addr(here->packet.key.source, here->was.source);
 	copy_addr(here->packet.key.target, here->was.target);
-	result = here->packet.ttl > 1 ? route_redirected(skb, here, false) : -1;
+	result = here->packet.ttl > last_ttl(here)
+			 ? route_redirected(skb, here, false)
+			 : -1;
 	if (!is_routed(result) || write_forwarded(skb, here)) {
 		count_dropped(here->entry.service_id, PACKET_NO_ROUTE,
 			      PACKET_DROPPED);

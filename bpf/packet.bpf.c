@@ -44,7 +44,7 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	if (!here)
 		return TC_ACT_SHOT;
 	here->service_id = here->entry.service_id;
-	if (here->packet.ttl <= 1)
+	if (here->packet.ttl <= last_ttl(here))
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_redirected(skb, here, false);
 	if (!is_routed(result))
@@ -54,22 +54,25 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 		    : (here->packet.part != PART_WHOLE && write_id(skb)) ||
 			      rewrite(skb, here, 1))
 		return TC_ACT_SHOT;
-	here->packet.is_redirected =
-		here->entry.flags & CONNECTION_TUNNELLED ||
-		(here->packet.part != PART_LATER && !here->packet.has_options);
+	if (here->entry.flags & CONNECTION_TUNNELLED ||
+	    (here->packet.part != PART_LATER && !here->packet.has_options))
+		here->packet.redirected_from = skb->ifindex;
 	return send_by_route(skb, here);
 }
 
 /*
  * Whether the program at the other device has just redirected the packet, which
  * then needs no look into the maps. The redirection ends at this hook, on the
- * same CPU. If it has failed, the next packet here has other addresses.
+ * same CPU. If it has failed, or waits for the neighbour, the next packet here
+ * may be the network stack's, with the same addresses and ports; see
+ * stack_ports.h. It has not arrived by the same device.
  */
 static __always_inline bool
 is_redirected(struct __sk_buff *skb, struct scratch *here)
 {
 	const struct connection *entry = &here->entry;
 	__u32 is_v6 = here->packet.is_v6, at;
+	__u32 from = here->packet.redirected_from;
 	__u8 protocol = entry->flags & CONNECTION_TUNNELLED
 				? tunnel_protocol(&here->packet)
 				: here->packet.key.protocol;
@@ -84,9 +87,11 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 		} v6;
 	} seen;
 
-	if (!here->packet.is_redirected)
+	if (!from)
 		return false;
-	here->packet.is_redirected = 0;
+	here->packet.redirected_from = 0;
+	if (skb->ingress_ifindex != from)
+		return false;
 	here->packet.l2_length = find_l2_length(skb);
 	at = l2_length(&here->packet);
 	if (is_v6)
@@ -214,8 +219,9 @@ begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /* Finds the entry of a packet that leaves. Returns whether it has one. */
-static __always_inline bool
-find_for_leaving(struct scratch *here, const struct packet_key *key)
+static __always_inline bool find_for_leaving(struct __sk_buff *skb,
+					     struct scratch *here,
+					     const struct packet_key *key)
 {
 	struct connection *entry;
 
@@ -226,6 +232,8 @@ find_for_leaving(struct scratch *here, const struct packet_key *key)
 	entry = find_at_once_in(&connections, key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, key, &here->entry);
+	if (entry && is_of_other(here, skb->ingress_ifindex))
+		return false;
 	if (entry && begins_again_at_node(here)) {
 		forget();
 		return false;
@@ -235,7 +243,8 @@ find_for_leaving(struct scratch *here, const struct packet_key *key)
 		return true;
 	}
 	/* Without a call, for packets that the Bloom filter lets pass. */
-	return bpf_map_lookup_elem(&half_open, key) && find_leaving();
+	return bpf_map_lookup_elem(&half_open, key) &&
+	       find_leaving(skb->ingress_ifindex);
 }
 
 static __always_inline int leave(struct __sk_buff *skb)
@@ -246,7 +255,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 	if (!here || is_redirected(skb, here) ||
 	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
 		return verdict;
-	if (!find_for_leaving(here, &here->packet.key)) {
+	if (!find_for_leaving(skb, here, &here->packet.key)) {
 		outcome = begin_leaving(skb, &here->packet);
 		if (outcome == OUTCOME_LEAVE)
 			return NEXT;

@@ -330,10 +330,13 @@ struct packet {
 	__u8 has_options;
 	/* IPv4: whether routers may split the packet. */
 	__u8 may_be_split;
-	/* Whether the packet was redirected, and has not left yet. */
-	__u8 is_redirected;
 	/* TCP: whether the packet contains data or FIN. */
 	__u8 has_data;
+	/*
+	 * The device by which a packet has arrived that was redirected and has
+	 * not left yet; 0: none.
+	 */
+	__u32 redirected_from;
 	/* TCP, in host order. */
 	__u32 sequence;
 	__u32 acknowledgment;

@@ -129,6 +129,8 @@ mod outside_continuity;
 mod outside_devices;
 #[path = "netns/outside_direct.rs"]
 mod outside_direct;
+#[path = "netns/outside_disagree.rs"]
+mod outside_disagree;
 #[path = "netns/outside_ecmp.rs"]
 mod outside_ecmp;
 #[path = "netns/outside_flood.rs"]

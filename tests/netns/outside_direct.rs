@@ -27,19 +27,19 @@ use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 const CLIENT: [&str; 2] = ["203.0.113.50", "2001:db8:1::50"];
 /// The service, at port 80.
-const SERVICE: [&str; 2] = ["198.51.100.10", "2001:db8:f::10"];
+pub(crate) const SERVICE: [&str; 2] = ["198.51.100.10", "2001:db8:f::10"];
 const PORT: u16 = 8_080;
 
 /// A machine of the network, with its files.
-struct Node {
-    place: Place,
-    host: Host,
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) host: Host,
     addresses: [String; 2],
-    daemon: Option<Daemon>,
+    pub(crate) daemon: Option<Daemon>,
 }
 
 impl Node {
-    fn new(sandbox: &Sandbox, name: &'static str, number: u8) -> Self {
+    pub(crate) fn new(sandbox: &Sandbox, name: &'static str, number: u8) -> Self {
         let addresses = [format!("203.0.113.{number}"), format!("2001:db8:1::{number}")];
         let place = machine(name, &addresses);
         place.set("net/ipv4/conf/all/rp_filter", "0");
@@ -48,8 +48,10 @@ impl Node {
         Self { place, host, addresses, daemon: None }
     }
 
-    fn start(&mut self, xdp: &str) {
-        self.host.configure(&format!("[packets]\nmode = \"on\"\nxdp = {xdp:?}\n"));
+    /// Starts the daemon, which serves the service also where the machine has its address.
+    pub(crate) fn start(&mut self, xdp: &str) {
+        let own = SERVICE.map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }));
+        self.host.configure(&format!("own-addresses = {own:?}\n[packets]\nmode = \"on\"\nxdp = {xdp:?}\n"));
         let Self { place, host, .. } = &*self;
         self.daemon = Some(place.run(|| {
             let daemon = host.start();
@@ -59,7 +61,7 @@ impl Node {
     }
 
     /// Starts a server at the address of this machine and at those of the service.
-    fn serve(&self, name: &str, has_service: bool) -> Server {
+    pub(crate) fn serve(&self, name: &str, has_service: bool) -> Server {
         let mut addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
         if has_service {
             self.place.ip(&format!("address add {}/32 dev lo", SERVICE[0]));
@@ -71,7 +73,7 @@ impl Node {
 }
 
 /// A machine on the bridge, with addresses of both families.
-fn machine(name: &'static str, addresses: &[String; 2]) -> Place {
+pub(crate) fn machine(name: &'static str, addresses: &[String; 2]) -> Place {
     let place = join(name, &addresses[0]);
     place.ip(&format!("address add {}/64 dev eth0 nodad", addresses[1]));
     place
@@ -83,12 +85,56 @@ struct Net {
     client: Place,
 }
 
+/// Makes the bridge.
+pub(crate) fn make_lan(sandbox: &Sandbox) {
+    let _ = Host::without_the_test(sandbox);
+    ip(&["link", "add", "lan", "type", "bridge"]);
+    ip(&["address", "add", "203.0.113.1/24", "dev", "lan"]);
+    ip(&["link", "set", "lan", "up"]);
+}
+
+/// Lets the client reach the services through this node.
+pub(crate) fn enter_by(client: &Place, node: &Node) {
+    let [v4, v6] = &node.addresses;
+    client.ip(&format!("route replace 198.51.100.0/24 via {v4}"));
+    client.ip(&format!("-6 route replace 2001:db8:f::/48 via {v6}"));
+}
+
+/// The file of the service with the backends at these machines.
+pub(crate) fn file(forward: &str, ends: &[&Node]) -> String {
+    let port = if forward == "direct" { PORT } else { 80 };
+    let frontends = SERVICE.iter().flat_map(|address| {
+        let address = if address.contains(':') { format!("[{address}]") } else { (*address).to_owned() };
+        ["TCP", "UDP"].map(|protocol| format!("\"{address}:{port}/{protocol}\""))
+    });
+    let backends = ends.iter().flat_map(|end| {
+        let [v4, v6] = &end.addresses;
+        [format!("\"{v4}:{PORT}\""), format!("\"[{v6}]:{PORT}\"")]
+    });
+    format!(
+        "[[service]]\nname = \"lab/web\"\noutside = true\nforward = {forward:?}\nfrontends = [{}]\nbackends = [{}]\n",
+        frontends.collect::<Vec<_>>().join(", "),
+        backends.collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// The service, as `ADDRESS:PORT`.
+pub(crate) fn service(forward: &str) -> [String; 2] {
+    let port = if forward == "direct" { PORT } else { 80 };
+    [format!("{}:{port}", SERVICE[0]), format!("[{}]:{port}", SERVICE[1])]
+}
+
+/// Waits until the node has read this file.
+pub(crate) fn wait_for_file(node: &Node, forward: &str, ends: &[&Node]) {
+    let backends: Vec<String> = ends.iter().map(|end| format!("{}:{PORT}/TCP", end.addresses[0])).collect();
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let address = format!("{}/TCP", service(forward)[0]);
+    eventually("the service has these backends", || node.place.run(|| is_served_by(&address, &backends)));
+}
+
 impl Net {
     fn new(sandbox: &Sandbox) -> Self {
-        let _ = Host::without_the_test(sandbox);
-        ip(&["link", "add", "lan", "type", "bridge"]);
-        ip(&["address", "add", "203.0.113.1/24", "dev", "lan"]);
-        ip(&["link", "set", "lan", "up"]);
+        make_lan(sandbox);
         let client = machine("client", &CLIENT.map(str::to_owned));
         let entries = [Node::new(sandbox, "entry-1", 11), Node::new(sandbox, "entry-2", 12)];
         let ends = [Node::new(sandbox, "end-1", 13), Node::new(sandbox, "end-2", 14)];
@@ -99,47 +145,19 @@ impl Net {
 
     /// Lets the client reach the services through this node.
     fn enter_by(&self, entry: usize) {
-        let [v4, v6] = &self.entries[entry].addresses;
-        self.client.ip(&format!("route replace 198.51.100.0/24 via {v4}"));
-        self.client.ip(&format!("-6 route replace 2001:db8:f::/48 via {v6}"));
-    }
-
-    /// The file of the service with the backends at these machines.
-    fn file(&self, forward: &str, ends: &[usize]) -> String {
-        let port = if forward == "direct" { PORT } else { 80 };
-        let frontends = SERVICE.iter().flat_map(|address| {
-            let address = if address.contains(':') { format!("[{address}]") } else { (*address).to_owned() };
-            ["TCP", "UDP"].map(|protocol| format!("\"{address}:{port}/{protocol}\""))
-        });
-        let backends = ends.iter().flat_map(|end| {
-            let [v4, v6] = &self.ends[*end].addresses;
-            [format!("\"{v4}:{PORT}\""), format!("\"[{v6}]:{PORT}\"")]
-        });
-        format!(
-            "[[service]]\nname = \"lab/web\"\noutside = true\nforward = {forward:?}\nfrontends = [{}]\nbackends = [{}]\n",
-            frontends.collect::<Vec<_>>().join(", "),
-            backends.collect::<Vec<_>>().join(", "),
-        )
-    }
-
-    fn addresses(forward: &str) -> [String; 2] {
-        let port = if forward == "direct" { PORT } else { 80 };
-        [format!("{}:{port}", SERVICE[0]), format!("[{}]:{port}", SERVICE[1])]
+        enter_by(&self.client, &self.entries[entry]);
     }
 
     /// Describes the service to the nodes of entry, and to the others if `with_ends`.
     fn describe(&self, forward: &str, ends: &[usize], with_ends: bool) {
-        let text = self.file(forward, ends);
+        let ends: Vec<&Node> = ends.iter().map(|end| &self.ends[*end]).collect();
+        let text = file(forward, &ends);
         let others = if with_ends { &self.ends[..] } else { &[] };
         for node in self.entries.iter().chain(others) {
             node.host.serve("web.toml", &text);
         }
         for node in self.entries.iter().filter(|node| node.daemon.is_some()) {
-            let backends: Vec<String> =
-                ends.iter().map(|end| format!("{}:{PORT}/TCP", self.ends[*end].addresses[0])).collect();
-            let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
-            let address = format!("{}/TCP", Self::addresses(forward)[0]);
-            eventually("the service has these backends", || node.place.run(|| is_served_by(&address, &backends)));
+            wait_for_file(node, forward, &ends);
         }
     }
 }
@@ -176,7 +194,7 @@ fn route(place: &Place, address: &str) -> String {
 
 /// Each of many connections reaches a backend, which sees the client; all backends get some.
 fn assert_direct(net: &mut Net, forward: &str) {
-    for (address, client) in Net::addresses(forward).iter().zip(CLIENT) {
+    for (address, client) in service(forward).iter().zip(CLIENT) {
         for transport in TRANSPORTS {
             let answers = (0..40).map(|number| {
                 let answer = net.client.run(|| ask(address, transport, TIMEOUT));
@@ -209,7 +227,7 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
         "off",
         |net, forward| {
             let mut talks = Vec::new();
-            for address in &Net::addresses(forward) {
+            for address in &service(forward) {
                 for transport in TRANSPORTS {
                     for _ in 0..20 {
                         let mut talk = net.client.run(|| Talk::open(address, transport, TIMEOUT)).unwrap();
@@ -244,7 +262,7 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
 /// A line and a datagram that need more than one packet, in both directions. In a tunnel, the largest packets of the client
 /// are too big for the link, and it learns that.
 fn assert_large(net: &mut Net, forward: &str) {
-    for address in &Net::addresses(forward) {
+    for address in &service(forward) {
         let mut stream = net.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();
         let line = "0123456789abcdef".repeat(100_000);
         let answer = stream.send(&line).unwrap_or_else(|error| panic!("{address}: {error}"));
@@ -258,7 +276,7 @@ fn assert_large(net: &mut Net, forward: &str) {
             assert!(answer.ends_with(&text), "{address}: {} of {length} bytes", answer.len());
         }
     }
-    let has_less = Net::addresses(forward).iter().all(|address| {
+    let has_less = service(forward).iter().all(|address| {
         let address = address.rsplit_once(':').unwrap().0.trim_matches(['[', ']']);
         let mtu = if address.contains(':') { "mtu 1460" } else { "mtu 1480" };
         route(&net.client, address).contains(mtu)
@@ -297,7 +315,7 @@ fn too_big(service: &str, client: (&str, u16)) -> Vec<u8> {
 fn an_error_about_an_answer_reaches_the_backend_through_any_node() {
     let test = "outside_direct::an_error_about_an_answer_reaches_the_backend_through_any_node";
     with_both(test, "off", |net, forward| {
-        let address = &Net::addresses(forward)[0];
+        let address = &service(forward)[0];
         let mut talk = net.client.run(|| Talk::open(address, Transport::Udp, TIMEOUT)).unwrap();
         let name = talk.ask().unwrap().name;
         net.enter_by(1);
@@ -316,7 +334,7 @@ fn an_error_about_an_answer_reaches_the_backend_through_any_node() {
 #[test]
 fn a_node_of_entry_that_dies_breaks_no_connection() {
     with_both("outside_direct::a_node_of_entry_that_dies_breaks_no_connection", "off", |net, forward| {
-        let [v4, v6] = Net::addresses(forward);
+        let [v4, v6] = service(forward);
         let mut talks: Vec<Talk> = [&v4, &v6]
             .into_iter()
             .flat_map(|address| (0..20).map(move |_| address))

@@ -9,6 +9,7 @@ use nodelb_core::state::entries::{BackendId, Lead, ServiceId, Slot};
 
 use crate::choice::{self, offset_number};
 use crate::connections::{Connection, Flags, is_plain_syn};
+use crate::forward;
 use crate::headers::Content;
 use crate::headers::tcp_flags::{ACK, RST, SYN};
 use crate::hook_state::{Decision, HookState};
@@ -60,6 +61,7 @@ pub(crate) fn begin(
         Ok(entry) if entry.flags.is_forwarded => Ok(store_forwarded(state, key, entry)),
         Ok(entry) => store(state, key, entry).ok_or_else(|| no_port(state, key.protocol)),
         Err(Refused::Dropped(reason)) => Err(state.discard(reason)),
+        Err(Refused::Answered(Reason::Ttl)) => Err(state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl)),
         Err(Refused::Answered(reason)) if key.protocol == Protocol::Tcp => Err(state.answer_reset(reason)),
         Err(Refused::Answered(reason)) => Err(state.answer_icmp(IcmpError::PortUnreachable, reason)),
     }
@@ -91,11 +93,17 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
             choice::choose(&node, &mut state.tables, state.random, of, (client, to))
         }
     };
+    // Another node may have sent the packet here unchanged: for this machine.
+    let may_be_sent_on = forward == Forward::Direct && state.headers.ttl <= forward::DIRECT_TTL;
+    let offset = if may_be_sent_on { own(state, view, offset) } else { offset };
     let slot = view[offset];
     let way = way_to(state, &key.tuple, &slot, frontend)?;
     let is_forwarded = matches!(way, Way::Redirect(_, true)) && forward != Forward::Translate;
     if is_forwarded && state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
         return Err(Refused::Dropped(Reason::NoRoute));
+    }
+    if is_forwarded && may_be_sent_on {
+        return Err(Refused::Answered(Reason::Ttl));
     }
     let is_syn = matches!(state.headers.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
     let now = state.node.now();
@@ -124,6 +132,16 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
         acknowledgment: syn_acknowledgment(state),
         bytes: 0,
     })
+}
+
+/// The offset of a backend with an address of this node, or of the device, if the list has one: the given one, if it is such a
+/// backend's.
+fn own(state: &HookState<'_>, view: &[Slot], offset: usize) -> usize {
+    let uplink = state.node.state.uplinks.get(&state.packet.ifindex);
+    let addresses = uplink.map(|uplink| [uplink.v4, uplink.v6]).into_iter().flatten();
+    let is_of_device = |addr: Addr| addresses.clone().any(|own| own == Some(addr));
+    let is_own = |slot: &Slot| is_of_device(slot.addr.addr) || state.node.state.node_addrs.contains(&slot.addr.addr);
+    if is_own(&view[offset]) { offset } else { view.iter().position(is_own).unwrap_or(offset) }
 }
 
 /// Decides about a packet in the middle of a connection. It continues only if the same backend is certain to be found

@@ -36,19 +36,28 @@ pub(crate) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     if let Some(id) = state.new_id {
         rewrite::write_id(&mut bytes, &state.headers, id);
     }
-    rewrite::lower_ttl(&mut bytes, &state.headers);
+    rewrite::write_ttl(&mut bytes, &state.headers, state.headers.ttl - 1);
     Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
 }
 
 /// Time to live and hop limit of a tunnel.
 const TUNNEL_TTL: u8 = 64;
 
+/// The same of what is sent on unchanged. What arrives with so short a time to live may come from another node, and is not
+/// sent on.
+pub(crate) const DIRECT_TTL: u8 = 4;
+
+/// Whether another node may have sent the packet of the entry here unchanged.
+pub(crate) const fn has_short_ttl(headers: &Headers, entry: &Connection) -> bool {
+    entry.flags.is_forwarded && !entry.flags.is_tunnelled && headers.ttl <= DIRECT_TTL
+}
+
 /// Sends the packet as it is to a backend that answers the client itself, or in a tunnel. A packet that has come in a tunnel
 /// is never sent on: the two nodes might disagree.
 pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decision {
     state.service = entry.service;
     let is_error = state.headers.content == Content::IcmpError;
-    if state.headers.ttl <= 1 {
+    if state.headers.ttl <= 1 || has_short_ttl(&state.headers, entry) {
         // An error is never answered.
         return match is_error {
             true => state.discard(Reason::NoRoute),
@@ -80,7 +89,8 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
         return state.discard(Reason::NoRoute);
     }
     let mut bytes = state.packet.bytes.clone();
-    rewrite::lower_ttl(&mut bytes, &state.headers);
+    let ttl = if entry.flags.is_tunnelled { state.headers.ttl - 1 } else { DIRECT_TTL };
+    rewrite::write_ttl(&mut bytes, &state.headers, ttl);
     if entry.flags.is_tunnelled {
         let header = tunnel_header(&bytes, &state.headers, entry);
         bytes.splice(state.headers.ip..state.headers.ip, header);
@@ -89,11 +99,11 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
     Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
 }
 
-/// Records in the entry that it forwards the packet. Anyone can send a SYN.
+/// Records in the entry that it forwards the packet, unless another node has sent it here. Anyone can send a SYN.
 pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     let (now, length) = (state.node.now(), state.headers.length());
-    let is_unwrapped = state.tunnel_end.is_some();
-    if let Some(entry) = state.tables.half_open.get_mut(key).filter(|_| !is_unwrapped) {
+    let is_sent_on = |entry: &Connection| state.tunnel_end.is_some() || has_short_ttl(&state.headers, entry);
+    if let Some(entry) = state.tables.half_open.get_mut(key).filter(|entry| !is_sent_on(entry)) {
         entry.bytes += length as u64;
         if !is_plain_syn(ports.tcp_flags) {
             entry.last_used = now;

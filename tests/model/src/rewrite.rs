@@ -35,13 +35,13 @@ pub fn write_addresses(bytes: &mut [u8], headers: &Headers, to: &Tuple) {
     update_v4(bytes, headers, &old, &new);
 }
 
-/// Lowers the time to live or the hop limit by one. It must be at least 1.
-pub fn lower_ttl(bytes: &mut [u8], headers: &Headers) {
+/// Writes the time to live or the hop limit.
+pub fn write_ttl(bytes: &mut [u8], headers: &Headers, ttl: u8) {
     let at = headers.ip + if headers.family == Family::Ipv4 { 8 } else { 7 };
     // The word of an IPv4 header that contains the time to live; IPv6 has no checksum.
     let word = at & !1;
     let old = [bytes[word], bytes[word + 1]];
-    bytes[at] -= 1;
+    bytes[at] = ttl;
     let new = [bytes[word], bytes[word + 1]];
     update_v4(bytes, headers, &old, &new);
 }

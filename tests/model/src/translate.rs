@@ -136,7 +136,10 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
 /// opens a TCP connection from a source port, it has given the port away.
 fn leaving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result<Connection, Decision> {
     let is_syn = is_plain_syn(ports.tcp_flags);
-    if let Some(entry) = state.tables.find(key).copied() {
+    // What was redirected and has waited for its neighbour has arrived by a device with the programs.
+    let has_arrived = state.node.state.uplinks.contains_key(&state.packet.came_by);
+    let is_of_other = |entry: &Connection| has_arrived && entry.flags.is_of_node && !entry.flags.is_reverse;
+    if let Some(entry) = state.tables.find(key).copied().filter(|entry| !is_of_other(entry)) {
         if entry.flags.is_reverse || continues_at_node(&mut state.tables, key, &entry, ports) {
             return Ok(touched(state, key, entry, ports));
         }
@@ -199,7 +202,8 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
     let is_pod = state.packet.hook.is_pod();
     let known = established.or_else(|| {
         let half_open = state.tables.half_open.get(key).copied();
-        half_open.filter(|entry| found.is_some() || is_source_port || (entry.flags.is_forwarded && !is_pod))
+        let is_own = |entry: &Connection| entry.flags.is_forwarded && !forward::has_short_ttl(&state.headers, entry);
+        half_open.filter(|entry| found.is_some() || is_source_port || (is_own(entry) && !is_pod))
     });
     if established.is_some_and(|entry| is_answer_to_node(&state.tables, key, &entry, ports)) {
         return Err(state.next());
@@ -278,7 +282,7 @@ fn continued(
 
 /// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
 /// a new connection only if there was no other packet for [`TIME_WAIT_SECONDS`]. So does a packet that another node has
-/// sent here in a tunnel.
+/// sent here.
 fn continued_forwarded(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -289,7 +293,8 @@ fn continued_forwarded(
     let idle = state.node.now().saturating_sub(entry.last_used);
     let is_quiet = idle >= TIME_WAIT_SECONDS;
     let is_left = !entry.flags.is_assured || is_quiet || !state.tables.keeps(Rule::SynOfForwardedConnection);
-    if (is_left && is_plain_syn(ports.tcp_flags)) || (is_quiet && state.tunnel_end.is_some()) {
+    let is_sent_on = state.tunnel_end.is_some() || forward::has_short_ttl(&state.headers, &entry);
+    if (is_left && is_plain_syn(ports.tcp_flags)) || (is_quiet && is_sent_on) {
         return None;
     }
     if key.protocol == Protocol::Udp && !is_later {
