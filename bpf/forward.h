@@ -84,13 +84,13 @@ static __always_inline bool has_short_ttl(const struct scratch *here)
 	return stays_unchanged(here) && here->packet.ttl <= DIRECT_TTL;
 }
 
-/* Bytes that the tunnel adds to a packet. */
+/* Bytes that the tunnel adds to a packet. IPv6 also contains IPv4. */
 static __always_inline __u32 tunnel_length(const struct scratch *here)
 {
 	if (!(here->entry.flags & CONNECTION_TUNNELLED))
 		return 0;
-	return here->packet.is_v6 ? sizeof(struct ipv6hdr)
-				  : sizeof(struct iphdr);
+	return is_v4(here->entry.target) ? sizeof(struct iphdr)
+					 : sizeof(struct ipv6hdr);
 }
 
 /*
@@ -115,17 +115,24 @@ static __always_inline bool is_at_neighbour(const struct scratch *here)
 static __always_inline long route_redirected(struct frame_context *frame,
 					     struct scratch *here, bool at_once)
 {
-	__u32 size = here->packet.size;
+	__u32 size = here->packet.size, added = tunnel_length(here);
+	__u8 is_v6 = here->packet.is_v6;
 	long result;
 
 	if (!at_once && here->is_unwrapped && is_forwarded(here))
 		return -1;
-	here->packet.size += tunnel_length(here);
+	if (added) {
+		here->packet.size += added;
+		here->packet.is_v6 = !is_v4(here->entry.target);
+	}
 	result = at_once ? ask_past_stack(frame, here, 0)
 			 : route_past_stack(frame, here);
-	here->packet.size = size;
-	/* What an ICMP error reports. */
-	here->fib.mtu_result -= tunnel_length(here);
+	if (added) {
+		here->packet.size = size;
+		here->packet.is_v6 = is_v6;
+		/* What an ICMP error reports. */
+		here->fib.mtu_result -= added;
+	}
 	if (is_routed(result) && stays_unchanged(here) &&
 	    (!is_at_neighbour(here) || !has_ethernet(here, here->fib.ifindex)))
 		return -1;
@@ -163,7 +170,7 @@ static __always_inline int write_tunnel_v4(struct frame_context *frame,
 		.tot_len = tunnel_size(here->packet.end - at + sizeof(outer)),
 		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
 		.ttl = TUNNEL_TTL,
-		.protocol = IPPROTO_IPIP,
+		.protocol = here->packet.key.protocol,
 		.saddr = entry->source[3],
 		.daddr = entry->target[3],
 	};
@@ -178,6 +185,20 @@ static __always_inline int write_tunnel_v4(struct frame_context *frame,
 	return frame_store_head(frame, at, &outer, sizeof(outer));
 }
 
+/*
+ * The first word of the header: the version, the traffic class, and the label
+ * of the flow, which IPv4 does not have.
+ */
+static __always_inline __u32 first_of_v6(const struct scratch *here,
+					 __u32 first)
+{
+	__u32 tos = ((const struct iphdr *)&first)->tos;
+
+	if (here->packet.key.protocol == IPPROTO_IPIP)
+		first = bpf_htonl(6U << 28 | tos << 20);
+	return first & ~bpf_htonl(ECN << 20);
+}
+
 static __always_inline int write_tunnel_v6(struct frame_context *frame,
 					   const struct scratch *here,
 					   __u32 first)
@@ -186,11 +207,10 @@ static __always_inline int write_tunnel_v6(struct frame_context *frame,
 	const struct connection *entry = &here->entry;
 	struct ipv6hdr outer = {};
 
-	/* The version, the traffic class, and the label of the flow. */
-	first &= ~bpf_htonl(ECN << 20);
+	first = first_of_v6(here, first);
 	__builtin_memcpy(&outer, &first, sizeof(first));
 	outer.payload_len = tunnel_size(here->packet.end - at);
-	outer.nexthdr = IPPROTO_IPV6;
+	outer.nexthdr = here->packet.key.protocol;
 	outer.hop_limit = TUNNEL_TTL;
 	copy_addr(outer.saddr.in6_u.u6_addr32, entry->source);
 	copy_addr(outer.daddr.in6_u.u6_addr32, entry->target);
@@ -199,11 +219,36 @@ static __always_inline int write_tunnel_v6(struct frame_context *frame,
 	return frame_store_head(frame, at, &outer, sizeof(outer));
 }
 
-static __always_inline int write_tunnel(struct frame_context *frame,
-					const struct scratch *here, __u32 first)
+/*
+ * Writes which family the packet has now. Only who watches packets reads it
+ * there: the kernel has its own note.
+ */
+static __always_inline long
+write_type(struct frame_context *frame, const struct packet *packet, __u16 type)
 {
-	return here->packet.is_v6 ? write_tunnel_v6(frame, here, first)
-				  : write_tunnel_v4(frame, here, first);
+	__u16 type_be = bpf_htons(type);
+
+	if (!l2_length(packet))
+		return 0;
+	return frame_store(frame, offsetof(struct ethhdr, h_proto), &type_be,
+			   sizeof(type_be));
+}
+
+/* Begins the tunnel. The scratch memory then describes the outer packet. */
+static __always_inline int
+write_tunnel(struct frame_context *frame, struct scratch *here, __u32 first)
+{
+	struct packet *packet = &here->packet;
+
+	packet->key.protocol = tunnel_protocol(packet);
+	if (is_v4(here->entry.target))
+		return write_tunnel_v4(frame, here, first);
+	packet->is_v6 = 1;
+	if (write_tunnel_v6(frame, here, first))
+		return -1;
+	return packet->key.protocol == IPPROTO_IPIP
+		       ? write_type(frame, packet, ETH_P_IPV6)
+		       : 0;
 }
 
 /* Writes the time to live behind this node. 0: done. */

@@ -17,15 +17,16 @@
 static __always_inline bool
 masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
 {
-	__u32 flag = here->packet.is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
+	bool is_v6 = !is_v4(here->entry.target);
+	__u32 flag = is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
 	__u32 *source = here->entry.source;
 
 	if (uplink && uplink->flags & flag) {
-		copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+		copy_addr(source, is_v6 ? uplink->v6 : uplink->v4);
 		if (!is_unspecified(source))
 			return true;
 	}
-	if (has_source && here->packet.is_v6)
+	if (has_source && is_v6)
 		copy_addr(source, here->fib.ipv6_src);
 	else if (has_source)
 		set_v4(source, here->fib.ipv4_src);
@@ -33,7 +34,7 @@ masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
 		return true;
 	if (!uplink)
 		return false;
-	copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+	copy_addr(source, is_v6 ? uplink->v6 : uplink->v4);
 	return !is_unspecified(source);
 }
 
@@ -74,7 +75,8 @@ static long try_way_back(__u32 step, struct way_back *way)
 	copy_addr(source, here->packet.key.target);
 	if (step)
 		source[3] = bpf_get_prandom_u32();
-	ask_between(here, way->skb->ifindex, source, here->packet.key.source);
+	ask_between(here, way->skb->ifindex, source, here->packet.key.source,
+		    here->packet.is_v6);
 	if (!is_routed(look_up_route(way->skb, here, 0)))
 		return 1;
 	way->found = !way->ifindex || here->fib.ifindex == way->ifindex;
@@ -105,6 +107,55 @@ VERIFIED_ONCE bool has_way_back(struct __sk_buff *skb)
 }
 
 /*
+ * Prepares a lookup of the route to the backend. A tunnel of the other family
+ * has no source yet.
+ */
+static __always_inline void ask_for_backend(struct scratch *here, __u32 ifindex)
+{
+	const struct connection *entry = &here->entry;
+	bool is_v6 = !is_v4(entry->target);
+	const __u32 any[4] = {};
+
+	ask_between(here, ifindex,
+		    is_v6 == here->packet.is_v6 ? entry->source : any,
+		    entry->target, is_v6);
+}
+
+/*
+ * Whether a packet to the address does not leave this node by an uplink, if the
+ * network stack gets it.
+ */
+static __always_inline bool stays_here(struct __sk_buff *skb,
+				       struct scratch *here,
+				       const __u32 *source, const __u32 *target)
+{
+	__u32 ifindex;
+	long result;
+
+	ask_between(here, skb->ifindex, source, target, !is_v4(target));
+	result = look_up_route(skb, here, 0);
+	ifindex = here->fib.ifindex;
+	if (result == BPF_FIB_LKUP_RET_NOT_FWDED ||
+	    result == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		return true;
+	return is_routed(result) && !bpf_map_lookup_elem(&uplinks, &ifindex);
+}
+
+/*
+ * For a backend on this node with an address of another family than the packet,
+ * which cannot be translated: the backend has the service's address itself.
+ */
+VERIFIED_ONCE int leave_to_backend(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+
+	if (here && stays_here(skb, here, here->packet.key.source,
+			       here->packet.key.target))
+		return OUTCOME_LEAVE;
+	return OUTCOME_DROP | PACKET_NO_ROUTE;
+}
+
+/*
  * Decides whether the backend is on another machine. If it is, the backend sees
  * an address of this node, so that it answers to this node, and packets are
  * redirected. Otherwise the network stack delivers them, with the client's
@@ -122,20 +173,24 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	const struct uplink *uplink;
-	bool has_source = true;
+	bool has_source = true, is_other_family;
 	__u32 ifindex;
 	long result;
 
 	if (!here)
 		return OUTCOME_LEAVE;
 	here->is_process = 0;
+	is_other_family = here->packet.is_v6 == is_v4(here->entry.target);
+	/* The service is about to change. */
+	if (is_other_family && !(here->direct_return & SERVICE_TUNNEL))
+		return OUTCOME_DROP | PACKET_NO_BACKEND;
 	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
 		return OUTCOME_TRANSLATE;
-	ask_for(here, skb->ifindex);
+	ask_for_backend(here, skb->ifindex);
 	result = look_up_route(skb, here, FIB_SKIP_NEIGH | FIB_SOURCE);
 	if (result == -EINVAL || result == FIB_RESULT_NO_SOURCE) {
 		has_source = false;
-		ask_for(here, skb->ifindex);
+		ask_for_backend(here, skb->ifindex);
 		result = look_up_route(skb, here, 0);
 	}
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
@@ -144,11 +199,14 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 			      PACKET_PASSED);
 	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
-		return OUTCOME_TRANSLATE;
+		return is_other_family ? leave_to_backend(skb)
+				       : OUTCOME_TRANSLATE;
 	if (!is_routed(result))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	if (!uplink && is_other_family)
+		return leave_to_backend(skb);
 	if (!uplink && !here->at_pod) {
 		if (!always_masquerades(here))
 			return OUTCOME_TRANSLATE;

@@ -73,9 +73,7 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 	const struct connection *entry = &here->entry;
 	__u32 is_v6 = here->packet.is_v6, at;
 	__u32 from = here->packet.redirected_from;
-	__u8 protocol = entry->flags & CONNECTION_TUNNELLED
-				? tunnel_protocol(&here->packet)
-				: here->packet.key.protocol;
+	__u8 protocol = here->packet.key.protocol;
 	union {
 		struct {
 			struct iphdr ip;

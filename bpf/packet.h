@@ -255,10 +255,17 @@ parse_icmp(struct frame_context *frame, struct packet *packet)
 	return PARSED_ALONE;
 }
 
-/* The protocol of packets in a tunnel that begins and ends in their family. */
+/* The number of the packet's family as the protocol of a tunnel. */
 static __always_inline __u8 tunnel_protocol(const struct packet *packet)
 {
 	return packet->is_v6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+}
+
+/* Whether the packet contains another one: IPv6 also contains IPv4. */
+static __always_inline bool is_tunnel(const struct packet *packet)
+{
+	return packet->key.protocol == IPPROTO_IPIP ||
+	       packet->key.protocol == tunnel_protocol(packet);
 }
 
 static __always_inline enum parsed
@@ -273,7 +280,7 @@ parse_transport(struct frame_context *frame, struct packet *packet)
 		return parse_tcp(frame, packet);
 	if (packet->key.protocol == IPPROTO_UDP)
 		return parse_udp(frame, packet);
-	if (packet->key.protocol == tunnel_protocol(packet))
+	if (is_tunnel(packet))
 		return packet->part == PART_WHOLE ? PARSED_TUNNELLED
 						  : PARSED_ALONE;
 	return packet->key.protocol == icmp ? parse_icmp(frame, packet)
@@ -439,20 +446,21 @@ parse_v6(struct frame_context *frame, struct packet *packet)
 }
 
 /*
- * Reads the packet with an IP header that begins after this many bytes. Returns
- * a value of enum parsed.
+ * Reads the packet of this EtherType with an IP header that begins after this
+ * many bytes. Returns a value of enum parsed.
  */
 static __always_inline int parse_at(struct frame_context *frame,
-				    struct packet *packet, __u32 side, __u32 at)
+				    struct packet *packet, __u32 side, __u32 at,
+				    __u32 type_be)
 {
 	enum parsed parsed;
 
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->key.side = side;
 	packet->l2_length = at;
-	if (frame_protocol(frame) == bpf_htons(ETH_P_IP))
+	if (type_be == bpf_htons(ETH_P_IP))
 		parsed = parse_v4(frame, packet);
-	else if (frame_protocol(frame) == bpf_htons(ETH_P_IPV6))
+	else if (type_be == bpf_htons(ETH_P_IPV6))
 		parsed = parse_v6(frame, packet);
 	else
 		return PARSED_ALONE;
@@ -471,7 +479,8 @@ parse(struct frame_context *frame, struct packet *packet, __u32 side)
 		return PARSED_ALONE;
 	if (side == PACKET_ARRIVING && !frame_is_for_host(frame))
 		return PARSED_ALONE;
-	return parse_at(frame, packet, side, find_l2_length(frame));
+	return parse_at(frame, packet, side, find_l2_length(frame),
+			frame_protocol(frame));
 }
 
 #endif

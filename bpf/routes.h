@@ -48,10 +48,10 @@ enum outcome {
 	OUTCOME_REASON = 0xff,
 };
 
-/* Prepares a lookup of the route between these addresses. */
+/* Prepares a lookup of the route between these addresses of a family. */
 static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
 					const __u32 *source,
-					const __u32 *target)
+					const __u32 *target, bool is_v6)
 {
 	const struct connection *entry = &here->entry;
 	struct bpf_fib_lookup *fib = &here->fib;
@@ -67,7 +67,7 @@ static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
 	 * BPF_FIB_LKUP_RET_FRAG_NEEDED instead of a route.
 	 */
 	fib->tot_len = 1;
-	if (here->packet.is_v6) {
+	if (is_v6) {
 		fib->family = AF_INET6;
 		copy_addr(fib->ipv6_src, source);
 		copy_addr(fib->ipv6_dst, target);
@@ -81,7 +81,8 @@ static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
 /* ask_between() for what the entry makes of the packet. */
 static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 {
-	ask_between(here, ifindex, here->entry.source, here->entry.target);
+	ask_between(here, ifindex, here->entry.source, here->entry.target,
+		    here->packet.is_v6);
 }
 
 static __always_inline long

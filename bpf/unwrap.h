@@ -19,7 +19,8 @@ ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 
 	if (bpf_map_lookup_elem(&node_addrs, here->tunnel_end))
 		return true;
-	ask_between(here, skb->ifindex, begin, here->tunnel_end);
+	ask_between(here, skb->ifindex, begin, here->tunnel_end,
+		    !is_v4(here->tunnel_end));
 	result = look_up_route(skb, here, 0);
 	ifindex = here->fib.ifindex;
 	return is_routed(result) && !bpf_map_lookup_elem(&uplinks, &ifindex);
@@ -41,6 +42,55 @@ is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
 	return find_service(0) && find_direct_return(here) & SERVICE_TUNNEL;
 }
 
+/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4, since Linux 6.3. */
+#define DECAP_IPV4 (1 << 7)
+
+/* Removes the IPv6 header in front of an IPv4 packet. 0: done. */
+static __always_inline long remove_v6(struct __sk_buff *skb)
+{
+	const int length = sizeof(struct ipv6hdr), half = length / 2;
+
+	if (!bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC,
+				 BPF_F_ADJ_ROOM_FIXED_GSO | DECAP_IPV4))
+		return 0;
+	/* The header becomes one of IPv4, which has half of its length. */
+	if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+		return -1;
+	return bpf_skb_adjust_room(skb, -half, BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+/*
+ * Takes the IPv4 packet out of a tunnel to the IPv6 address of a backend on
+ * this node, if the backend has the service's address, too: the packet is not
+ * translated. Otherwise, what is left in the tunnel is for other software.
+ */
+VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	const struct service *service;
+	__u32 service_id;
+
+	if (!here)
+		return -1;
+	service_id = here->service_id;
+	service = bpf_map_lookup_elem(&services, &service_id);
+	if (!service)
+		return -1;
+	here->view = read_view(&service->cluster);
+	/* For fragments and for who watches packets. */
+	here->entry.service_id = service_id;
+	here->entry.flags = 0;
+	if (choose_unwrapped() < 0 ||
+	    !stays_here(skb, here, here->packet.key.source,
+			here->packet.key.target) ||
+	    (here->packet.part == PART_FIRST && !store_ports()) ||
+	    remove_v6(skb))
+		return -1;
+	here->packet.l2_length = find_l2_length(skb);
+	return write_type(skb, &here->packet, ETH_P_IP);
+}
+
 /*
  * Takes the packet in the scratch memory out of its tunnel, if it is for a
  * service of this node and the tunnel ends here. Returns a value of enum
@@ -50,16 +100,23 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	int parsed, length;
-	__u32 begin[4];
+	__u32 begin[4], type;
 
 	if (!here || here->packet.has_options)
 		return PARSED_ALONE;
 	copy_addr(begin, here->packet.key.source);
 	copy_addr(here->tunnel_end, here->packet.key.target);
 	/* Other tunnels, such as those of a network of pods, need no route. */
-	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4);
+	type = here->packet.key.protocol == IPPROTO_IPV6 ? ETH_P_IPV6
+							 : ETH_P_IP;
+	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4,
+			  bpf_htons(type));
 	if (!is_tunnelled(skb, here, parsed) || !ends_here(skb, here, begin))
 		return PARSED_ALONE;
+	if (here->packet.is_v6 == is_v4(begin)) {
+		unwrap_v4(skb);
+		return PARSED_ALONE;
+	}
 	length = here->packet.is_v6 ? sizeof(struct ipv6hdr)
 				    : sizeof(struct iphdr);
 	if (bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC,

@@ -47,7 +47,7 @@ fn by_model(frame: &[u8], is_gso: bool) -> Seen {
         parsed: match headers.content {
             Content::Transport(..) | Content::LaterFragment(_) => 2,
             Content::IcmpError => 3,
-            Content::Tunnel => 4,
+            Content::Tunnel(_) => 4,
         },
         transport: headers.transport,
         end: headers.end,
@@ -67,7 +67,7 @@ fn by_model(frame: &[u8], is_gso: bool) -> Seen {
                 (ports.tcp_flags, ports.sequence, ports.acknowledgment);
         }
         Content::LaterFragment(protocol) => read.protocol = protocol.number(),
-        Content::IcmpError | Content::Tunnel => {}
+        Content::IcmpError | Content::Tunnel(_) => {}
     }
     Seen::Packet(Box::new(read))
 }
@@ -82,7 +82,7 @@ fn by_program(mut read: Read, headers: Option<&Headers>) -> Seen {
     } else if !read.is_v6 {
         read.fragment_id >>= 16;
     }
-    if headers.is_some_and(|headers| matches!(headers.content, Content::IcmpError | Content::Tunnel)) {
+    if headers.is_some_and(|headers| matches!(headers.content, Content::IcmpError | Content::Tunnel(_))) {
         read.protocol = 0;
     }
     Seen::Packet(Box::new(read))

@@ -148,6 +148,33 @@ impl Net {
         enter_by(&self.client, &self.entries[entry]);
     }
 
+    /// The address of a backend on the machine, for IPv4 packets in IPv6 tunnels. The kernel of the machine takes them out of
+    /// their tunnels if `by_kernel`: as End.DX4 of RFC 8986, which does the same as a device of the type ip6tnl, and which
+    /// every kernel has.
+    fn ipv6_backend(&self, end: usize, by_kernel: bool) -> String {
+        let [_, machine] = &self.ends[end].addresses;
+        if !by_kernel {
+            return machine.clone();
+        }
+        let address = format!("2001:db8:1::a{end}");
+        let action = "encap seg6local action End.DX4 nh4 0.0.0.0 dev eth0";
+        self.ends[end].place.ip(&format!("-6 route replace {address}/128 {action}"));
+        for entry in &self.entries {
+            entry.place.ip(&format!("-6 route replace {address}/128 via {machine}"));
+        }
+        address
+    }
+
+    fn stop(&mut self) {
+        for node in self.entries.iter_mut().chain(&mut self.ends) {
+            if let Some(daemon) = node.daemon.take() {
+                daemon.stop();
+                node.place.run(|| node.host.cleanup());
+            }
+        }
+        self.enter_by(0);
+    }
+
     /// Describes the service to the nodes of entry, and to the others if `with_ends`.
     fn describe(&self, forward: &str, ends: &[usize], with_ends: bool) {
         let ends: Vec<&Node> = ends.iter().map(|end| &self.ends[*end]).collect();
@@ -175,13 +202,7 @@ fn with_both(test: &str, xdp: &str, body: impl Fn(&mut Net, &str)) {
             net.entries.iter_mut().for_each(|node| node.start(xdp));
             net.ends.iter_mut().take(count).for_each(|node| node.start("off"));
             body(&mut net, forward);
-            for node in net.entries.iter_mut().chain(&mut net.ends) {
-                if let Some(daemon) = node.daemon.take() {
-                    daemon.stop();
-                    node.place.run(|| node.host.cleanup());
-                }
-            }
-            net.enter_by(0);
+            net.stop();
         }
     });
 }
@@ -195,18 +216,22 @@ fn route(place: &Place, address: &str) -> String {
 /// Each of many connections reaches a backend, which sees the client; all backends get some.
 fn assert_direct(net: &mut Net, forward: &str) {
     for (address, client) in service(forward).iter().zip(CLIENT) {
-        for transport in TRANSPORTS {
-            let answers = (0..40).map(|number| {
-                let answer = net.client.run(|| ask(address, transport, TIMEOUT));
-                answer.unwrap_or_else(|error| panic!("{address} {transport:?} {number}: {error}"))
-            });
-            let mut names = BTreeSet::new();
-            for answer in answers {
-                assert_eq!(answer.seen.to_string(), client, "{address} {transport:?}");
-                names.insert(answer.name);
-            }
-            assert_eq!(names.len(), 2, "{address} {transport:?}: {names:?}");
+        assert_reached(net, address, client);
+    }
+}
+
+fn assert_reached(net: &Net, address: &str, client: &str) {
+    for transport in TRANSPORTS {
+        let answers = (0..40).map(|number| {
+            let answer = net.client.run(|| ask(address, transport, TIMEOUT));
+            answer.unwrap_or_else(|error| panic!("{address} {transport:?} {number}: {error}"))
+        });
+        let mut names = BTreeSet::new();
+        for answer in answers {
+            assert_eq!(answer.seen.to_string(), client, "{address} {transport:?}");
+            names.insert(answer.name);
         }
+        assert_eq!(names.len(), 2, "{address} {transport:?}: {names:?}");
     }
 }
 
@@ -263,18 +288,7 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
 /// are too big for the link, and it learns that.
 fn assert_large(net: &mut Net, forward: &str) {
     for address in &service(forward) {
-        let mut stream = net.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();
-        let line = "0123456789abcdef".repeat(100_000);
-        let answer = stream.send(&line).unwrap_or_else(|error| panic!("{address}: {error}"));
-        assert!(answer.trim_end().ends_with(&line), "{address}: {} bytes", answer.len());
-        let mut datagrams = net.client.run(|| Talk::open(address, Transport::Udp, SHORT)).unwrap();
-        for length in [1_400, 1_452, 4_000, 20_000] {
-            let text = "x".repeat(length);
-            // The first one that is too big is lost.
-            let answers = (0..3).find_map(|_| datagrams.send(&text).ok());
-            let answer = answers.unwrap_or_else(|| panic!("{address}: no answer to {length} bytes"));
-            assert!(answer.ends_with(&text), "{address}: {} of {length} bytes", answer.len());
-        }
+        assert_large_at(net, address);
     }
     let has_less = service(forward).iter().all(|address| {
         let address = address.rsplit_once(':').unwrap().0.trim_matches(['[', ']']);
@@ -282,6 +296,21 @@ fn assert_large(net: &mut Net, forward: &str) {
         route(&net.client, address).contains(mtu)
     });
     assert_eq!(has_less, forward == "tunnel", "what the client knows of the path");
+}
+
+fn assert_large_at(net: &Net, address: &str) {
+    let mut stream = net.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();
+    let line = "0123456789abcdef".repeat(100_000);
+    let answer = stream.send(&line).unwrap_or_else(|error| panic!("{address}: {error}"));
+    assert!(answer.trim_end().ends_with(&line), "{address}: {} bytes", answer.len());
+    let mut datagrams = net.client.run(|| Talk::open(address, Transport::Udp, SHORT)).unwrap();
+    for length in [1_400, 1_452, 4_000, 20_000] {
+        let text = "x".repeat(length);
+        // The first one that is too big is lost.
+        let answers = (0..3).find_map(|_| datagrams.send(&text).ok());
+        let answer = answers.unwrap_or_else(|| panic!("{address}: no answer to {length} bytes"));
+        assert!(answer.ends_with(&text), "{address}: {} of {length} bytes", answer.len());
+    }
 }
 
 #[test]
@@ -328,6 +357,45 @@ fn an_error_about_an_answer_reaches_the_backend_through_any_node() {
             route(&of_backend.place, CLIENT[0]).contains("mtu 1300")
         });
     });
+}
+
+/// IPv4 clients get answers of backends with IPv6 addresses. These have the service's address, and the port of the service.
+fn assert_ipv4_in_ipv6(test: &str, xdp: &str) {
+    sandbox::run(test, |sandbox| {
+        let mut net = Net::new(sandbox);
+        let _servers = [net.ends[0].serve("1", true), net.ends[1].serve("2", true)];
+        let address = format!("{}:{PORT}", SERVICE[0]);
+        for by_kernel in [true, false] {
+            say(&format!("the kernel unwraps: {by_kernel}, xdp = {xdp:?}"));
+            let backends = [0, 1].map(|end| format!("[{}]:{PORT}", net.ipv6_backend(end, by_kernel)));
+            let text = format!(
+                "[[service]]\nname = \"lab/web\"\noutside = true\nforward = \"tunnel\"\n\
+                 frontends = [\"{address}/TCP\", \"{address}/UDP\"]\nbackends = {backends:?}\n"
+            );
+            net.entries.iter().chain(&net.ends).for_each(|node| node.host.serve("web.toml", &text));
+            net.entries.iter_mut().for_each(|node| node.start(xdp));
+            let ends = if by_kernel { &mut [][..] } else { &mut net.ends };
+            ends.iter_mut().for_each(|node| node.start("off"));
+            assert_reached(&net, &address, CLIENT[0]);
+            assert_large_at(&net, &address);
+            assert!(route(&net.client, SERVICE[0]).contains("mtu 1460"), "what the client knows of the path");
+            net.entries[0].place.run(|| {
+                let served = backends.each_ref().map(|backend| format!("{backend}/TCP"));
+                assert!(is_served_by(&format!("{address}/TCP"), &served.each_ref().map(String::as_str)));
+            });
+            net.stop();
+        }
+    });
+}
+
+#[test]
+fn ipv4_packets_reach_ipv6_backends() {
+    assert_ipv4_in_ipv6("outside_direct::ipv4_packets_reach_ipv6_backends", "off");
+}
+
+#[test]
+fn ipv4_packets_reach_ipv6_backends_with_xdp() {
+    assert_ipv4_in_ipv6("outside_direct::ipv4_packets_reach_ipv6_backends_with_xdp", "generic");
 }
 
 /// A node of entry that dies, while clients connect 1,000 times a second.
@@ -381,10 +449,10 @@ fn set_way(node: &mut Node, forward: &str, is_intact: bool) {
 fn health_checks_go_the_way_of_the_traffic() {
     with_both("outside_direct::health_checks_go_the_way_of_the_traffic", "generic", |net, forward| {
         let check = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"50ms\"\nrise = 2\nfall = 2\n";
-        let text = format!("{}[service.health-check]\n{check}", net.file(forward, &[0, 1]));
+        let text = format!("{}[service.health-check]\n{check}", file(forward, &[&net.ends[0], &net.ends[1]]));
         net.entries[0].host.serve("web.toml", &text);
         let assert_served = |net: &Net, ends: &[usize], what: &str| {
-            for (family, address) in Net::addresses(forward).iter().enumerate() {
+            for (family, address) in service(forward).iter().enumerate() {
                 let backends = ends.iter().map(|end| match family {
                     0 => format!("{}:{PORT}/TCP", net.ends[*end].addresses[0]),
                     _ => format!("[{}]:{PORT}/TCP", net.ends[*end].addresses[1]),

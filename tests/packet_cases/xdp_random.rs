@@ -22,7 +22,7 @@ const RUN: u64 = 400;
 
 /// Clients, services and their backends, with the device and the address of the node there. No answer passes the node
 /// where the backend is empty: the services have direct return.
-const KINDS: [(&str, &str, &str, &str, &str); 11] = [
+const KINDS: [(&str, &str, &str, &str, &str); 13] = [
     ("198.51.100.7", "203.0.113.2:80", "10.0.2.5:8080", "198.18.0.1", "tcp"),
     ("198.51.100.7", "203.0.113.2:53", "10.0.2.5:5353", "198.18.0.1", "udp"),
     ("[2001:db8:c::7]", "[2001:db8:f::2]:80", "[2001:db8:1002::5]:8080", "[2001:db8:18::1]", "tcp"),
@@ -32,6 +32,8 @@ const KINDS: [(&str, &str, &str, &str, &str); 11] = [
     ("[2001:db8:c::7]", "[2001:db8:f::80]:80", "", "", "tcp"),
     ("198.51.100.7", "203.0.113.90:80", "", "", "tcp"),
     ("198.51.100.7", "203.0.113.90:53", "", "", "udp"),
+    ("198.51.100.7", "203.0.113.100:80", "", "", "tcp"),
+    ("198.51.100.7", "203.0.113.100:53", "", "", "udp"),
     ("[2001:db8:c::7]", "[2001:db8:f::90]:80", "", "", "tcp"),
     ("[2001:db8:c::7]", "[2001:db8:f::90]:53", "", "", "udp"),
 ];

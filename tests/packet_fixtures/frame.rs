@@ -89,17 +89,16 @@ fn bracketed(text: &str, word: &str) -> (String, Option<Box<Described>>) {
     match text.split_once(word) {
         Some((before, rest)) => {
             let (inner, after) = rest.rsplit_once(']').expect("]");
-            let number = if word.starts_with("tunnel") { tunnel_number_of(before) } else { "" };
-            (format!("{before}{number} {after}"), Some(Box::new(described(inner.trim()))))
+            let inner = described(inner.trim());
+            let number = match inner.family() {
+                _ if !word.starts_with("tunnel") => "",
+                Family::Ipv4 => "4",
+                Family::Ipv6 => "41",
+            };
+            (format!("{before}{number} {after}"), Some(Box::new(inner)))
         }
         None => (text.to_owned(), None),
     }
-}
-
-/// The protocol of a tunnel between these addresses.
-fn tunnel_number_of(ends: &str) -> &'static str {
-    let source = ends.split(' ').next().expect("an address");
-    if end(source).0.is_some_and(|addr| addr.family() == Family::Ipv4) { "4" } else { "41" }
 }
 
 fn byte(hex: &str) -> u8 {

@@ -34,7 +34,7 @@ pub(crate) fn policies() -> World {
 const CLIENTS: [&str; 4] = ["198.51.100.7", "198.51.100.8", "[2001:db8:c::7]", "[2001:db8:c::8]"];
 
 /// Addresses of services, with the protocol.
-const TARGETS: [(&str, bool, &str); 30] = [
+const TARGETS: [(&str, bool, &str); 35] = [
     ("203.0.113.1:80", true, "tcp"),
     ("203.0.113.11:80", true, "tcp"),
     ("203.0.113.1:53", true, "udp"),
@@ -66,15 +66,24 @@ const TARGETS: [(&str, bool, &str); 30] = [
     ("[2001:db8:f::80]:80", false, "tcp"),
     ("[2001:db8:f::90]:53", false, "udp"),
     ("[2001:db8:f::94]:80", false, "tcp"),
+    // With IPv6 backends.
+    ("203.0.113.100:80", true, "tcp"),
+    ("203.0.113.100:53", true, "udp"),
+    ("192.0.2.1:53", true, "udp"),
+    ("10.0.1.103:80", true, "tcp"),
+    ("203.0.113.103:80", true, "tcp"),
 ];
 
-/// Where tunnels end: at backends here and elsewhere, and at the node.
-const TUNNELS: [(&str, bool); 5] = [
+/// Where tunnels end: at backends here and elsewhere, and at the node; and whether they contain IPv4.
+const TUNNELS: [(&str, bool); 8] = [
     ("10.0.9.1 > 10.0.1.95", true),
     ("10.0.9.1 > 10.0.1.96", true),
     ("10.0.9.1 > 10.0.2.97", true),
     ("10.0.9.1 > 192.0.2.1", true),
     ("2001:db8:9::1 > 2001:db8:1001::95", false),
+    ("2001:db8:9::1 > 2001:db8:2::1", true),
+    ("2001:db8:9::1 > 2001:db8:1001::103", true),
+    ("2001:db8:9::1 > 2001:db8:1002::100", true),
 ];
 
 /// Packets of backends, with `{}` for the port of the client or the node.
@@ -92,7 +101,7 @@ const FLAGS: [&str; 8] = ["SYN", "SYN", "SYN", "ACK", "ACK", "FIN,ACK", "RST", "
 /// Numbers that clients acknowledge. The answers of backends begin at 0.
 const ACKS: [u32; 8] = [1, 1, 1, 1, 1_000, 1_048_576, 1_048_577, 0];
 
-const CHANGES: [&str; 31] = [
+const CHANGES: [&str; 34] = [
     "remove backend 11 1",
     "backend 11 10.0.1.5:8080/TCP 1 local",
     "remove backend 12 2",
@@ -110,6 +119,9 @@ const CHANGES: [&str; 31] = [
     "backend 81 10.0.4.81:80/TCP 80",
     "remove backend 92 91",
     "backend 92 10.0.2.90:5353/UDP 91",
+    "remove backend 102 100",
+    "backend 102 [2001:db8:1002::100]:8080/TCP 100",
+    "outside 203.0.113.100:53/UDP 91",
     "remove outside 203.0.113.80:80/TCP",
     "outside 203.0.113.80:80/TCP 80",
     "outside 203.0.113.90:80/TCP 80",
@@ -230,11 +242,13 @@ fn other_packet() -> impl Strategy<Value = Step> {
 
 /// A whole packet of a client that often has a connection with direct return, as the XDP program translates it.
 fn usual_packet() -> impl Strategy<Value = Step> {
-    const TEXTS: [&str; 6] = [
+    const TEXTS: [&str; 8] = [
         "in eth0 198.51.100.7:40000 > 203.0.113.80:80 tcp ACK",
         "in eth0 198.51.100.7:40000 > 203.0.113.80:53 udp",
         "in eth0 198.51.100.7:40000 > 203.0.113.90:80 tcp ACK",
         "in eth0 198.51.100.7:40000 > 203.0.113.90:53 udp",
+        "in eth0 198.51.100.7:40000 > 203.0.113.100:80 tcp ACK",
+        "in eth0 198.51.100.7:40000 > 203.0.113.100:53 udp",
         "in eth0 [2001:db8:c::7]:40000 > [2001:db8:f::80]:80 tcp ACK",
         "in eth0 [2001:db8:c::7]:40000 > [2001:db8:f::90]:53 udp",
     ];

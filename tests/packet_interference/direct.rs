@@ -66,7 +66,7 @@ fn user_of(machine: Addr, protocol: Protocol) -> Option<&'static User> {
 pub(crate) fn at_backend(machine: Addr, frame: &[u8]) -> Option<Vec<u8>> {
     let Parsed::Packet(outer) = parse(frame, ETHERNET, false) else { return None };
     let mut frame = frame.to_vec();
-    if outer.content == Content::Tunnel {
+    if matches!(outer.content, Content::Tunnel(_)) {
         assert_eq!((outer.target, outer.ttl), (machine, 64));
         frame.drain(outer.ip..outer.transport);
     }
@@ -76,7 +76,7 @@ pub(crate) fn at_backend(machine: Addr, frame: &[u8]) -> Option<Vec<u8>> {
         Content::Transport(_, ports) => (ports.source, 5_353),
         Content::LaterFragment(_) => (0, 0),
         // An error with false numbers, which no backend believes.
-        Content::IcmpError | Content::Tunnel => return None,
+        Content::IcmpError | Content::Tunnel(_) => return None,
     };
     let to = Tuple { source: Endpoint::new(headers.source, source), target: Endpoint::new(alias(machine)?, port) };
     rewrite::write(&mut frame, &headers, &to);

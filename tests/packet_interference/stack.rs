@@ -89,7 +89,7 @@ impl Stack {
         if let Some(place) = wire::place(frame, &headers) {
             let protocol = match headers.content {
                 Parsed::Transport(protocol, _) | Parsed::LaterFragment(protocol) => protocol,
-                Parsed::IcmpError | Parsed::Tunnel => return Vec::new(),
+                Parsed::IcmpError | Parsed::Tunnel(_) => return Vec::new(),
             };
             let Some(transport) = self.assemble(&headers, (place, protocol.number()), bytes, now) else {
                 return Vec::new();
@@ -101,7 +101,7 @@ impl Stack {
             Parsed::Transport(protocol, _) => {
                 self.arrived(Arrived { headers, protocol: protocol.number(), transport: bytes }, now)
             }
-            Parsed::LaterFragment(_) | Parsed::Tunnel => Vec::new(),
+            Parsed::LaterFragment(_) | Parsed::Tunnel(_) => Vec::new(),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Claim {
     pub kind: FrontendKind,
     /// Whether clients on the node get a backend on this node only.
     pub inside_local: bool,
+    /// See [`PortKey::is_other_family`].
+    pub is_other_family: bool,
     /// `inside_local` for clients outside the node.
     pub outside_local: bool,
     /// Whether clients outside the node may connect to the address.
@@ -57,6 +59,7 @@ impl Claim {
             created: service.created,
             kind: frontend.kind,
             inside_local: frontend.inside_local,
+            is_other_family: key.is_other_family(frontend.address),
             outside_local: frontend.outside_local,
             is_outside: frontend.is_outside,
             has_ranges: frontend.has_ranges,
@@ -236,7 +239,7 @@ impl Row {
     pub fn entry(&self) -> Option<FrontendEntry> {
         self.owner().map(|(claim, service)| FrontendEntry {
             service,
-            inside_local: claim.inside_local,
+            inside_local: claim.inside_local || claim.is_other_family,
             outside_local: claim.outside_local,
         })
     }

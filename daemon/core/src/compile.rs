@@ -11,7 +11,7 @@ use crate::model::addr::{Addr, Family};
 use crate::model::drain::Drains;
 use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
-use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
+use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice, TrafficPolicy};
 use crate::state::entries::{MAX_VIEW_SLOTS, View};
 use crate::table::apiservers::Apiservers;
 use guard::Guard;
@@ -54,12 +54,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
             if frontends.is_empty() {
                 continue;
             }
-            let key = PortKey {
-                service: service.name.clone(),
-                port: Arc::clone(&port.name),
-                protocol: port.protocol,
-                family,
-            };
+            let key = key(service, slices, port, family);
             if let Some(plan) = plans.iter_mut().find(|plan| plan.key == key) {
                 plan.frontends.extend(frontends);
                 continue;
@@ -72,8 +67,28 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
         plan.may_be_bound = may_be_bound(plan, slices, context);
         restrict(service, plan);
         plan.forward = forward(service, plan);
+        if plan.frontends.iter().any(|frontend| plan.key.is_other_family(frontend.address)) {
+            plan.local.clear();
+        }
     }
     plans
+}
+
+/// The key of the port's frontends of a family. IPv4 packets fit into tunnels to IPv6 addresses, so that IPv4 frontends
+/// of a port without IPv4 backends share the IPv6 ones. The policy Local is about backends that need no tunnel.
+pub fn key(service: &Service, slices: &[Arc<Slice>], port: &ServicePort, family: Family) -> PortKey {
+    let offered = || slices.iter().flat_map(|slice| &slice.ports).filter(|it| it.protocol == port.protocol);
+    let lists = |family| {
+        let mut backends = offered().filter(|it| it.name == port.name).flat_map(|it| &it.backends);
+        backends.any(|backend| backend.addr.family() == family)
+    };
+    let is_wrapped = service.forward == Forward::Tunnel
+        && [service.internal_policy, service.external_policy] == [TrafficPolicy::Cluster; 2]
+        && port.frontends.iter().all(|frontend| frontend.kind == FrontendKind::Static)
+        && !lists(Family::Ipv4)
+        && lists(Family::Ipv6);
+    let (service, name, protocol) = (service.name.clone(), Arc::clone(&port.name), port.protocol);
+    PortKey { service, port: name, protocol, family: if is_wrapped { Family::Ipv6 } else { family } }
 }
 
 /// Computes [`PortPlan::may_be_bound`]. The state of an endpoint does not matter, because a process that restarts has

@@ -300,6 +300,7 @@ fn view(found: &MatchedFrontend) -> String {
     let why = match found.why {
         ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {policy}"),
         ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {policy}"),
+        ViewReason::OtherFamily => "IPv4 packets reach IPv6 backends in tunnels".into(),
         ViewReason::ShortCut => "externalTrafficPolicy does not apply to connections from the node itself".into(),
     };
     format!("{view} ({why})")
@@ -371,6 +372,11 @@ fn verdict(explanation: &Explanation) -> String {
         (ConnectResult::Depends(_), from) => if_admitted(&explanation.admitted, &forwarded(explanation), from),
         (ConnectResult::Dropped(reason), _) => outside::dropped(reason),
         (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation.to),
+        (ConnectResult::Refused(_), _)
+            if explanation.found.as_ref().is_some_and(|it| it.why == ViewReason::OtherFamily) =>
+        {
+            phrases::OTHER_FAMILY.into()
+        }
         (ConnectResult::Refused(errno), _) => refused(errno).into(),
         (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation),
         (ConnectResult::PassedThrough, Client::Host | Client::Pod) => match &explanation.found {

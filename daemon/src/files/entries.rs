@@ -127,7 +127,7 @@ fn read_service(
         entry.problem(at, "has no name; add name = \"namespace/name\"", problems);
     }
     entry.ports = entry.read_ports(&mut service, at, problems);
-    entry.check_ports(problems);
+    entry.check_ports(wraps(&service), problems);
     let affinity_seconds = read_affinity(&service, &entry, problems);
     let forward = read_forward(&service, &entry, problems);
     let health_check = match service.health_check.take() {
@@ -174,6 +174,12 @@ fn read_affinity(service: &ServiceTable, entry: &Entry<'_>, problems: &mut Probl
         }
         (Affinity::None, _) => None,
     }
+}
+
+/// Whether packets to an IPv4 frontend may reach IPv6 backends: `nodelb_core::compile::key` makes the same decision.
+fn wraps(service: &ServiceTable) -> bool {
+    let is_tunnel = service.forward.as_ref().is_some_and(|forward| *forward.get_ref() == Forward::Tunnel);
+    is_tunnel && [service.internal_traffic_policy, service.external_traffic_policy] == [TrafficPolicy::Cluster; 2]
 }
 
 /// Packets that are forwarded as they are keep the port, so backends must have that of the frontend; a tunnel may end at
@@ -243,7 +249,7 @@ impl Entry<'_> {
         ports
     }
 
-    fn check_ports(&self, problems: &mut Problems) {
+    fn check_ports(&self, wraps: bool, problems: &mut Problems) {
         let mut seen = BTreeSet::new();
         for (at, port) in &self.ports {
             if port.frontends.is_empty() && !self.has_refused("frontends") {
@@ -254,13 +260,13 @@ impl Entry<'_> {
                     self.problem(&at, &format!("frontend {addr} is listed twice; remove one"), problems);
                 }
             }
-            self.check_backends(port, problems);
+            self.check_backends(port, wraps, problems);
         }
     }
 
     /// Rejects a backend that is listed twice, and a frontend of a family that no backend has: it would always refuse,
     /// although the service has backends. The families of a name are known only when it is resolved.
-    fn check_backends(&self, port: &PortTable, problems: &mut Problems) {
+    fn check_backends(&self, port: &PortTable, wraps: bool, problems: &mut Problems) {
         let mut seen = BTreeSet::new();
         for (at, BackendEntry { name, backend }) in port.backends.iter().map(|b| (b.span(), b.get_ref())) {
             if !seen.insert((name, backend.addr, backend.port)) {
@@ -278,7 +284,9 @@ impl Entry<'_> {
         }
         for (at, addr) in port.frontends.iter().map(|frontend| (frontend.span(), frontend.get_ref().0)) {
             let family = addr.addr.family();
-            if !served.contains(&family) {
+            // There are backends, which are then IPv6 ones.
+            let is_wrapped = wraps && family == Family::Ipv4;
+            if !served.contains(&family) && !is_wrapped {
                 let message = format!("frontend {addr} has no {family} backend; add one, or remove the frontend");
                 self.problem(&at, &message, problems);
             }

@@ -18,6 +18,7 @@ use crate::node::{Reason, Route, RouteQuery, Unknown};
 use crate::ports::{self, Search};
 use crate::reject::IcmpError;
 use crate::rule::Rule;
+use crate::unwrap;
 
 /// Where a connection's packets go.
 enum Way {
@@ -29,6 +30,8 @@ enum Way {
 
 /// What is done with a packet that begins no connection.
 enum Refused {
+    /// The network stack gets the packet.
+    Left,
     Dropped(Reason),
     Answered(Reason),
 }
@@ -60,6 +63,7 @@ pub(crate) fn begin(
     match begun {
         Ok(entry) if entry.flags.is_forwarded => Ok(store_forwarded(state, key, entry)),
         Ok(entry) => store(state, key, entry).ok_or_else(|| no_port(state, key.protocol)),
+        Err(Refused::Left) => Err(state.next()),
         Err(Refused::Dropped(reason)) => Err(state.discard(reason)),
         Err(Refused::Answered(Reason::Ttl)) => Err(state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl)),
         Err(Refused::Answered(reason)) if key.protocol == Protocol::Tcp => Err(state.answer_reset(reason)),
@@ -97,7 +101,16 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     let may_be_sent_on = forward == Forward::Direct && state.headers.ttl <= forward::DIRECT_TTL;
     let offset = if may_be_sent_on { own(state, view, offset) } else { offset };
     let slot = view[offset];
+    // An IPv4 packet fits into a tunnel to an IPv6 address.
+    let is_other_family = slot.addr.addr.family() != client.addr.family();
+    if is_other_family && forward != Forward::Tunnel {
+        return Err(Refused::Dropped(Reason::NoBackend));
+    }
     let way = way_to(state, &key.tuple, &slot, frontend)?;
+    if is_other_family && !matches!(way, Way::Redirect(_, true)) {
+        let stays = unwrap::stays_here(&state.node, state.packet.ifindex, to.addr);
+        return Err(if stays { Refused::Left } else { Refused::Dropped(Reason::NoRoute) });
+    }
     let is_forwarded = matches!(way, Way::Redirect(_, true)) && forward != Forward::Translate;
     if is_forwarded && state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
         return Err(Refused::Dropped(Reason::NoRoute));
@@ -152,7 +165,7 @@ fn continued(state: &HookState<'_>, frontend: Lead, begun: Result<Connection, Re
     let is_by_ring = |entry: &Connection| entry.flags.is_forwarded && state.tables.keeps(Rule::ForwardedByRing);
     match begun {
         Ok(entry) if is_by_ring(&entry) || (is_certain && !entry.flags.is_redirected) => Ok(entry),
-        Err(refused @ Refused::Dropped(Reason::SourceRange)) => Err(refused),
+        Err(refused @ (Refused::Left | Refused::Dropped(Reason::SourceRange))) => Err(refused),
         _ => Err(Refused::Answered(Reason::Unknown)),
     }
 }

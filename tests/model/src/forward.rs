@@ -2,7 +2,7 @@
 
 use nodelb_core::model::addr::Family;
 
-use crate::bytes::{put16, wire};
+use crate::bytes::{put16, wire, write_type};
 use crate::checksum;
 use crate::connections::{Connection, is_plain_syn};
 use crate::headers::tcp_flags::{FIN, RST};
@@ -74,7 +74,7 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
         Route::NoForwarding if !is_error => return state.discard(Reason::NoForwarding),
         Route::NoForwarding | Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
     };
-    let outer = if entry.flags.is_tunnelled { header_length(&state.headers) } else { 0 };
+    let outer = if entry.flags.is_tunnelled { header_length(target.family()) } else { 0 };
     if state.headers.length() + outer > mtu as usize && !state.packet.is_gso {
         if is_error {
             return state.discard(Reason::NoRoute);
@@ -94,6 +94,7 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
     if entry.flags.is_tunnelled {
         let header = tunnel_header(&bytes, &state.headers, entry);
         bytes.splice(state.headers.ip..state.headers.ip, header);
+        write_type(&mut bytes, state.packet.l2_length, target.family());
     }
     state.next_hop = Some(target);
     Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
@@ -113,8 +114,8 @@ pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     }
 }
 
-const fn header_length(headers: &Headers) -> usize {
-    match headers.family {
+const fn header_length(family: Family) -> usize {
+    match family {
         Family::Ipv4 => IPV4,
         Family::Ipv6 => IPV6,
     }
@@ -125,9 +126,9 @@ const ECN: u8 = 3;
 
 /// The header in front of the packet: with its traffic class but for ECN, and never split.
 fn tunnel_header(bytes: &[u8], headers: &Headers, entry: &Connection) -> Vec<u8> {
-    let (family, ip) = (headers.family, headers.ip);
+    let (family, ip, inner) = (entry.to.target.addr.family(), headers.ip, headers.family);
     let addresses = [wire(entry.to.source.addr, family), wire(entry.to.target.addr, family)].concat();
-    let mut header = vec![0; header_length(headers) - addresses.len()];
+    let mut header = vec![0; header_length(family) - addresses.len()];
     let length = |more: usize| u16::try_from(headers.length() + more).unwrap_or(0);
     match family {
         Family::Ipv4 => {
@@ -135,13 +136,16 @@ fn tunnel_header(bytes: &[u8], headers: &Headers, entry: &Connection) -> Vec<u8>
             put16(&mut header, 2, length(IPV4));
             // Don't fragment.
             header[6] = 0x40;
-            (header[8], header[9]) = (TUNNEL_TTL, tunnel_number(family));
+            (header[8], header[9]) = (TUNNEL_TTL, tunnel_number(inner));
         }
         Family::Ipv6 => {
-            header[..4].copy_from_slice(&bytes[ip..ip + 4]);
+            match inner {
+                Family::Ipv6 => header[..4].copy_from_slice(&bytes[ip..ip + 4]),
+                Family::Ipv4 => (header[0], header[1]) = (6 << 4 | bytes[ip + 1] >> 4, bytes[ip + 1] << 4),
+            }
             header[1] &= !(ECN << 4);
             put16(&mut header, 4, length(0));
-            (header[6], header[7]) = (tunnel_number(family), TUNNEL_TTL);
+            (header[6], header[7]) = (tunnel_number(inner), TUNNEL_TTL);
         }
     }
     let mut header = [header, addresses].concat();

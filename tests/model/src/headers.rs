@@ -25,7 +25,7 @@ pub const ICMP_NUMBER: u8 = 1;
 /// IANA number of ICMPv6.
 pub const ICMPV6_NUMBER: u8 = 58;
 
-/// The number of the protocol for packets in a tunnel of this family: IP in IP (RFC 2003), IPv6 in IPv6 (RFC 2473).
+/// The number of the protocol for packets of this family in a tunnel (RFC 2003, RFC 2473).
 pub const fn tunnel_number(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 4,
@@ -88,8 +88,8 @@ pub enum Content {
     LaterFragment(Protocol),
     /// An ICMP error about another packet.
     IcmpError,
-    /// A whole packet of the same family: a tunnel.
-    Tunnel,
+    /// A whole packet of this family: a tunnel.
+    Tunnel(Family),
 }
 
 /// The parts of a TCP or UDP header that identify a packet and its position in the connection.
@@ -136,9 +136,9 @@ pub fn parse(bytes: &[u8], l2_length: usize, is_gso: bool) -> Parsed {
     }
 }
 
-/// Reads the headers of the packet in a tunnel, which is of the same family.
-pub(crate) fn parse_inner(bytes: &[u8], outer: &Headers, is_gso: bool) -> Parsed {
-    match (outer.family, bytes.get(outer.transport).map(|first| first >> 4)) {
+/// Reads the headers of the packet in a tunnel, which is of this family.
+pub(crate) fn parse_inner(bytes: &[u8], outer: &Headers, family: Family, is_gso: bool) -> Parsed {
+    match (family, bytes.get(outer.transport).map(|first| first >> 4)) {
         (Family::Ipv4, Some(4)) => parse_v4(bytes, outer.transport, is_gso),
         (Family::Ipv6, Some(6)) => parse_v6(bytes, outer.transport, is_gso),
         _ => Parsed::Short,
@@ -230,12 +230,15 @@ fn with_content(bytes: &[u8], headers: Headers, protocol: u8) -> Parsed {
         Family::Ipv4 => protocol == ICMP_NUMBER,
         Family::Ipv6 => protocol == ICMPV6_NUMBER,
     };
-    let is_tunnel = protocol == tunnel_number(headers.family);
+    // IPv6 also contains IPv4.
+    let inner = [Family::Ipv4, headers.family].into_iter().find(|family| protocol == tunnel_number(*family));
     let protocol = match Protocol::from_repr(protocol) {
         Some(protocol @ (Protocol::Tcp | Protocol::Udp)) => protocol,
         _ if is_icmp && is_whole => return icmp(rest, headers),
-        _ if is_tunnel && is_whole => return Parsed::Packet(Headers { content: Content::Tunnel, ..headers }),
-        _ => return Parsed::Foreign,
+        _ => {
+            let Some(inner) = inner.filter(|_| is_whole) else { return Parsed::Foreign };
+            return Parsed::Packet(Headers { content: Content::Tunnel(inner), ..headers });
+        }
     };
     let content = if headers.fragment.is_some_and(|fragment| !fragment.is_first) {
         Some(Content::LaterFragment(protocol))

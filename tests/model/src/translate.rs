@@ -56,7 +56,7 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
     let whole = &packet.bytes;
     let unwrapped = unwrap::unwrapped(&node, tables, packet, &headers);
     let (packet, headers, tunnel_end) = match &unwrapped {
-        _ if headers.content != Content::Tunnel => (packet, headers, None),
+        _ if !matches!(headers.content, Content::Tunnel(_)) => (packet, headers, None),
         Some((inner, inner_headers)) => (inner, inner_headers.clone(), Some(headers.target)),
         None => return untouched(None),
     };
@@ -71,9 +71,12 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
 
 fn decide(state: &mut HookState<'_>) -> Decision {
     let side = state.packet.hook.side();
+    if state.tunnel_end.is_some_and(|end| end.family() != state.headers.family) {
+        return left_to_backend(state);
+    }
     let (protocol, ports) = match state.headers.content {
         Content::IcmpError => return icmp::translate(state),
-        Content::Tunnel => return state.next(),
+        Content::Tunnel(_) => return state.next(),
         Content::Transport(protocol, ports) => (protocol, ports),
         Content::LaterFragment(protocol) => {
             let known = fragment_key(&state.headers, protocol, side);
@@ -106,6 +109,17 @@ fn decide(state: &mut HookState<'_>) -> Decision {
         return forward::redirect(state, &entry, bytes);
     }
     Decision { verdict: Verdict::Next, bytes, reason: None }
+}
+
+/// Leaves a packet that has come in a tunnel of another family to the network stack: the backend has the service's address.
+fn left_to_backend(state: &mut HookState<'_>) -> Decision {
+    if let Content::Transport(protocol, ports) = state.headers.content
+        && let Some(key) = fragment_key(&state.headers, protocol, state.packet.hook.side())
+    {
+        let seen = short(state.node.now());
+        state.tables.put_fragment(key, FragmentPorts { source: ports.source, target: ports.target, seen, id: 0 });
+    }
+    state.next()
 }
 
 /// Stores the ports of a first fragment, with an id of its own if it is redirected; false if there is none. A later

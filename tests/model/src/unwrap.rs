@@ -3,6 +3,7 @@
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 
+use crate::bytes::write_type;
 use crate::connections::Tables;
 use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner};
 use crate::icmp;
@@ -11,25 +12,33 @@ use crate::node::{Node, Packet, Route, RouteQuery};
 use crate::rule::Rule;
 
 /// The packet in the tunnel with its headers, if the tunnel ends at this node, and the packet is for a service with
-/// packets in tunnels. From then on it is a packet of a client outside.
+/// packets in tunnels. From then on it is a packet of a client outside; one of another family than the tunnel is for the
+/// network stack.
 pub(crate) fn unwrapped(
     node: &Node<'_>,
     tables: &Tables,
     packet: &Packet,
     outer: &Headers,
 ) -> Option<(Packet, Headers)> {
+    let Content::Tunnel(family) = outer.content else { return None };
     let header = if outer.family == Family::Ipv4 { IPV4 } else { IPV6 };
-    let is_plain = outer.content == Content::Tunnel && outer.transport - outer.ip == header;
+    let is_plain = outer.transport - outer.ip == header;
     if packet.hook != Hook::In || !is_plain || !ends_here(node, packet.ifindex, outer) {
         return None;
     }
-    let Parsed::Packet(inner) = parse_inner(&packet.bytes, outer, packet.is_gso) else { return None };
+    let Parsed::Packet(inner) = parse_inner(&packet.bytes, outer, family, packet.is_gso) else { return None };
     let (to, protocol) = destination(node, tables, packet, &inner)?;
     let forward = node.forward(packet.hook, L4Addr::new(to.addr, to.port, protocol));
     if forward != Forward::Tunnel && tables.keeps(Rule::OnlyTunnelledServices) {
         return None;
     }
-    let bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
+    let mut bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
+    if family != outer.family {
+        if !is_of_backend(node, packet, outer, (to, protocol)) || !stays_here(node, packet.ifindex, to.addr) {
+            return None;
+        }
+        write_type(&mut bytes, packet.l2_length, family);
+    }
     match parse(&bytes, packet.l2_length, packet.is_gso) {
         Parsed::Packet(headers) => Some((Packet { bytes, ..packet.clone() }, headers)),
         Parsed::Foreign | Parsed::Short => None,
@@ -44,6 +53,22 @@ fn ends_here(node: &Node<'_>, ifindex: u32, outer: &Headers) -> bool {
         Route::NotForwarded | Route::NoForwarding | Route::Unreachable => false,
     };
     node.state.node_addrs.contains(&outer.target) || is_inside()
+}
+
+/// Whether the tunnel leads to the address of a backend of the service.
+fn is_of_backend(node: &Node<'_>, packet: &Packet, outer: &Headers, (to, protocol): (Endpoint, Protocol)) -> bool {
+    let frontend = node.frontend(packet.hook, L4Addr::new(to.addr, to.port, protocol));
+    let service = frontend.and_then(|frontend| node.state.services.get(&frontend.service));
+    service.is_some_and(|service| service.cluster.iter().any(|slot| slot.addr.addr == outer.target))
+}
+
+/// Whether a packet to the address does not leave the node, if the network stack gets it.
+pub(crate) fn stays_here(node: &Node<'_>, ifindex: u32, target: Addr) -> bool {
+    match node.routes.route(&RouteQuery { ifindex, source: target, target }) {
+        Route::Device { ifindex, .. } => !node.state.uplinks.contains_key(&ifindex),
+        Route::NotForwarded | Route::NoForwarding => true,
+        Route::Unreachable => false,
+    }
 }
 
 /// The address and port of the service that the packet is for, or that has sent what the error is about.
@@ -61,6 +86,6 @@ fn destination(node: &Node<'_>, tables: &Tables, packet: &Packet, inner: &Header
             let is_to_sender = |addr: Addr| addr == inner.target;
             is_to_sender(tuple.source.addr).then_some((tuple.source, protocol))
         }
-        Content::Tunnel => None,
+        Content::Tunnel(_) => None,
     }
 }

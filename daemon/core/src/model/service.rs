@@ -421,8 +421,16 @@ pub struct PortKey {
     pub service: ServiceName,
     pub port: Arc<str>,
     pub protocol: Protocol,
-    /// The family. A frontend leads only to backends of its own family.
+    /// The family of the backends, and of all frontends but those whose packets go to them in tunnels.
     pub family: Family,
+}
+
+impl PortKey {
+    /// Whether only packets of clients outside the node reach the backends from this frontend. Clients on the node get
+    /// the local view there, which is then empty.
+    pub fn is_other_family(&self, frontend: L4Addr) -> bool {
+        frontend.addr.family() != self.family
+    }
 }
 
 impl fmt::Display for PortKey {

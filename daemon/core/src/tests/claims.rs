@@ -27,6 +27,7 @@ fn claim(service: &str, created: u64, id: u32) -> Claim {
         created: Some(created),
         kind: FrontendKind::Static,
         inside_local: false,
+        is_other_family: false,
         outside_local: false,
         is_outside: false,
         has_ranges: false,

@@ -11,7 +11,7 @@ use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
 use crate::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
-    SlicePort, Source,
+    SlicePort, Source, TrafficPolicy,
 };
 use crate::table::apiservers::Apiservers;
 
@@ -308,4 +308,38 @@ fn direct_needs_backends_with_the_port_of_the_frontend() {
     assert_eq!(forward(Forward::Direct, &["10.1.0.1:80", "10.1.0.2:80"]), Forward::Direct);
     assert_eq!(forward(Forward::Direct, &["10.1.0.1:80", "10.1.0.2:8080"]), Forward::Translate);
     assert_eq!(forward(Forward::Tunnel, &["10.1.0.1:8080"]), Forward::Tunnel);
+}
+
+#[test]
+fn an_ipv4_address_in_tunnels_shares_the_ipv6_backends_of_a_port_without_others() {
+    let frontends = [("198.51.100.1:80", Static), ("[2001:db8::1]:80", Static)];
+    let tunnel = Service { forward: Forward::Tunnel, ..service(vec![port("http", Protocol::Tcp, &frontends)]) };
+    let here = |backend: Backend| Backend { node: Some("n1".into()), ..backend };
+    let slices = slice("http", vec![here(backend("[2001:db8:1::1]:80"))]);
+    let shared = "shop/web:http/TCP/IPv6: [[2001:db8:1::1]:80/TCP*1] 198.51.100.1:80/TCP [2001:db8::1]:80/TCP";
+    let plans = compiled(&tunnel, &slices);
+    assert_eq!(text(&plans), [shared]);
+    // What clients on the node get at the IPv4 address.
+    assert!(plans[0].local.is_empty());
+    let apart = [
+        "shop/web:http/TCP/IPv4: [] 198.51.100.1:80/TCP",
+        "shop/web:http/TCP/IPv6: [[2001:db8:1::1]:80/TCP*1] [2001:db8::1]:80/TCP",
+    ];
+    let local = TrafficPolicy::Local;
+    for other in [
+        Service { forward: Forward::Translate, ..tunnel.clone() },
+        Service { forward: Forward::Direct, ..tunnel.clone() },
+        Service { internal_policy: local, ..tunnel.clone() },
+        Service { external_policy: local, ..tunnel.clone() },
+    ] {
+        assert_eq!(text(&compiled(&other, &slices)), apart, "{other:?}");
+    }
+    // Of Kubernetes, whose services have the backends of each family in slices of their own.
+    let frontends = [("198.51.100.1:80", LoadBalancer), ("[2001:db8::1]:80", LoadBalancer)];
+    let other = Service { ports: vec![port("http", Protocol::Tcp, &frontends)], ..tunnel.clone() };
+    assert_eq!(text(&compiled(&other, &slices)), apart);
+    // An IPv4 backend is not replaced while it is not ready.
+    let unready = Backend { state: BackendState::NotReady, ..backend("192.0.2.1:80") };
+    let both = slice("http", vec![backend("[2001:db8:1::1]:80"), unready]);
+    assert_eq!(text(&compiled(&tunnel, &both)), apart);
 }

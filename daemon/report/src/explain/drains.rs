@@ -28,7 +28,7 @@ pub fn lost_by_drains(snapshot: &Snapshot, name: &ServiceName, drains: Drains) -
     then.facts = snapshot.facts.with_drains(name, drains);
     let (used, slices) = snapshot.facts.owner(name)?;
     let mut loss = Loss { ports: Vec::new(), is_of_healthy: false, left: Vec::new() };
-    for key in port_keys(used) {
+    for key in port_keys(used, slices) {
         let (before, after) = (supply(snapshot, slices, &key), supply(&then, slices, &key));
         let has_lost = |view: fn(&Supply) -> [bool; 2]| {
             let [of_healthy, of_any] = [0, 1].map(|place| view(&before)[place] && !view(&after)[place]);
@@ -82,7 +82,7 @@ pub fn keeps_drained(snapshot: &Snapshot, name: &ServiceName, (backend, drains):
         let entry = id.and_then(|id| snapshot.desired.services.get(&id));
         entry.is_some_and(|entry| entry.cluster.iter().any(|slot| apiservers.has(slot.addr)))
     };
-    let keys = port_keys(used);
+    let keys = port_keys(used, slices);
     let is_protected = snapshot.facts.is_protected(used, slices) || keys.iter().any(leads_to_apiserver);
     keys.iter().any(|key| {
         let held = snapshot.held().find(|port| *port.key == *key);

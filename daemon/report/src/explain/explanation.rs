@@ -10,6 +10,7 @@ use crate::explain::ranges::Admitted;
 use crate::explain::reports::{backends, distinct, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::filter::Filter;
+use nodelb_core::claims::Claim;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
@@ -114,6 +115,8 @@ pub enum ViewReason {
     ShortCut,
     /// The external traffic policy, which applies to clients outside the cluster.
     ExternalPolicy(TrafficPolicy),
+    /// The backends are of the other family: only packets in tunnels reach them.
+    OtherFamily,
 }
 
 /// A backend, and its role in the client's view.
@@ -342,11 +345,18 @@ fn found(
     MatchedFrontend {
         at,
         view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
-        why: why_view(snapshot, owner, from),
+        why: match claim_at(snapshot, at) {
+            Some(claim) if claim.is_other_family && from != Client::Outside => ViewReason::OtherFamily,
+            _ => why_view(snapshot, owner, from),
+        },
         affinity_seconds: service.map_or(0, |service| service.affinity_seconds),
         forward: outside::forward(service.map(|service| &**service), at, OutsideAccess::Served),
         is_in_kernel: is_same,
     }
+}
+
+fn claim_at(snapshot: &Snapshot, at: L4Addr) -> Option<&Claim> {
+    Some(snapshot.rows.get(&at)?.owner()?.0)
 }
 
 fn why_view(snapshot: &Snapshot, owner: Option<&FrontendReport>, from: Client) -> ViewReason {
@@ -373,7 +383,8 @@ fn candidates(
         ViewKind::Local => &entry.local,
     });
     let mut rows = backends(snapshot, &Filter::for_service(&owner.service));
-    let (family, protocol) = (owner.address.addr.family(), owner.address.protocol);
+    let family = claim_at(snapshot, owner.address).map_or(owner.address.addr.family(), |claim| claim.key.family);
+    let protocol = owner.address.protocol;
     rows.retain(|row| {
         row.port == owner.port && row.address.protocol == protocol && row.address.addr.family() == family
     });

@@ -9,6 +9,7 @@ use crate::explain::{actual, outside};
 use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::claims::{Claim, Precedence, Row};
+use nodelb_core::compile;
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::{Family, L4Addr};
@@ -17,7 +18,7 @@ use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
-use nodelb_core::state::entries::{Slot, backends_of};
+use nodelb_core::state::entries::{FrontendEntry, Slot, backends_of};
 use nodelb_core::state::status::Status;
 use nodelb_core::table::Described;
 use nodelb_core::text::counted;
@@ -67,7 +68,8 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     let actual = snapshot.realised.frontends.get(&address).filter(|_| is_owner || is_kept);
     let actual = actual.filter(|actual| is_kept || Some(actual.service) == wanted);
     let actual = actual.and_then(|it| Some((it, snapshot.realised.services.get(&it.service)?)));
-    let backends = actual.map(|(it, entry)| distinct(entry.view(it.inside_local))).unwrap_or_default();
+    let is_local = |it: &FrontendEntry| it.inside_local && !claim.is_other_family;
+    let backends = actual.map(|(it, entry)| distinct(entry.view(is_local(it)))).unwrap_or_default();
     let described = || wanted.and_then(|id| snapshot.desired.services.get(&id));
     let entry = actual.map(|(_, entry)| entry).or_else(described);
     let mut flags = Vec::new();
@@ -113,9 +115,13 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
             .or_else(bound)
             .or_else(unused)
             .or_else(|| unanswered(snapshot, claim, status.status))
-            .or_else(|| undirected(snapshot, claim, address, (forward, outside))),
+            .or_else(|| undirected(snapshot, claim, address, (forward, outside)))
+            .or_else(|| claim.is_other_family.then(|| ONLY_OUTSIDE.into())),
     }
 }
+
+/// Why clients on the node get no backend at an IPv4 address with IPv6 backends.
+const ONLY_OUTSIDE: &str = "only for clients outside the node: IPv4 packets reach IPv6 backends in tunnels";
 
 /// The number of drained backends of the port, as a flag; `None` if there are none.
 fn drained_flag(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
@@ -272,7 +278,7 @@ pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iter
 
 pub(crate) fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
     let mut reports = Vec::new();
-    port_keys(service).iter().for_each(|key| port_backends(snapshot, slices, key, &mut reports));
+    port_keys(service, slices).iter().for_each(|key| port_backends(snapshot, slices, key, &mut reports));
     reports
 }
 
@@ -377,15 +383,11 @@ fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], 
 }
 
 /// The service's ports by family, as the compiler creates them.
-pub(crate) fn port_keys(service: &Service) -> BTreeSet<PortKey> {
+pub(crate) fn port_keys(service: &Service, slices: &[Arc<Slice>]) -> BTreeSet<PortKey> {
     let mut keys = BTreeSet::new();
     for port in &service.ports {
-        keys.extend(port.frontends.iter().map(|frontend| PortKey {
-            service: service.name.clone(),
-            port: Arc::clone(&port.name),
-            protocol: port.protocol,
-            family: frontend.addr.family(),
-        }));
+        let families: BTreeSet<Family> = port.frontends.iter().map(|frontend| frontend.addr.family()).collect();
+        keys.extend(families.into_iter().map(|family| compile::key(service, slices, port, family)));
     }
     keys
 }

@@ -186,7 +186,7 @@ fn changed(cause: &Cause) -> String {
 
 /// Formats as ` on port http/TCP/IPv4`, unless all ports of the service are concerned.
 fn part(snapshot: &Snapshot, name: &ServiceName, ports: &[(&Arc<PortKey>, &Arc<Degraded>)]) -> String {
-    let all = snapshot.facts.owner(name).map_or(0, |(service, _)| reports::port_keys(service).len());
+    let all = snapshot.facts.owner(name).map_or(0, |(service, slices)| reports::port_keys(service, slices).len());
     if ports.len() >= all {
         return String::new();
     }

@@ -44,7 +44,7 @@ pub struct Names {
 impl Names {
     /// Adds the ports of a service, and the kinds of its addresses.
     pub fn add_service(&mut self, service: &Service) {
-        for key in port_keys(service) {
+        for key in port_keys(service, &[]) {
             self.add(&Arc::new(key), service.source);
         }
         for port in &service.ports {

@@ -266,6 +266,52 @@ fn packets_that_are_not_translated_are_a_step() {
     }
 }
 
+#[test]
+fn ipv6_backends_of_an_ipv4_address_are_for_clients_outside_the_node() {
+    let snapshot = tunnelled();
+    let text = |from: &str| {
+        let explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot, "198.51.100.9:80".parse().unwrap());
+        text_of(&answer(explanation.unwrap(), None, Moment(0)))
+    };
+    let outside = text("203.0.113.9:40000");
+    assert!(outside.contains("forwarded to [2001:db8:b::1]:80/TCP\n"), "{outside}");
+    for from in ["host", "pod"] {
+        let inside = text(from);
+        assert!(inside.contains("(IPv4 packets reach IPv6 backends in tunnels)"), "{inside}");
+        assert!(inside.contains("refused with EHOSTUNREACH (no route to host): only clients outside"), "{inside}");
+    }
+}
+
+/// A service with an IPv4 address and an IPv6 backend, which gets packets in tunnels.
+fn tunnelled() -> Snapshot {
+    let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 9, packets, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
+    let l4 = |text: &str| text.parse::<L4Addr>().unwrap();
+    let (at, backend) = (l4("198.51.100.9:80"), l4("[2001:db8:b::1]:80"));
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+    let name: nodelb_core::model::service::ServiceName = "lab/web".parse().unwrap();
+    engine.change(Change::UpsertService(Service {
+        ports: vec![ServicePort { name: "".into(), protocol: at.protocol, frontends }],
+        is_outside: true,
+        forward: Forward::Tunnel,
+        ..Service::new(name.clone(), Source::Files)
+    }));
+    let backends = vec![Backend::new(backend.addr, backend.port)];
+    engine.change(Change::UpsertSlice(Slice {
+        name: SliceName::new("lab", "web"),
+        service: name,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "".into(), protocol: at.protocol, backends }],
+        problem: None,
+    }));
+    engine.change(Change::Synced { source: Source::Files, incomplete: None });
+    let limits = Limits { frontends: 9, services: 9, slots: 99, affinity: 4, outside: 9, source_ranges: 9 };
+    assert_eq!(engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0)).failed, 0);
+    engine.snapshot(Moment(0))
+}
+
 /// A service with a ClusterIP and a load balancer address, on a node that serves clients outside.
 fn served() -> Snapshot {
     served_by(Forward::Translate)

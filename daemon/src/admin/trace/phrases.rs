@@ -20,6 +20,10 @@ const RANGES: usize = 3;
 /// The end of a verdict about backends that are used although they failed.
 pub(super) const LAST_RESORT: &str = "; last resort: every backend failed its health checks";
 
+/// The end of a connection of a client on the node to an IPv4 address with IPv6 backends.
+pub(super) const OTHER_FAMILY: &str =
+    "refused with EHOSTUNREACH (no route to host): only clients outside the node reach IPv6 backends from IPv4";
+
 pub(super) fn errno(result: ConnectResult) -> Option<String> {
     let ConnectResult::Refused(errno) = result else { return None };
     Some(errno.to_string())

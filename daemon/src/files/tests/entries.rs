@@ -273,6 +273,28 @@ backends = ["192.0.2.1:80"]
 }
 
 #[test]
+fn ipv4_frontends_may_have_ipv6_backends_in_tunnels() {
+    let text = |more: &str, backend: &str| {
+        format!(
+            "[[service]]\nname = \"a/b\"\noutside = true\n{more}\nfrontends = [\"198.51.100.1:80\", \
+             \"[2001:db8::10]:80\"]\nbackends = [\"{backend}\"]\n"
+        )
+    };
+    let (tunnel, v6) = ("forward = \"tunnel\"", "[2001:db8:b::1]:80");
+    assert!(read_text(&text(tunnel, v6)).is_ok());
+    let without = |family: &str, frontend: &str| {
+        let end = format!("has no {family} backend; add one, or remove the frontend");
+        [format!("line 5: service a/b: frontend {frontend}:80/TCP {end}")]
+    };
+    assert_eq!(problems(&text(tunnel, "192.0.2.1:80")), without("IPv6", "[2001:db8::10]"));
+    for more in ["", "forward = \"direct\"", "forward = \"tunnel\"; external-traffic-policy = \"local\""] {
+        let lines = more.replace("; ", "\n");
+        let found = problems(&text(&lines, v6));
+        assert!(found.len() == 1 && found[0].contains("198.51.100.1:80/TCP has no IPv4 backend"), "{more}: {found:?}");
+    }
+}
+
+#[test]
 fn syntax_errors_are_reported_alone() {
     let found = problems("[[service]]\nname = \n\n[[service]]\nfrontends = [\n");
     assert!(!found.is_empty());
