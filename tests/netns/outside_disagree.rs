@@ -25,9 +25,9 @@ use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 /// For a busy machine: what is refused once is refused as often as it is repeated.
 const LONG: Duration = Duration::from_secs(4 * TIMEOUT.as_secs());
 
-/// Packets of both nodes for one of a client, its answer and what neighbours ask. One that went to and fro would be sent 60
+/// Packets of both nodes for a connection with one request, and what neighbours ask. One that went to and fro would be sent 60
 /// times.
-const FEW: u64 = 16;
+const FEW: u64 = 48;
 
 /// Connections of each client, by family and transport.
 const TALKS: usize = 6;
@@ -35,7 +35,7 @@ const TALKS: usize = 6;
 struct Pair {
     nodes: [Node; 2],
     clients: [Place; 2],
-    _servers: [Server; 2],
+    servers: Vec<Server>,
 }
 
 /// A connection of a client, and the backend that it has.
@@ -59,9 +59,9 @@ impl Pair {
             node.place.set("net/ipv4/conf/all/arp_announce", "2");
         }
         let has_address = forward == "direct";
-        let servers = [nodes[0].serve("1", has_address), nodes[1].serve("2", has_address)];
+        let servers = vec![nodes[0].serve("1", has_address), nodes[1].serve("2", has_address)];
         nodes.iter_mut().for_each(|node| node.start("off"));
-        Self { nodes, clients, _servers: servers }
+        Self { nodes, clients, servers }
     }
 
     /// Lets each node have the backends of these nodes.
@@ -187,4 +187,33 @@ fn nodes_that_disagree_send_no_packet_to_and_fro() {
 #[test]
 fn nodes_that_disagree_send_no_packet_to_and_fro_in_tunnels() {
     disagree("outside_disagree::nodes_that_disagree_send_no_packet_to_and_fro_in_tunnels", "tunnel");
+}
+
+/// A node that gets a check of another node does not let a backend elsewhere answer it.
+fn check(test: &str, forward: &str) {
+    const CHECK: &str = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"50ms\"\nrise = 2\nfall = 2\n";
+    sandbox::run(test, |sandbox| {
+        let mut pair = Pair::new(sandbox, forward);
+        let both = [&pair.nodes[0], &pair.nodes[1]];
+        let text = format!("{}[service.health-check]\n{CHECK}", file(forward, &both));
+        both.iter().for_each(|node| node.host.serve("web.toml", &text));
+        let assert_listed = |ends: &[&Node]| both.iter().for_each(|node| wait_for_file(node, forward, ends));
+        assert_listed(&both);
+        drop(pair.servers.pop());
+        assert_listed(&both[..1]);
+        thread::sleep(SHORT);
+        assert_listed(&both[..1]);
+        let _server = pair.nodes[1].serve("2", false);
+        assert_listed(&both);
+    });
+}
+
+#[test]
+fn a_check_examines_the_backend_of_the_node_that_gets_it() {
+    check("outside_disagree::a_check_examines_the_backend_of_the_node_that_gets_it", "direct");
+}
+
+#[test]
+fn a_check_in_a_tunnel_examines_the_backend_of_the_node_that_gets_it() {
+    check("outside_disagree::a_check_in_a_tunnel_examines_the_backend_of_the_node_that_gets_it", "tunnel");
 }

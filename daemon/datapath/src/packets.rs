@@ -19,7 +19,7 @@ mod xdp;
 
 pub use bare::LinkLayer;
 pub use bloom::PacketBloom;
-pub use checks::CheckWays;
+pub use checks::{CheckWays, DIRECT_TTL};
 pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
 pub use events::{Captured, EventFilter, EventReader, PacketEvent, PacketEvents, unix_micros};

@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nodelb_core::durations;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::Method;
-use nodelb_datapath::packets::CheckWays;
+use nodelb_datapath::packets::{CheckWays, DIRECT_TTL};
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
@@ -116,6 +116,12 @@ impl Asker {
         (self.register)(socket.as_fd())?;
         if let (Some(ways), Some((service, forward))) = (&self.ways, question.way) {
             ways.set(socket.as_fd(), service, forward)?;
+            // A node with nodelb that gets it neither sends it on, nor lets another backend answer.
+            match forward {
+                Forward::Direct if question.at.is_ipv6() => socket.set_unicast_hops_v6(DIRECT_TTL)?,
+                Forward::Direct => socket.set_ttl_v4(DIRECT_TTL)?,
+                Forward::Translate | Forward::Tunnel => {}
+            }
         }
         Ok(socket)
     }

@@ -14,6 +14,9 @@ use crate::packets::handles::PacketMaps;
 use crate::packets::settings::SettingsWriter;
 use crate::sys;
 
+/// The time to live of packets of clients that leave for a backend unchanged: `DIRECT_TTL` of `bpf/forward.h`.
+pub const DIRECT_TTL: u32 = 4;
+
 /// Gives packets of health checks their way. Cheap to clone; works from any thread and without capabilities.
 #[derive(Clone, Debug)]
 pub struct CheckWays {
