@@ -18,7 +18,6 @@ use crate::node::{Reason, Route, RouteQuery, Unknown};
 use crate::ports::{self, Search};
 use crate::reject::IcmpError;
 use crate::rule::Rule;
-use crate::unwrap;
 
 /// Where a connection's packets go.
 enum Way {
@@ -108,7 +107,7 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     }
     let way = way_to(state, &key.tuple, &slot, frontend)?;
     if is_other_family && !matches!(way, Way::Redirect(_, true)) {
-        let stays = unwrap::stays_here(&state.node, state.packet.ifindex, to.addr);
+        let stays = state.node.stays_here(state.packet.ifindex, to.addr);
         return Err(if stays { Refused::Left } else { Refused::Dropped(Reason::NoRoute) });
     }
     let is_forwarded = matches!(way, Way::Redirect(_, true)) && forward != Forward::Translate;

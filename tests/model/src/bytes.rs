@@ -2,8 +2,6 @@
 
 use nodelb_core::model::addr::{Addr, Family};
 
-use crate::headers::ETHERNET;
-
 /// The two bytes at the position as a number in network order. They must exist.
 pub(crate) const fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -17,13 +15,6 @@ pub(crate) const fn be32(bytes: &[u8], at: usize) -> u32 {
 /// Writes the number at the position in network order.
 pub(crate) fn put16(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
-}
-
-/// Writes the EtherType of the family, if there is a link-layer header of this length.
-pub(crate) fn write_type(bytes: &mut [u8], l2_length: usize, family: Family) {
-    if l2_length == ETHERNET {
-        put16(bytes, 12, if family == Family::Ipv4 { 0x0800 } else { 0x86dd });
-    }
 }
 
 /// The IPv4 address at the position. Its bytes must exist.

@@ -2,11 +2,11 @@
 
 use nodelb_core::model::addr::Family;
 
-use crate::bytes::{put16, wire, write_type};
+use crate::bytes::{put16, wire};
 use crate::checksum;
 use crate::connections::{Connection, is_plain_syn};
 use crate::headers::tcp_flags::{FIN, RST};
-use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number};
+use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number, write_type};
 use crate::hook_state::{Decision, HookState};
 use crate::key::PacketKey;
 use crate::node::{Reason, Route, RouteQuery, Verdict};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
 
-use crate::bytes::{be16, be32, v4_at, v6_at};
+use crate::bytes::{be16, be32, put16, v4_at, v6_at};
 use crate::extensions::{self, Fragment, Walked};
 use crate::key::{Endpoint, Tuple};
 
@@ -278,4 +278,11 @@ fn ports(rest: &[u8], protocol: Protocol, is_whole: bool) -> Option<Ports> {
     }
     let has_data = stated < rest.len() || rest[13] & tcp_flags::FIN != 0;
     Some(Ports { tcp_flags: rest[13], sequence: be32(rest, 4), acknowledgment: be32(rest, 8), has_data, ..ports })
+}
+
+/// Writes the EtherType of the family, if there is a link-layer header of this length.
+pub(crate) fn write_type(bytes: &mut [u8], l2_length: usize, family: Family) {
+    if l2_length == ETHERNET {
+        put16(bytes, 12, if family == Family::Ipv4 { 0x0800 } else { 0x86dd });
+    }
 }

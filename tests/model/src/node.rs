@@ -23,6 +23,15 @@ pub struct Node<'a> {
 }
 
 impl Node<'_> {
+    /// Whether a packet to the address does not leave the node, if the network stack gets it.
+    pub(crate) fn stays_here(&self, ifindex: u32, target: Addr) -> bool {
+        match self.routes.route(&RouteQuery { ifindex, source: target, target }) {
+            Route::Device { ifindex, .. } => !self.state.uplinks.contains_key(&ifindex),
+            Route::NotForwarded | Route::NoForwarding => true,
+            Route::Unreachable => false,
+        }
+    }
+
     /// Seconds of the monotonic clock, which wrap after 136 years.
     pub const fn now(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "the programs use the same 32 bits")]

@@ -3,9 +3,8 @@
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 
-use crate::bytes::write_type;
 use crate::connections::Tables;
-use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner};
+use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner, write_type};
 use crate::icmp;
 use crate::key::{Endpoint, FragmentKey, Hook, Side};
 use crate::node::{Node, Packet, Route, RouteQuery};
@@ -34,7 +33,7 @@ pub(crate) fn unwrapped(
     }
     let mut bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
     if family != outer.family {
-        if !is_of_backend(node, packet, outer, (to, protocol)) || !stays_here(node, packet.ifindex, to.addr) {
+        if !is_of_backend(node, packet, outer, (to, protocol)) || !node.stays_here(packet.ifindex, to.addr) {
             return None;
         }
         write_type(&mut bytes, packet.l2_length, family);
@@ -60,15 +59,6 @@ fn is_of_backend(node: &Node<'_>, packet: &Packet, outer: &Headers, (to, protoco
     let frontend = node.frontend(packet.hook, L4Addr::new(to.addr, to.port, protocol));
     let service = frontend.and_then(|frontend| node.state.services.get(&frontend.service));
     service.is_some_and(|service| service.cluster.iter().any(|slot| slot.addr.addr == outer.target))
-}
-
-/// Whether a packet to the address does not leave the node, if the network stack gets it.
-pub(crate) fn stays_here(node: &Node<'_>, ifindex: u32, target: Addr) -> bool {
-    match node.routes.route(&RouteQuery { ifindex, source: target, target }) {
-        Route::Device { ifindex, .. } => !node.state.uplinks.contains_key(&ifindex),
-        Route::NotForwarded | Route::NoForwarding => true,
-        Route::Unreachable => false,
-    }
 }
 
 /// The address and port of the service that the packet is for, or that has sent what the error is about.
