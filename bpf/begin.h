@@ -157,8 +157,9 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 		return false;
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
 	if (is_tcp && is_forwarded(here))
-		return !(here->entry.flags & CONNECTION_ASSURED) ||
-		       is_quiet(here);
+		return !has_short_ttl(here) &&
+		       (!(here->entry.flags & CONNECTION_ASSURED) ||
+			is_quiet(here));
 	if (is_tcp && is_closing())
 		return true;
 	if (is_tcp && is_answered(here))

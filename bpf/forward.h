@@ -57,7 +57,8 @@ static __always_inline bool is_forwarded(const struct scratch *here)
 /*
  * Whether the forwarded connection in the scratch memory may have ended. Then a
  * SYN follows the ring, as at every other node of entry, and so does a packet
- * that another node has sent here.
+ * that another node has sent here in a tunnel. Anyone can send one with a short
+ * time to live, which would not follow the ring.
  */
 static __always_inline bool is_quiet(const struct scratch *here)
 {

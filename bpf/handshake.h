@@ -215,8 +215,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		return OUTCOME_TRANSLATE;
 	}
 	if (entry &&
-	    !((here->is_unwrapped || has_short_ttl(here)) &&
-	      is_forwarded(here) && is_quiet(here)) &&
+	    !(here->is_unwrapped && is_forwarded(here) && is_quiet(here)) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;

@@ -296,7 +296,7 @@ fn continued(
 
 /// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
 /// a new connection only if there was no other packet for [`TIME_WAIT_SECONDS`]. So does a packet that another node has
-/// sent here.
+/// sent here in a tunnel, but none with a short time to live, which anyone can send and which does not follow the ring.
 fn continued_forwarded(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -307,8 +307,8 @@ fn continued_forwarded(
     let idle = state.node.now().saturating_sub(entry.last_used);
     let is_quiet = idle >= TIME_WAIT_SECONDS;
     let is_left = !entry.flags.is_assured || is_quiet || !state.tables.keeps(Rule::SynOfForwardedConnection);
-    let is_sent_on = state.tunnel_end.is_some() || forward::has_short_ttl(&state.headers, &entry);
-    if (is_left && is_plain_syn(ports.tcp_flags)) || (is_quiet && is_sent_on) {
+    let may_leave = is_left && !forward::has_short_ttl(&state.headers, &entry);
+    if (may_leave && is_plain_syn(ports.tcp_flags)) || (is_quiet && state.tunnel_end.is_some()) {
         return None;
     }
     if key.protocol == Protocol::Udp && !is_later {
