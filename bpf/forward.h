@@ -88,8 +88,6 @@ static __always_inline bool has_short_ttl(const struct scratch *here)
 /* Bytes that the tunnel adds to a packet. IPv6 also contains IPv4. */
 static __always_inline __u32 tunnel_length(const struct scratch *here)
 {
-	if (!(here->entry.flags & CONNECTION_TUNNELLED))
-		return 0;
 	return is_v4(here->entry.target) ? sizeof(struct iphdr)
 					 : sizeof(struct ipv6hdr);
 }
@@ -116,23 +114,23 @@ static __always_inline bool is_at_neighbour(const struct scratch *here)
 static __always_inline long route_redirected(struct frame_context *frame,
 					     struct scratch *here, bool at_once)
 {
-	__u32 size = here->packet.size, added = tunnel_length(here);
+	__u32 size = here->packet.size;
 	__u8 is_v6 = here->packet.is_v6;
 	long result;
 
 	if (!at_once && here->is_unwrapped && is_forwarded(here))
 		return -1;
-	if (added) {
-		here->packet.size += added;
+	if (here->entry.flags & CONNECTION_TUNNELLED) {
+		here->packet.size += tunnel_length(here);
 		here->packet.is_v6 = !is_v4(here->entry.target);
 	}
 	result = at_once ? ask_past_stack(frame, here, 0)
 			 : route_past_stack(frame, here);
-	if (added) {
+	if (here->entry.flags & CONNECTION_TUNNELLED) {
 		here->packet.size = size;
 		here->packet.is_v6 = is_v6;
 		/* What an ICMP error reports. */
-		here->fib.mtu_result -= added;
+		here->fib.mtu_result -= tunnel_length(here);
 	}
 	if (is_routed(result) && stays_unchanged(here) &&
 	    (!is_at_neighbour(here) || !has_ethernet(here, here->fib.ifindex)))

@@ -106,19 +106,22 @@ VERIFIED_ONCE bool has_way_back(struct __sk_buff *skb)
 	return way.found;
 }
 
-/*
- * Prepares a lookup of the route to the backend. A tunnel of the other family
- * has no source yet.
- */
+/* Whether only an IPv6 tunnel brings the IPv4 packet to the backend. */
+static __always_inline bool is_other_family(const struct scratch *here)
+{
+	return here->packet.is_v6 == is_v4(here->entry.target);
+}
+
+/* Prepares a lookup of the route to the backend. A tunnel has no source yet. */
 static __always_inline void ask_for_backend(struct scratch *here, __u32 ifindex)
 {
 	const struct connection *entry = &here->entry;
-	bool is_v6 = !is_v4(entry->target);
-	const __u32 any[4] = {};
+	struct bpf_fib_lookup *fib = &here->fib;
 
-	ask_between(here, ifindex,
-		    is_v6 == here->packet.is_v6 ? entry->source : any,
-		    entry->target, is_v6);
+	ask_between(here, ifindex, entry->source, entry->target,
+		    !is_v4(entry->target));
+	if (is_other_family(here))
+		__builtin_memset(fib->ipv6_src, 0, sizeof(fib->ipv6_src));
 }
 
 /*
@@ -173,16 +176,15 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	const struct uplink *uplink;
-	bool has_source = true, is_other_family;
+	bool has_source = true;
 	__u32 ifindex;
 	long result;
 
 	if (!here)
 		return OUTCOME_LEAVE;
 	here->is_process = 0;
-	is_other_family = here->packet.is_v6 == is_v4(here->entry.target);
 	/* The service is about to change. */
-	if (is_other_family && !(here->direct_return & SERVICE_TUNNEL))
+	if (is_other_family(here) && !(here->direct_return & SERVICE_TUNNEL))
 		return OUTCOME_DROP | PACKET_NO_BACKEND;
 	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
 		return OUTCOME_TRANSLATE;
@@ -199,13 +201,13 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 			      PACKET_PASSED);
 	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
-		return is_other_family ? leave_to_backend(skb)
-				       : OUTCOME_TRANSLATE;
+		return is_other_family(here) ? leave_to_backend(skb)
+					     : OUTCOME_TRANSLATE;
 	if (!is_routed(result))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
-	if (!uplink && is_other_family)
+	if (!uplink && is_other_family(here))
 		return leave_to_backend(skb);
 	if (!uplink && !here->at_pod) {
 		if (!always_masquerades(here))
