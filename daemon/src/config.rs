@@ -65,15 +65,8 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Problem { line, message }) in self.problems.iter().enumerate() {
-            let newline = if i == 0 { "" } else { "\n" };
-            let path = self.path.display();
-            match line {
-                Some(line) => write!(f, "{newline}{path}:{line}: {message}")?,
-                None => write!(f, "{newline}{path}: {message}")?,
-            }
-        }
-        Ok(())
+        let problems: Vec<String> = self.problems.iter().map(|problem| problem.of(&self.path)).collect();
+        f.write_str(&problems.join("\n"))
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::path::Path;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
@@ -31,6 +32,12 @@ impl Problem {
     /// A problem at a line, counted from 1.
     pub fn at_line(line: usize, message: impl Into<String>) -> Self {
         Self { line: Some(line), message: message.into() }
+    }
+
+    /// As `PATH:LINE: problem`.
+    pub(crate) fn of(&self, path: &Path) -> String {
+        let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+        format!("{}{line}: {}", path.display(), self.message)
     }
 }
 

@@ -54,26 +54,11 @@ use crate::endpoints::ReadConfiguration;
 use crate::exit::{Code, Failure};
 
 /// The commands by their purpose, in the order of the help.
-const GROUPS: [(&str, &[&str]); 4] = [
-    (
-        "Look",
-        &[
-            "status",
-            "services",
-            "frontends",
-            "backends",
-            "top",
-            "sources",
-            "dns",
-            "apiservers",
-            "config",
-            "maps",
-            "metrics",
-        ],
-    ),
-    ("Explain", &["diagnose", "trace", "history", "diff", "watch"]),
-    ("Run", &["run", "drain", "undrain", "check-config", "cleanup", "completions", "version", "help"]),
-    ("Packets of clients outside the node", &["devices", "connections", "drops"]),
+const GROUPS: [(&str, &str); 4] = [
+    ("Look", "status services frontends backends top sources dns apiservers config maps metrics"),
+    ("Explain", "diagnose trace history diff watch"),
+    ("Run", "run drain undrain check-config cleanup completions version help"),
+    ("Packets of clients outside the node", "devices connections drops"),
 ];
 
 const EXIT_CODES: &str = "\
@@ -269,7 +254,7 @@ fn grouped(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
         text += &format!("{header}{heading}:{header:#}\n");
-        for command in names.iter().filter_map(|name| command.find_subcommand(name)) {
+        for command in names.split(' ').filter_map(|name| command.find_subcommand(name)) {
             let aliases = command.get_visible_aliases().map(|alias| format!(" [alias: {alias}]"));
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             text += &format!("  {:<12}  {about}{}\n", command.get_name(), aliases.collect::<String>());

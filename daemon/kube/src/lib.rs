@@ -3,13 +3,14 @@
 //! This package depends on the core and nodelb-host; the daemon and the command line depend on this package.
 //!
 //! ```text
-//!  null, time <── apiserver <── api <── source, events
+//!  defaults, null, time <── apiserver <── api <── source, events
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod apiserver;
+mod defaults;
 pub mod events;
 pub mod null;
 pub mod source;

@@ -189,11 +189,8 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Pro
 
 fn busy(route: &Route) -> Problem {
     let seconds = ANSWER_TIME.as_secs();
-    let message = format!(
-        "{} took longer than {seconds} s: the daemon is busy with other requests; try \
-         again",
-        route.path
-    );
+    let path = route.path;
+    let message = format!("{path} took longer than {seconds} s: the daemon is busy with other requests; try again");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 

@@ -49,137 +49,93 @@ pub(super) enum Values {
 const NAME_PATTERN: &str = "^[^/]+/[^/]+$";
 const ADDRESS_PATTERN: &str = "^[0-9A-Fa-f:.]+$";
 
-pub(super) static SERVICE: Parameter = Parameter {
-    name: "service",
-    values: Values::Text("NAMESPACE/NAME", NAME_PATTERN),
-    about: "Filter by service: the full name, NAMESPACE/NAME.",
-    set: |query, value| put(&mut query.filter.service, value),
-};
+/// Defines parameters: the name, the values, the description, and how a value is set.
+macro_rules! parameters {
+    ($($(#[$meta:meta])* $place:ident = $name:literal, $values:expr, $about:literal, $set:expr;)+) => {
+        $($(#[$meta])*
+        pub(super) static $place: Parameter = Parameter { name: $name, values: $values, about: $about, set: $set };)+
+    };
+}
 
-pub(super) static ADDRESS: Parameter = Parameter {
-    name: "address",
-    values: Values::Text("ADDRESS", ADDRESS_PATTERN),
-    about: "Filter by IPv4 or IPv6 address, with any port.",
-    set: |query, value| put(&mut query.filter.address, value),
-};
+parameters! {
+    SERVICE = "service", Values::Text("NAMESPACE/NAME", NAME_PATTERN),
+        "Filter by service: the full name, NAMESPACE/NAME.",
+        |query, value| put(&mut query.filter.service, value);
 
-pub(super) static NAMESPACE: Parameter = Parameter {
-    name: "namespace",
-    values: Values::Text("NAMESPACE", "^[^/]+$"),
-    about: "Filter by the namespace of the service.",
-    set: |query, value| {
-        query.filter.namespace = Some(value.into());
-        Ok(())
-    },
-};
+    ADDRESS = "address", Values::Text("ADDRESS", ADDRESS_PATTERN),
+        "Filter by IPv4 or IPv6 address, with any port.",
+        |query, value| put(&mut query.filter.address, value);
 
-pub(super) static TYPE: Parameter = Parameter {
-    name: "type",
-    values: Values::OneOf(FrontendKind::VARIANTS),
-    about: "Filter by address type: addresses of this type, and services that have one.",
-    set: |query, value| put_named(&mut query.filter.kind, value, "type"),
-};
+    NAMESPACE = "namespace", Values::Text("NAMESPACE", "^[^/]+$"),
+        "Filter by the namespace of the service.",
+        |query, value| {
+            query.filter.namespace = Some(value.into());
+            Ok(())
+        };
 
-pub(super) static STATUS: Parameter = Parameter {
-    name: "status",
-    values: Values::OneOf(Status::VARIANTS),
-    about: "Filter by status.",
-    set: |query, value| put_named(&mut query.filter.status, value, "status"),
-};
+    TYPE = "type", Values::OneOf(FrontendKind::VARIANTS),
+        "Filter by address type: addresses of this type, and services that have one.",
+        |query, value| put_named(&mut query.filter.kind, value, "type");
 
-pub(super) static OUTPUT: Parameter = Parameter {
-    name: "output",
-    values: Values::OneOf(Output::VARIANTS),
-    about: "The output format; takes precedence over the Accept header.",
-    set: |query, value| put_named(&mut query.output, value, "form"),
-};
+    STATUS = "status", Values::OneOf(Status::VARIANTS),
+        "Filter by status.",
+        |query, value| put_named(&mut query.filter.status, value, "status");
 
-pub(super) static LIVE: Parameter = Parameter {
-    name: "live",
-    values: Values::Flag,
-    about: "Also compare with the present state of an API server.",
-    set: |query, value| flag(value).map(|live| query.live = live),
-};
+    OUTPUT = "output", Values::OneOf(Output::VARIANTS),
+        "The output format; takes precedence over the Accept header.",
+        |query, value| put_named(&mut query.output, value, "form");
 
-pub(super) static TO: Parameter = Parameter {
-    name: "to",
-    values: Values::Needed("ADDRESS:PORT[/PROTOCOL]", "^.+:[0-9]+(/(TCP|UDP|SCTP))?$"),
-    about: "The destination; TCP if no protocol is given.",
-    set: |query, value| put(&mut query.to, value),
-};
+    LIVE = "live", Values::Flag,
+        "Also compare with the present state of an API server.",
+        |query, value| flag(value).map(|live| query.live = live);
 
-pub(super) static FROM: Parameter = Parameter {
-    name: "from",
-    values: Values::Text("host|pod|outside|ADDRESS[:PORT]|INODE", "^(host|pod|outside|[0-9A-Fa-f:.\\[\\]]+)$"),
-    about: "The client: a process in the network namespace of the node (host) or in another one (pod), another host \
-         (outside), the client with this address, or with this address and port, or a process in the network namespace \
-         with this inode number.",
-    set: |query, value| put(&mut query.from, value),
-};
+    TO = "to", Values::Needed("ADDRESS:PORT[/PROTOCOL]", "^.+:[0-9]+(/(TCP|UDP|SCTP))?$"),
+        "The destination; TCP if no protocol is given.",
+        |query, value| put(&mut query.to, value);
 
-pub(super) static LIMIT: Parameter = Parameter {
-    name: "limit",
-    values: Values::Number(1, 1_000_000),
-    about: "Maximum number of rows [default: 1000].",
-    set: |query, value| {
-        query.limit = Some(number(&LIMIT, value)?);
-        Ok(())
-    },
-};
+    FROM = "from", Values::Text("host|pod|outside|ADDRESS[:PORT]|INODE", "^(host|pod|outside|[0-9A-Fa-f:.\\[\\]]+)$"),
+        "The client: a process in the network namespace of the node (host) or in another one (pod), another host \
+             (outside), the client with this address, or with this address and port, or a process in the network namespace \
+             with this inode number.",
+        |query, value| put(&mut query.from, value);
 
-pub(super) static WATCH: Parameter = Parameter {
-    name: "watch",
-    values: Values::Flag,
-    about: "Keep the response open and send each change.",
-    set: |query, value| flag(value).map(|watch| query.watch = watch),
-};
+    LIMIT = "limit", Values::Number(1, 1_000_000),
+        "Maximum number of rows [default: 1000].",
+        |query, value| number(&LIMIT, value).map(|limit| query.limit = Some(limit));
 
-pub(super) static VERBOSE: Parameter = Parameter {
-    name: "verbose",
-    values: Values::Flag,
-    about: "Show the checks in text also if all have passed.",
-    set: |query, value| flag(value).map(|verbose| query.verbose = verbose),
-};
+    WATCH = "watch", Values::Flag,
+        "Keep the response open and send each change.",
+        |query, value| flag(value).map(|watch| query.watch = watch);
 
-pub(super) static DROPPED: Parameter = Parameter {
-    name: "dropped",
-    values: Values::Flag,
-    about: "Only packets that were dropped, answered, or counted as if they were.",
-    set: |query, value| flag(value).map(|dropped| query.dropped = dropped),
-};
+    VERBOSE = "verbose", Values::Flag,
+        "Show the checks in text also if all have passed.",
+        |query, value| flag(value).map(|verbose| query.verbose = verbose);
 
-/// The service of a drain.
-pub(super) static DRAINED_SERVICE: Parameter = Parameter {
-    name: "service",
-    values: Values::Needed("NAMESPACE/NAME", NAME_PATTERN),
-    about: "The service: the full name, NAMESPACE/NAME.",
-    set: |query, value| put(&mut query.filter.service, value),
-};
+    DROPPED = "dropped", Values::Flag,
+        "Only packets that were dropped, answered, or counted as if they were.",
+        |query, value| flag(value).map(|dropped| query.dropped = dropped);
 
-pub(super) static BACKEND: Parameter = Parameter {
-    name: "backend",
-    values: Values::Needed("ADDRESS[:PORT]", "^[0-9A-Fa-f:.\\[\\]]+$"),
-    about: "The backend; without a port, all backends with this address.",
-    set: |query, value| put(&mut query.backend, value),
-};
+    /// The service of a drain.
+    DRAINED_SERVICE = "service", Values::Needed("NAMESPACE/NAME", NAME_PATTERN),
+        "The service: the full name, NAMESPACE/NAME.",
+        |query, value| put(&mut query.filter.service, value);
 
-pub(super) static FOR: Parameter = Parameter {
-    name: "for",
-    values: Values::Text("DURATION", "^([0-9]+(ms|[dhms]))+$"),
-    about: "The length of the drain, such as 30m or 1h; without it, the drain lasts until it is removed.",
-    set: |query, value| {
-        let length = durations::parse(value).filter(|_| !value.is_empty());
-        query.length = Some(length.ok_or_else(|| format!("`{value}` is not a duration, such as 90s, 10m or 1h30m"))?);
-        Ok(())
-    },
-};
+    BACKEND = "backend", Values::Needed("ADDRESS[:PORT]", "^[0-9A-Fa-f:.\\[\\]]+$"),
+        "The backend; without a port, all backends with this address.",
+        |query, value| put(&mut query.backend, value);
 
-pub(super) static FORCE: Parameter = Parameter {
-    name: "force",
-    values: Values::Flag,
-    about: "Drain the backend even if the service has no other healthy one.",
-    set: |query, value| flag(value).map(|force| query.force = force),
-};
+    FOR = "for", Values::Text("DURATION", "^([0-9]+(ms|[dhms]))+$"),
+        "The length of the drain, such as 30m or 1h; without it, the drain lasts until it is removed.",
+        |query, value| {
+            let length = durations::parse(value).filter(|_| !value.is_empty());
+            query.length = Some(length.ok_or_else(|| format!("`{value}` is not a duration, such as 90s, 10m or 1h30m"))?);
+            Ok(())
+        };
+
+    FORCE = "force", Values::Flag,
+        "Drain the backend even if the service has no other healthy one.",
+        |query, value| flag(value).map(|force| query.force = force);
+}
 
 /// Parses a flag. A flag without a value is set.
 pub(super) fn flag(value: &str) -> Result<bool, String> {

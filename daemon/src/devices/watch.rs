@@ -32,12 +32,7 @@ use super::sweep::CountConnections;
 use super::uplinks::{self, Device, Former, Role};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
-use crate::node::netlink::{self, Events};
-
-/// How long events must pause before everything is read again.
-const SETTLE: Duration = Duration::from_millis(20);
-
-const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+use crate::node::netlink::{self, Events, SETTLE_AT_MOST};
 
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -157,23 +152,17 @@ impl Task {
 
     /// Waits until events pause, unless this is the first one for a while: a device may be up, and get packets, at any
     /// moment after it has appeared.
-    async fn settle(&mut self, mut event: io::Result<()>) {
+    async fn settle(&mut self, event: io::Result<()>) {
         if event.is_ok() && self.looked.is_none_or(|at| at.elapsed() > SETTLE_AT_MOST) {
             return;
         }
-        let latest = Instant::now() + SETTLE_AT_MOST;
-        loop {
-            if event.is_err() {
-                // The socket is opened again, and everything is read after that.
-                self.events = None;
-                return;
-            }
-            let quiet = (Instant::now() + SETTLE).min(latest);
-            tokio::select! {
-                biased;
-                () = sleep_until(quiet) => return,
-                again = self::event(&mut self.events) => event = again,
-            }
+        let settled = match (event, &mut self.events) {
+            (Ok(()), Some(events)) => events.settle().await,
+            (event, _) => event,
+        };
+        if settled.is_err() {
+            // The socket is opened again, and everything is read after that.
+            self.events = None;
         }
     }
 

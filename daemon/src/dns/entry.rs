@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::SliceName;
+use serde::{Deserialize, Serialize};
 
 use super::answer::{Records, Ttl};
 use crate::files::named::{Named, Question, RecordType};
@@ -12,7 +13,7 @@ use crate::files::named::{Named, Question, RecordType};
 /// The maximum number of targets of one SRV answer that are asked for separately.
 pub(super) const MAX_TARGETS: usize = 256;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     pub(super) records: Records,
     pub(super) server: Arc<str>,

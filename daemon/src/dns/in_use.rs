@@ -24,7 +24,7 @@ pub(super) struct UsedBackend {
     pub(super) weight: u16,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Used {
     /// The backends, at least one.
     pub(super) backends: Vec<UsedBackend>,
@@ -136,8 +136,8 @@ impl InUse {
         if let Some(used) = self.used.get(&named.slice) {
             let problem = resolved.problem;
             let origin = origin(&named.question, Some((&used.server, used.since)));
-            let slice = slice_of(named, origin, ports(named, &used.backends(named)));
-            return Some(Settled { slice: Slice { problem, ..slice }, refused: resolved.refused, has_changed: false });
+            let slice = slice_of(named, origin, ports(named, &used.backends(named)), problem);
+            return Some(Settled { slice, refused: resolved.refused, has_changed: false });
         }
         let is_unknown = self.unknown.contains(&named.slice);
         let ports = if is_unknown { ports(named, &[]) } else { Vec::new() };
@@ -146,23 +146,19 @@ impl InUse {
 
     fn take(&mut self, named: &Named, entry: &Entry, resolved: &Resolved) -> Settled {
         let known = entry.known.as_ref();
+        let of = |it: &Backend| UsedBackend { addr: it.addr, port: it.port, weight: it.weight };
         let used = Used {
-            backends: resolved
-                .backends
-                .iter()
-                .map(|it| UsedBackend { addr: it.addr, port: it.port, weight: it.weight })
-                .collect(),
+            backends: resolved.backends.iter().map(of).collect(),
             server: known.map(|known| Arc::clone(&known.server)).unwrap_or_default(),
             since: known.map_or(0, |known| known.since),
         };
         let origin = origin(&named.question, known.map(|known| (&known.server, known.since)));
-        let slice = slice_of(named, origin, ports(named, &used.backends(named)));
+        let slice = slice_of(named, origin, ports(named, &used.backends(named)), resolved.problem.clone());
         let has_changed = self.used.get(&named.slice) != Some(&used);
         if has_changed {
             self.used.insert(named.slice.clone(), used);
         }
         self.unknown.remove(&named.slice);
-        let slice = Slice { problem: resolved.problem.clone(), ..slice };
         Settled { slice, refused: resolved.refused.clone(), has_changed }
     }
 }
@@ -173,13 +169,13 @@ fn without_backends(named: &Named, entry: &Entry, resolved: Resolved, ports: Vec
     let known = entry.known.as_ref().map(|known| (&known.server, known.since));
     let unanswered = || Arc::from("no server has answered yet");
     let problem = Some(resolved.problem.unwrap_or_else(unanswered));
-    let slice = Slice { problem, ..slice_of(named, origin(&named.question, known), ports) };
+    let slice = slice_of(named, origin(&named.question, known), ports, problem);
     Settled { slice, refused: resolved.refused, has_changed: false }
 }
 
-fn slice_of(named: &Named, origin: Origin, ports: Vec<SlicePort>) -> Slice {
+fn slice_of(named: &Named, origin: Origin, ports: Vec<SlicePort>, problem: Option<Arc<str>>) -> Slice {
     let (name, service) = (named.slice.clone(), named.service.clone());
-    Slice { name, service, source: Source::Files, origin, ports, problem: None }
+    Slice { name, service, source: Source::Files, origin, ports, problem }
 }
 
 impl Used {

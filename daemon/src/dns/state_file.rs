@@ -17,7 +17,7 @@ use tracing::info;
 
 use super::answer::{Records, refusal};
 use super::entry::{Held, Known};
-use super::in_use::{Used, UsedBackend, UsedBySlice};
+use super::in_use::{Used, UsedBySlice};
 use super::slices::MAX_BACKENDS;
 use crate::files::named::{DnsName, Question};
 
@@ -58,17 +58,15 @@ struct Form {
 #[derive(Serialize, Deserialize)]
 struct InUseEntry {
     slice: SliceName,
-    backends: Vec<UsedBackend>,
-    server: String,
-    since: u64,
+    #[serde(flatten)]
+    used: Used,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
     question: Question,
-    records: Records,
-    server: String,
-    since: u64,
+    #[serde(flatten)]
+    known: Known,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,32 +78,32 @@ fn read(path: &Path) -> io::Result<Saved> {
     let mut saved = Saved::default();
     let Some(Form { answers, in_use, boot, .. }) = form else { return Ok(saved) };
     let is_of_boot = boot_id().is_ok_and(|current| current == boot);
-    let server =
-        |server: String| server.chars().filter(|c| !is_control(*c)).take(MAX_SERVER).collect::<String>().into();
-    for entry in answers {
+    let clean =
+        |text: &str, most: usize| text.chars().filter(|c| !is_control(*c)).take(most).collect::<String>().into();
+    for Entry { question, mut known, problem, gone } in answers {
         let is_name = |name: &DnsName| DnsName::of_labels(name.as_str()).is_ok_and(|it| it == *name);
-        let is_valid = is_name(&entry.question.name)
-            && match &entry.records {
+        let is_valid = is_name(&question.name)
+            && match &known.records {
                 Records::Addresses(addresses) => !addresses.is_empty(),
                 Records::Targets(targets) => {
                     !targets.is_empty() && targets.iter().all(|target| target.port > 0 && is_name(&target.name))
                 }
             };
         if is_valid {
-            let known = Known { records: entry.records, server: server(entry.server), since: entry.since };
-            if let Some(problem) = entry.problem.filter(|_| is_of_boot) {
-                let problem = problem.chars().filter(|c| !is_control(*c)).take(MAX_PROBLEM).collect::<String>().into();
-                let gone_since = entry.gone.map(|(since, unix)| (Moment(since), unix));
-                saved.held.insert(entry.question.clone(), Held { problem, gone_since });
+            known.server = clean(&known.server, MAX_SERVER);
+            if let Some(problem) = problem.filter(|_| is_of_boot) {
+                let gone_since = gone.map(|(since, unix)| (Moment(since), unix));
+                saved.held.insert(question.clone(), Held { problem: clean(&problem, MAX_PROBLEM), gone_since });
             }
-            saved.answers.insert(entry.question, known);
+            saved.answers.insert(question, known);
         }
     }
-    for InUseEntry { slice, mut backends, server: of, since } in in_use {
-        backends.retain(|it| it.port > 0 && refusal(it.addr).is_none());
-        backends.truncate(MAX_BACKENDS);
-        if !backends.is_empty() {
-            saved.in_use.insert(slice, Used { backends, server: server(of), since });
+    for InUseEntry { slice, mut used } in in_use {
+        used.backends.retain(|it| it.port > 0 && refusal(it.addr).is_none());
+        used.backends.truncate(MAX_BACKENDS);
+        used.server = clean(&used.server, MAX_SERVER);
+        if !used.backends.is_empty() {
+            saved.in_use.insert(slice, used);
         }
     }
     // The maps of this boot may have newer backends, which outdated ones would replace.
@@ -118,18 +116,11 @@ fn read(path: &Path) -> io::Result<Saved> {
 fn write(path: &Path, saved: &Saved) -> io::Result<()> {
     let answer = |(question, known): (&Question, &Known)| Entry {
         question: question.clone(),
-        records: known.records.clone(),
-        server: known.server.to_string(),
-        since: known.since,
+        known: known.clone(),
         problem: saved.held.get(question).map(|held| held.problem.to_string()),
         gone: saved.held.get(question).and_then(|held| held.gone_since).map(|(since, unix)| (since.0, unix)),
     };
-    let in_use = |(slice, used): (&SliceName, &Used)| InUseEntry {
-        slice: slice.clone(),
-        backends: used.backends.clone(),
-        server: used.server.to_string(),
-        since: used.since,
-    };
+    let in_use = |(slice, used): (&SliceName, &Used)| InUseEntry { slice: slice.clone(), used: used.clone() };
     let form = Form {
         version: VERSION,
         answers: saved.answers.iter().map(answer).collect(),

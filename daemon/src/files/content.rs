@@ -37,10 +37,6 @@ pub struct FileProblem {
 
 impl std::fmt::Display for FileProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Problem { line, message } = &self.problem;
-        match line {
-            Some(line) => write!(f, "{}:{line}: {message}", self.path.display()),
-            None => write!(f, "{}: {message}", self.path.display()),
-        }
+        f.write_str(&self.problem.of(&self.path))
     }
 }

@@ -106,11 +106,9 @@ impl<L: Clone + PartialEq> Listeners<L> {
     /// `[::]` also serves IPv4, unless an IPv4 socket is wanted separately; on a host without IPv6 it serves only IPv4.
     fn listen(&self, at: SocketAddr, wanted: &BTreeMap<SocketAddr, L>) -> io::Result<TcpListener> {
         if self.open.len() >= self.most {
-            let message = format!(
-                "the limit of {} listening sockets is reached; raise LimitNOFILE of \
-                 nodelb.service",
-                self.most
-            );
+            let most = self.most;
+            let message =
+                format!("the limit of {most} listening sockets is reached; raise LimitNOFILE of nodelb.service");
             return Err(io::Error::other(message));
         }
         let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));

@@ -25,6 +25,7 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage,
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
+use tokio::time::{Instant, sleep_until};
 
 use super::addresses::{Address, Interface, Machine};
 use nodelb_host::netlink::{HEADER, messages};
@@ -32,6 +33,12 @@ use nodelb_host::netlink::{HEADER, messages};
 /// How long the kernel may take to answer, in seconds. It answers at once, unless others have its lock of all devices:
 /// on a busy host that removes many network namespaces, for some seconds.
 const TIMEOUT_SECONDS: i64 = 10;
+
+/// How long events must pause before everything is read again: an interface that comes up causes a dozen.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// The maximum delay while events continue.
+pub(crate) const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 
 /// How often a list that changed while it was read is requested again.
 const ATTEMPTS: usize = 50;
@@ -324,6 +331,19 @@ impl Events {
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
         Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
+    }
+
+    /// Waits until events pause, at most [`SETTLE_AT_MOST`].
+    pub(crate) async fn settle(&mut self) -> io::Result<()> {
+        let latest = Instant::now() + SETTLE_AT_MOST;
+        loop {
+            let quiet = (Instant::now() + SETTLE).min(latest);
+            tokio::select! {
+                biased;
+                () = sleep_until(quiet) => return Ok(()),
+                again = self.next() => again?,
+            }
+        }
     }
 
     /// Waits until something may have changed. Cancel-safe.

@@ -20,12 +20,6 @@ use super::addresses::Addresses;
 use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
 
-/// How long events must pause before everything is read again: an interface that comes up causes a dozen.
-const SETTLE: Duration = Duration::from_millis(20);
-
-/// The maximum delay while events continue.
-const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
-
 /// The interval of reads without an event.
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -109,21 +103,16 @@ impl Watch {
     }
 
     /// Waits until events pause; returns false if the socket failed.
-    async fn settle(&mut self, mut received: io::Result<()>) -> bool {
-        let latest = Instant::now() + SETTLE_AT_MOST;
-        loop {
-            if let Err(error) = received {
-                self.events = None;
-                self.fail(&error);
-                return false;
-            }
-            let quiet = (Instant::now() + SETTLE).min(latest);
-            tokio::select! {
-                biased;
-                () = sleep_until(quiet) => return true,
-                again = next(&mut self.events) => received = again,
-            }
+    async fn settle(&mut self, received: io::Result<()>) -> bool {
+        let settled = match (received, &mut self.events) {
+            (Ok(()), Some(events)) => events.settle().await,
+            (received, _) => received,
+        };
+        if let Err(error) = &settled {
+            self.events = None;
+            self.fail(error);
         }
+        settled.is_ok()
     }
 
     /// Reads everything and sends the differences; returns false if the owner has closed the queue.

@@ -227,20 +227,141 @@ impl Daemon {
     }
 }
 
-/// A row of `/services`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct ServiceRow {
-    /// The source: `kubernetes` or `files`.
-    pub source: String,
-    /// The file or object that defines the service.
-    pub origin: String,
-    pub service: String,
-    /// `direct` or `tunnel`; empty if packets are translated.
-    pub forward: String,
-    /// The worst status of its frontends.
-    pub status: Option<Status>,
-    pub error: Option<String>,
+/// Defines rows of the routes with the same names, with the columns that rules use.
+macro_rules! rows {
+    ($($(#[$about:meta])* $name:ident { $($(#[$meta:meta])* $column:ident: $type:ty,)+ })+) => {
+        $($(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+        #[serde(default)]
+        pub struct $name {
+            $($(#[$meta])* pub $column: $type,)+
+        })+
+    };
+}
+
+rows! {
+    ServiceRow {
+        /// The source: `kubernetes` or `files`.
+        source: String,
+        /// The file or object that defines the service.
+        origin: String,
+        service: String,
+        /// `direct` or `tunnel`; empty if packets are translated.
+        forward: String,
+        /// The worst status of its frontends.
+        status: Option<Status>,
+        error: Option<String>,
+    }
+
+    FrontendRow {
+        /// The address, such as `198.51.100.10:80/TCP`.
+        address: String,
+        #[serde(rename = "type")]
+        kind: String,
+        service: String,
+        port: String,
+        /// The backends that a client on this node reaches.
+        backends: Vec<String>,
+        /// The flags, such as `Local` or `ExternalLocal`.
+        flags: Vec<String>,
+        /// Whether clients outside the node are served, such as `Served` or `Off`.
+        outside: String,
+        status: Option<Status>,
+        /// The age of the status in seconds.
+        since: f64,
+        error: Option<String>,
+    }
+
+    BackendRow {
+        address: String,
+        port: String,
+        node: String,
+        choice: Option<Choice>,
+        reason: Option<String>,
+    }
+
+    DeviceRow {
+        device: String,
+        /// `uplink`, `pod` or `none`.
+        role: String,
+        /// `attached`, `unused` or `failed`.
+        programs: String,
+        /// Why the device has this role.
+        reason: Option<String>,
+        /// Where packets are translated by XDP, or `none: ` and the reason.
+        xdp: Option<String>,
+        /// Why its programs cannot be changed.
+        error: Option<String>,
+    }
+
+    DropRow {
+        /// The reason, such as `no-route`.
+        reason: String,
+        /// `dropped`, `rst`, `icmp` or `passed`.
+        verdict: String,
+        packets: u64,
+        /// Seconds since the last one.
+        last: f64,
+    }
+
+    ConnectionRow {
+        client: String,
+        backend: String,
+        /// `stack`, `redirect`, `direct` or `tunnel`.
+        path: String,
+        /// `unanswered`, `handshake`, `established`, `closing` or `forwarded`.
+        state: String,
+        /// Seconds since the first packet.
+        #[serde(rename = "first_packet")]
+        age: f64,
+    }
+
+    /// A row of `limits` in `/maps`.
+    LimitRow {
+        map: String,
+        used: Option<u64>,
+        limit: u64,
+        config_key: String,
+    }
+
+    SourceRow {
+        /// The source: `kubernetes` or `files`.
+        source: String,
+        /// The file, or the kind of objects.
+        path: String,
+        /// The state: `Ok`, `LastGood` or `Error`.
+        state: String,
+        /// The age of the state in seconds.
+        since: f64,
+        problems: Vec<String>,
+    }
+
+    ApiserverRow {
+        address: String,
+        state: String,
+        in_use: bool,
+        error: Option<String>,
+    }
+
+    SessionRow {
+        /// The address of the apiserver; `None` if there is no session.
+        apiserver: Option<String>,
+        /// The time since the apiserver last sent something, in seconds.
+        last_response: Option<f64>,
+        /// Why nodelb cannot connect at all.
+        problem: Option<String>,
+    }
+
+    /// A row of `/diff`.
+    Difference {
+        between: String,
+        what: String,
+        service: Option<String>,
+        source: Option<String>,
+        memory: Option<String>,
+        kernel: Option<String>,
+        likely_cause: Option<String>,
+    }
 }
 
 /// The place in a file that defines a service.
@@ -249,28 +370,6 @@ pub struct Definition {
     pub file: String,
     /// The line; `None` if the file cannot be read here.
     pub line: Option<u64>,
-}
-
-/// A row of `/frontends`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct FrontendRow {
-    /// The address, such as `198.51.100.10:80/TCP`.
-    pub address: String,
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub service: String,
-    pub port: String,
-    /// The backends that a client on this node reaches.
-    pub backends: Vec<String>,
-    /// The flags, such as `Local` or `ExternalLocal`.
-    pub flags: Vec<String>,
-    /// Whether clients outside the node are served, such as `Served` or `Off`.
-    pub outside: String,
-    pub status: Option<Status>,
-    /// The age of the status in seconds.
-    pub since: f64,
-    pub error: Option<String>,
 }
 
 impl FrontendRow {
@@ -291,17 +390,6 @@ impl FrontendRow {
     pub(super) fn is_local(&self) -> bool {
         self.flags.iter().any(|flag| flag == "Local")
     }
-}
-
-/// A row of `/backends`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct BackendRow {
-    pub address: String,
-    pub port: String,
-    pub node: String,
-    pub choice: Option<Choice>,
-    pub reason: Option<String>,
 }
 
 impl BackendRow {
@@ -335,110 +423,6 @@ pub struct Packets {
     pub limits: Vec<LimitRow>,
     /// The value of `packets.snat-ports`.
     pub snat_ports: String,
-}
-
-/// A row of `/devices`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct DeviceRow {
-    pub device: String,
-    /// `uplink`, `pod` or `none`.
-    pub role: String,
-    /// `attached`, `unused` or `failed`.
-    pub programs: String,
-    /// Why the device has this role.
-    pub reason: Option<String>,
-    /// Where packets are translated by XDP, or `none: ` and the reason.
-    pub xdp: Option<String>,
-    /// Why its programs cannot be changed.
-    pub error: Option<String>,
-}
-
-/// A row of `/drops`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct DropRow {
-    /// The reason, such as `no-route`.
-    pub reason: String,
-    /// `dropped`, `rst`, `icmp` or `passed`.
-    pub verdict: String,
-    pub packets: u64,
-    /// Seconds since the last one.
-    pub last: f64,
-}
-
-/// A row of `/connections`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct ConnectionRow {
-    pub client: String,
-    pub backend: String,
-    /// `stack`, `redirect`, `direct` or `tunnel`.
-    pub path: String,
-    /// `unanswered`, `handshake`, `established`, `closing` or `forwarded`.
-    pub state: String,
-    /// Seconds since the first packet.
-    #[serde(rename = "first_packet")]
-    pub age: f64,
-}
-
-/// A row of `limits` in `/maps`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct LimitRow {
-    pub map: String,
-    pub used: Option<u64>,
-    pub limit: u64,
-    pub config_key: String,
-}
-
-/// A row of `/sources`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct SourceRow {
-    /// The source: `kubernetes` or `files`.
-    pub source: String,
-    /// The file, or the kind of objects.
-    pub path: String,
-    /// The state: `Ok`, `LastGood` or `Error`.
-    pub state: String,
-    /// The age of the state in seconds.
-    pub since: f64,
-    pub problems: Vec<String>,
-}
-
-/// A row of `/apiservers`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct ApiserverRow {
-    pub address: String,
-    pub state: String,
-    pub in_use: bool,
-    pub error: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct SessionRow {
-    /// The address of the apiserver; `None` if there is no session.
-    pub apiserver: Option<String>,
-    /// The time since the apiserver last sent something, in seconds.
-    pub last_response: Option<f64>,
-    /// Why nodelb cannot connect at all.
-    pub problem: Option<String>,
-}
-
-/// A row of `/diff`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Difference {
-    pub between: String,
-    pub what: String,
-    pub service: Option<String>,
-    pub source: Option<String>,
-    pub memory: Option<String>,
-    pub kernel: Option<String>,
-    pub likely_cause: Option<String>,
 }
 
 /// A connection made from here, or one that could not prove anything.

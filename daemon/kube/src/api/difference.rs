@@ -225,12 +225,7 @@ fn text(value: &Value) -> String {
         Value::Object(_) => port().unwrap_or_else(|| value.to_string()),
         other => other.to_string(),
     };
-    let mut characters = whole.chars();
-    let mut short: String = characters.by_ref().take(MAX_VALUE).collect();
-    if characters.next().is_some() {
-        short.push('…');
-    }
-    text::sentence(&short).into_owned()
+    text::limited(&whole, MAX_VALUE).into_owned()
 }
 
 #[cfg(test)]

@@ -22,106 +22,172 @@ pub struct Envelope<'a, O> {
     pub object: O,
 }
 
-/// `core/v1` Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Service {
-    #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata,
-    #[serde(deserialize_with = "null_is_default")]
-    pub spec: ServiceSpec,
-    #[serde(deserialize_with = "null_is_default")]
-    pub status: ServiceStatus,
+/// Defines types of Kubernetes: `field: Type as "function that decodes it",`, or without a function.
+macro_rules! objects {
+    ($($(#[$about:meta])* $name:ident {
+        $($(#[$meta:meta])* $field:ident: $type:ty $(as $decoded:literal)?,)+
+    })+) => { $(
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        pub struct $name {
+            $($(#[$meta])* $(#[serde(deserialize_with = $decoded)])? pub $field: $type,)+
+        }
+    )+ };
 }
 
-/// `discovery.k8s.io/v1` EndpointSlice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct EndpointSlice {
-    #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata,
-    #[serde(deserialize_with = "null_is_default")]
-    pub address_type: String,
-    #[serde(deserialize_with = "list")]
-    pub endpoints: Vec<Endpoint>,
-    #[serde(deserialize_with = "list")]
-    pub ports: Vec<EndpointPort>,
-}
+objects! {
+    /// `core/v1` Service.
+    Service {
+        metadata: Metadata as "null_is_default",
+        spec: ServiceSpec as "null_is_default",
+        status: ServiceStatus as "null_is_default",
+    }
 
-/// `core/v1` Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Node {
-    #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata,
-    #[serde(deserialize_with = "null_is_default")]
-    pub spec: NodeSpec,
-    #[serde(deserialize_with = "null_is_default")]
-    pub status: NodeStatus,
-}
+    /// `discovery.k8s.io/v1` EndpointSlice.
+    EndpointSlice {
+        metadata: Metadata as "null_is_default",
+        address_type: String as "null_is_default",
+        endpoints: Vec<Endpoint> as "list",
+        ports: Vec<EndpointPort> as "list",
+    }
 
-/// `spec` of a Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct NodeSpec {
-    #[serde(deserialize_with = "list")]
-    pub taints: Vec<Taint>,
-}
+    /// `core/v1` Node.
+    Node {
+        metadata: Metadata as "null_is_default",
+        spec: NodeSpec as "null_is_default",
+        status: NodeStatus as "null_is_default",
+    }
 
-/// `spec.taints[]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    #[serde(deserialize_with = "null_is_default")]
-    pub key: String,
-}
+    NodeSpec {
+        taints: Vec<Taint> as "list",
+    }
 
-/// `status` of a Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct NodeStatus {
-    #[serde(deserialize_with = "list")]
-    pub addresses: Vec<NodeAddress>,
-}
+    Taint {
+        key: String as "null_is_default",
+    }
 
-/// `status.addresses[]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct NodeAddress {
-    #[serde(rename = "type", deserialize_with = "null_is_default")]
-    pub kind: String,
-    #[serde(deserialize_with = "null_is_default")]
-    pub address: String,
-}
+    NodeStatus {
+        addresses: Vec<NodeAddress> as "list",
+    }
 
-/// `metadata` of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Metadata {
-    #[serde(deserialize_with = "null_is_default")]
-    pub name: CompactString,
-    /// `namespace`; empty if missing.
-    #[serde(deserialize_with = "null_is_default")]
-    pub namespace: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub resource_version: CompactString,
-    /// `generation`; 0 if missing.
-    #[serde(deserialize_with = "null_is_default")]
-    pub generation: u64,
-    /// `creationTimestamp`, RFC 3339.
-    pub creation_timestamp: Option<CompactString>,
-    /// `deletionTimestamp`; present while the object waits for its finalizers.
-    pub deletion_timestamp: Option<CompactString>,
-    #[serde(deserialize_with = "null_is_default")]
-    pub labels: Labels,
-    #[serde(deserialize_with = "null_is_default")]
-    pub annotations: Annotations,
-    /// `uid`; empty if missing.
-    #[serde(deserialize_with = "null_is_default")]
-    pub uid: CompactString,
-    /// `managedFields`, reduced to the latest write.
-    #[serde(rename = "managedFields", deserialize_with = "last_write")]
-    pub last_write: LastWrite,
+    /// `status.addresses[]`
+    NodeAddress {
+        #[serde(rename = "type")]
+        kind: String as "null_is_default",
+        address: String as "null_is_default",
+    }
+
+    Metadata {
+        name: CompactString as "null_is_default",
+        /// `namespace`; empty if missing.
+        namespace: CompactString as "null_is_default",
+        resource_version: CompactString as "null_is_default",
+        /// `generation`; 0 if missing.
+        generation: u64 as "null_is_default",
+        /// `creationTimestamp`, RFC 3339.
+        creation_timestamp: Option<CompactString>,
+        /// `deletionTimestamp`; present while the object waits for its finalizers.
+        deletion_timestamp: Option<CompactString>,
+        labels: Labels as "null_is_default",
+        annotations: Annotations as "null_is_default",
+        /// `uid`; empty if missing.
+        uid: CompactString as "null_is_default",
+        /// `managedFields`, reduced to the latest write.
+        #[serde(rename = "managedFields")]
+        last_write: LastWrite as "last_write",
+    }
+
+    ServiceSpec {
+        #[serde(rename = "type")]
+        kind: CompactString as "null_is_default",
+        /// `clusterIP`; equal to the first of `clusterIPs` if both are set.
+        #[serde(rename = "clusterIP")]
+        cluster_ip: CompactString as "null_is_default",
+        #[serde(rename = "clusterIPs")]
+        cluster_ips: Vec<CompactString> as "list",
+        #[serde(rename = "externalIPs")]
+        external_ips: Vec<String> as "list",
+        load_balancer_source_ranges: Vec<String> as "list",
+        /// `loadBalancerClass`; empty if missing.
+        load_balancer_class: CompactString as "null_is_default",
+        ports: Vec<ServicePort> as "list",
+        session_affinity: CompactString as "null_is_default",
+        session_affinity_config: SessionAffinityConfig as "null_is_default",
+        internal_traffic_policy: CompactString as "null_is_default",
+        external_traffic_policy: CompactString as "null_is_default",
+        health_check_node_port: u16 as "null_is_default",
+    }
+
+    /// `spec.ports[]` of a Service.
+    ServicePort {
+        name: CompactString as "null_is_default",
+        protocol: CompactString as "null_is_default",
+        port: u16 as "null_is_default",
+        node_port: u16 as "null_is_default",
+        /// `targetPort`; `None` for a name, which each slice translates.
+        target_port: Option<u16> as "number",
+    }
+
+    SessionAffinityConfig {
+        #[serde(rename = "clientIP")]
+        client_ip: ClientIpConfig as "null_is_default",
+    }
+
+    ClientIpConfig {
+        timeout_seconds: Option<u32>,
+    }
+
+    ServiceStatus {
+        load_balancer: LoadBalancerStatus as "null_is_default",
+    }
+
+    LoadBalancerStatus {
+        ingress: Vec<LoadBalancerIngress> as "list",
+    }
+
+    /// `status.loadBalancer.ingress[]`, without the hostname, which nodelb does not use.
+    LoadBalancerIngress {
+        ip: String as "null_is_default",
+        ip_mode: Option<String>,
+    }
+
+    /// `endpoints[]`. Strings of up to 24 bytes need no allocation: a slice may have a thousand endpoints.
+    Endpoint {
+        /// The first of `addresses`; the others are ignored.
+        #[serde(rename = "addresses")]
+        address: CompactString as "first",
+        conditions: Conditions as "null_is_default",
+        node_name: Option<CompactString>,
+        zone: Option<CompactString>,
+        /// `hints`; boxed because most endpoints have none.
+        hints: Option<Box<EndpointHints>>,
+    }
+
+    EndpointHints {
+        for_zones: Vec<Named> as "list",
+        for_nodes: Vec<Named> as "list",
+    }
+
+    Named {
+        name: String as "null_is_default",
+    }
+
+    /// `ports[]` of an EndpointSlice.
+    EndpointPort {
+        /// `name`; the apiserver replaces a missing name with an empty one.
+        name: CompactString as "null_is_default",
+        /// `protocol`; empty is `TCP`.
+        protocol: CompactString as "null_is_default",
+        port: Option<u16>,
+    }
+
+    ListMetadata {
+        resource_version: String as "null_is_default",
+        /// `continue`; if it is not empty, the list has more pages.
+        #[serde(rename = "continue")]
+        next: String as "null_is_default",
+    }
 }
 
 /// The annotations that nodelb reads.
@@ -218,55 +284,6 @@ pub struct Labels {
     pub zone: Option<CompactString>,
 }
 
-/// `spec` of a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ServiceSpec {
-    #[serde(rename = "type", deserialize_with = "null_is_default")]
-    pub kind: CompactString,
-    /// `clusterIP`; equal to the first of `clusterIPs` if both are set.
-    #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
-    pub cluster_ip: CompactString,
-    #[serde(rename = "clusterIPs", deserialize_with = "list")]
-    pub cluster_ips: Vec<CompactString>,
-    #[serde(rename = "externalIPs", deserialize_with = "list")]
-    pub external_ips: Vec<String>,
-    #[serde(deserialize_with = "list")]
-    pub load_balancer_source_ranges: Vec<String>,
-    /// `loadBalancerClass`; empty if missing.
-    #[serde(deserialize_with = "null_is_default")]
-    pub load_balancer_class: CompactString,
-    #[serde(deserialize_with = "list")]
-    pub ports: Vec<ServicePort>,
-    #[serde(deserialize_with = "null_is_default")]
-    pub session_affinity: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub session_affinity_config: SessionAffinityConfig,
-    #[serde(deserialize_with = "null_is_default")]
-    pub internal_traffic_policy: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub external_traffic_policy: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub health_check_node_port: u16,
-}
-
-/// `spec.ports[]` of a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ServicePort {
-    #[serde(deserialize_with = "null_is_default")]
-    pub name: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub protocol: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub port: u16,
-    #[serde(deserialize_with = "null_is_default")]
-    pub node_port: u16,
-    /// `targetPort`; `None` for a name, which each slice translates.
-    #[serde(deserialize_with = "number")]
-    pub target_port: Option<u16>,
-}
-
 /// The number of an IntOrString; `None` for a string.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     #[derive(Deserialize)]
@@ -282,110 +299,12 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::
     })
 }
 
-/// `spec.sessionAffinityConfig`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct SessionAffinityConfig {
-    #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
-    pub client_ip: ClientIpConfig,
-}
-
-/// `spec.sessionAffinityConfig.clientIP`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ClientIpConfig {
-    pub timeout_seconds: Option<u32>,
-}
-
-/// `status` of a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ServiceStatus {
-    #[serde(deserialize_with = "null_is_default")]
-    pub load_balancer: LoadBalancerStatus,
-}
-
-/// `status.loadBalancer`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct LoadBalancerStatus {
-    #[serde(deserialize_with = "list")]
-    pub ingress: Vec<LoadBalancerIngress>,
-}
-
-/// `status.loadBalancer.ingress[]`, without the hostname, which nodelb does not use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct LoadBalancerIngress {
-    #[serde(deserialize_with = "null_is_default")]
-    pub ip: String,
-    pub ip_mode: Option<String>,
-}
-
-/// `endpoints[]`. Strings of up to 24 bytes need no allocation: a slice may have a thousand endpoints.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Endpoint {
-    /// The first of `addresses`; the others are ignored.
-    #[serde(rename = "addresses", deserialize_with = "first")]
-    pub address: CompactString,
-    #[serde(deserialize_with = "null_is_default")]
-    pub conditions: Conditions,
-    pub node_name: Option<CompactString>,
-    pub zone: Option<CompactString>,
-    /// `hints`; boxed because most endpoints have none.
-    pub hints: Option<Box<EndpointHints>>,
-}
-
-/// `endpoints[].conditions`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
     pub ready: Option<bool>,
     pub serving: Option<bool>,
     pub terminating: Option<bool>,
-}
-
-/// `endpoints[].hints`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct EndpointHints {
-    #[serde(deserialize_with = "list")]
-    pub for_zones: Vec<Named>,
-    #[serde(deserialize_with = "list")]
-    pub for_nodes: Vec<Named>,
-}
-
-/// `{name: …}`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Named {
-    #[serde(deserialize_with = "null_is_default")]
-    pub name: String,
-}
-
-/// `ports[]` of an EndpointSlice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct EndpointPort {
-    /// `name`; the apiserver replaces a missing name with an empty one.
-    #[serde(deserialize_with = "null_is_default")]
-    pub name: CompactString,
-    /// `protocol`; empty is `TCP`.
-    #[serde(deserialize_with = "null_is_default")]
-    pub protocol: CompactString,
-    pub port: Option<u16>,
-}
-
-/// `metadata` of a list.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ListMetadata {
-    #[serde(deserialize_with = "null_is_default")]
-    pub resource_version: String,
-    /// `continue`; if it is not empty, the list has more pages.
-    #[serde(rename = "continue", deserialize_with = "null_is_default")]
-    pub next: String,
 }
 
 /// The maximum number of items in a list: ten times the apiserver's limit for the lists in these types. Memory use must

@@ -39,16 +39,9 @@ pub(super) struct Plain<'a> {
 }
 
 /// The text is not plain, or not of this type.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("not plain JSON of this type")]
 pub(super) struct NotPlain;
-
-impl fmt::Display for NotPlain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not plain JSON of this type")
-    }
-}
-
-impl std::error::Error for NotPlain {}
 
 impl serde::de::Error for NotPlain {
     fn custom<T: fmt::Display>(_: T) -> Self {

@@ -38,6 +38,16 @@ pub enum Host {
     Name(Arc<str>),
 }
 
+impl Address {
+    /// The socket address; `None` for a name.
+    pub fn socket(&self) -> Option<SocketAddr> {
+        match self.host {
+            Host::Ip(ip) => Some(SocketAddr::new(ip, self.port)),
+            Host::Name(_) => None,
+        }
+    }
+}
+
 impl From<SocketAddr> for Address {
     fn from(at: SocketAddr) -> Self {
         Self { host: Host::Ip(at.ip().to_canonical()), port: at.port() }

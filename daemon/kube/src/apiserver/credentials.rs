@@ -193,13 +193,8 @@ impl Credentials {
             )));
         };
         state.looking = None;
-        let looked = looked.map_err(|error| {
-            CredentialsError(format!(
-                "{}: the task that reads it failed: \
-                 {error}",
-                self.origin
-            ))
-        })?;
+        let failed = |error| CredentialsError(format!("{}: the task that reads it failed: {error}", self.origin));
+        let looked = looked.map_err(failed)?;
         state.read = looked.stamps;
         match looked.outcome {
             None => {}

@@ -25,27 +25,19 @@ use crate::api::scope::{Scope, Selection};
 use crate::api::translate::ForwardByClass;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
+use crate::defaults::with_defaults;
 
-#[derive(Clone, Debug)]
-pub struct LiveTimeouts {
-    /// The time limit of the whole comparison; shorter than that of a request to the admin API.
-    pub whole: Duration,
-    /// The timeout for the head of a response, and for each further frame.
-    pub timeout: Duration,
-    /// The minimum time between two comparisons of all services.
-    pub between: Duration,
-    /// The time that a watch has to deliver changes that a list contains.
-    pub lag: Duration,
-}
-
-impl Default for LiveTimeouts {
-    fn default() -> Self {
-        Self {
-            whole: Duration::from_secs(8),
-            timeout: Duration::from_secs(5),
-            between: Duration::from_secs(10),
-            lag: Duration::from_secs(1),
-        }
+with_defaults! {
+    #[derive(Clone, Debug)]
+    LiveTimeouts {
+        /// The time limit of the whole comparison; shorter than that of a request to the admin API.
+        whole: Duration = Duration::from_secs(8),
+        /// The timeout for the head of a response, and for each further frame.
+        timeout: Duration = Duration::from_secs(5),
+        /// The minimum time between two comparisons of all services.
+        between: Duration = Duration::from_secs(10),
+        /// The time that a watch has to deliver changes that a list contains.
+        lag: Duration = Duration::from_secs(1),
     }
 }
 

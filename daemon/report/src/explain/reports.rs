@@ -18,7 +18,7 @@ use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
-use nodelb_core::state::entries::{FrontendEntry, Slot, backends_of};
+use nodelb_core::state::entries::{FrontendEntry, ServiceEntry, Slot, backends_of};
 use nodelb_core::state::status::Status;
 use nodelb_core::table::Described;
 use nodelb_core::text::counted;
@@ -72,30 +72,21 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     let backends = actual.map(|(it, entry)| distinct(entry.view(is_local(it)))).unwrap_or_default();
     let described = || wanted.and_then(|id| snapshot.desired.services.get(&id));
     let entry = actual.map(|(_, entry)| entry).or_else(described);
-    let mut flags = Vec::new();
-    if let Some(entry) = entry.filter(|entry| entry.affinity_seconds > 0) {
-        flags.push(format!("Affinity={}s", entry.affinity_seconds));
-    }
-    flags.extend(drained_flag(snapshot, &claim.key));
-    if claim.outside_local && claim.kind.is_external() {
-        flags.push("ExternalLocal".into());
-    }
     let outside = outside::access(snapshot, row, place, address);
     let forward = outside::forward(entry.map(|entry| &**entry), address, outside);
-    if forward != Forward::Translate {
-        flags.push(format!("Forward={forward}"));
-    }
     let checks = checks(snapshot, &claim.key.service);
-    if checks.is_some() {
-        flags.push("HealthCheck".into());
-    }
-    if checks.and_then(|checks| checks.failed).is_some_and(|failed| all_failed(backends.iter().copied(), failed)) {
-        flags.push("LastResort".into());
-    }
-    if claim.inside_local {
-        flags.push("Local".into());
-    }
-    flags.extend(source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")));
+    let failed = checks.and_then(|checks| checks.failed);
+    let flag = |name: &str, is_set: bool| is_set.then(|| name.to_owned());
+    let flags = [
+        entry.and_then(|entry| affinity_flag(entry)),
+        drained_flag(snapshot, &claim.key),
+        flag("ExternalLocal", claim.outside_local && claim.kind.is_external()),
+        forward_flag(forward),
+        flag("HealthCheck", checks.is_some()),
+        flag("LastResort", failed.is_some_and(|failed| all_failed(backends.iter().copied(), failed))),
+        flag("Local", claim.inside_local),
+        source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")),
+    ];
     let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
     let unused = || is_empty.then(|| unused_text_of(snapshot, &claim.key)).flatten();
     let bound = || snapshot.facts.bound.get(&address).filter(|_| is_owner).map(ToString::to_string);
@@ -105,7 +96,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
         service: claim.key.service.clone(),
         port: Arc::clone(&claim.key.port),
         backends,
-        flags,
+        flags: flags.into_iter().flatten().collect(),
         outside,
         status: status.status,
         since: status.since,
@@ -122,6 +113,14 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
 
 /// Why clients on the node get no backend at an IPv4 address with IPv6 backends.
 const ONLY_OUTSIDE: &str = "only for clients outside the node: IPv4 packets reach IPv6 backends in tunnels";
+
+pub(crate) fn affinity_flag(entry: &ServiceEntry) -> Option<String> {
+    (entry.affinity_seconds > 0).then(|| format!("Affinity={}s", entry.affinity_seconds))
+}
+
+pub(crate) fn forward_flag(forward: Forward) -> Option<String> {
+    (forward != Forward::Translate).then(|| format!("Forward={forward}"))
+}
 
 /// The number of drained backends of the port, as a flag; `None` if there are none.
 fn drained_flag(snapshot: &Snapshot, key: &PortKey) -> Option<String> {

@@ -37,17 +37,23 @@ pub enum ColumnKind {
     Duration,
 }
 
+/// The constructors of columns of each kind, with the heading.
+macro_rules! constructors {
+    ($($name:ident => $kind:ident),+) => {
+        impl Column {
+            $(pub const fn $name(heading: &'static str) -> Self {
+                Self::new(heading, ColumnKind::$kind)
+            })+
+        }
+    };
+}
+
+constructors!(name => Name, text => Text, number => Number, flag => Flag, list => List, texts => Texts, age => Age,
+    duration => Duration);
+
 impl Column {
     const fn new(heading: &'static str, kind: ColumnKind) -> Self {
         Self { heading, kind, is_wide: false, is_spare: false, usual: &[] }
-    }
-
-    pub const fn name(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Name)
-    }
-
-    pub const fn text(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Text)
     }
 
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
@@ -61,30 +67,6 @@ impl Column {
         usual: &'static [&'static str],
     ) -> Self {
         Self { usual, ..Self::one_of(heading, words) }
-    }
-
-    pub const fn number(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Number)
-    }
-
-    pub const fn flag(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Flag)
-    }
-
-    pub const fn list(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::List)
-    }
-
-    pub const fn texts(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Texts)
-    }
-
-    pub const fn age(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Age)
-    }
-
-    pub const fn duration(heading: &'static str) -> Self {
-        Self::new(heading, ColumnKind::Duration)
     }
 
     /// This column, only in the wide form of text.

@@ -9,7 +9,7 @@ use super::services::{BackendRow, FrontendRow};
 use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
 use crate::explain::outside;
 use crate::explain::ranges::Admitted;
-use crate::explain::reports::{distinct, port_keys};
+use crate::explain::reports::{affinity_flag, distinct, forward_flag, port_keys};
 use crate::explain::rows::OutsideAccess;
 use crate::filter::Filter;
 use nodelb_core::before::Statuses;
@@ -181,29 +181,18 @@ impl MapContent {
         let entry = self.state.services.get(&id);
         let port = self.port(id);
         let backends = entry.map(|entry| distinct(entry.view(is_local))).unwrap_or_default();
-        let affinity = entry.map_or(0, |entry| entry.affinity_seconds);
-        let mut flags = Vec::new();
-        if affinity > 0 {
-            flags.push(format!("Affinity={affinity}s"));
-        }
         let drained = self.names.drained(port, entry);
-        if !drained.is_empty() {
-            flags.push(format!("Drained={}", drained.len()));
-        }
         let outside = self.access(address);
-        let forward = outside::forward(entry.map(|entry| &**entry), address, outside);
-        if forward != Forward::Translate {
-            flags.push(format!("Forward={forward}"));
-        }
         let is_last_resort = !backends.is_empty() && self.names.is_last_resort(address, entry);
-        if is_last_resort {
-            flags.push("LastResort".into());
-        }
+        let flags = [
+            entry.and_then(|entry| affinity_flag(entry)),
+            (!drained.is_empty()).then(|| format!("Drained={}", drained.len())),
+            forward_flag(outside::forward(entry.map(|entry| &**entry), address, outside)),
+            is_last_resort.then(|| "LastResort".into()),
+            is_local.then(|| "Local".into()),
+        ];
         let error = drained.first().filter(|_| backends.is_empty()).map(|(at, drain)| format!("{at} is {drain}"));
         let error = error.or_else(|| is_last_resort.then(|| LAST_RESORT.into()));
-        if is_local {
-            flags.push("Local".into());
-        }
         let status = match () {
             () if backends.is_empty() => Status::NoBackends,
             () if is_last_resort => Status::LastResort,
@@ -216,7 +205,7 @@ impl MapContent {
             port: port.and_then(|port| filled(&port.port)),
             status,
             backends,
-            flags,
+            flags: flags.into_iter().flatten().collect(),
             outside: outside.to_string(),
             since: None,
             error,

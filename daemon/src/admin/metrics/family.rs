@@ -85,11 +85,9 @@ impl Group {
             Self::Apiservers => ("Apiservers", "Present if Kubernetes is configured."),
             Self::Dns => ("DNS", "Present if a service file has backends with DNS names."),
             Self::Checks => ("Health checks", "Present if a service file configures health checks."),
-            Self::Sockets => (
-                "Sockets",
-                "Present if stale sockets are closed: see `datapath.disconnect` in \
-                 nodelb.toml(5).",
-            ),
+            Self::Sockets => {
+                ("Sockets", "Present if stale sockets are closed: see `datapath.disconnect` in nodelb.toml(5).")
+            }
             Self::Packets => ("Packets", "Present unless `packets.mode` is \"off\"."),
             Self::Process => ("Daemon", "Always present."),
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dns::in_use::UsedBackend;
 use crate::files::named::RecordType;
 
 fn saved() -> Saved {

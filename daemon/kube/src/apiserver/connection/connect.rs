@@ -14,45 +14,32 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::LinkError;
 use super::proxy::{Proxy, ProxyError};
+use crate::defaults::with_defaults;
 
-/// Timeouts of a connection. With the defaults, nodelb detects a dead peer within four seconds, on a busy or idle
-/// connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectTimeouts {
-    /// The timeout for the TCP connection, including the proxy.
-    pub connect: Duration,
-    pub handshake: Duration,
-    /// The idle time before the first keepalive probe, in whole seconds.
-    pub keepalive_idle: Duration,
-    /// The interval between keepalive probes, in whole seconds.
-    pub keepalive_interval: Duration,
-    /// The number of unanswered probes that end a connection.
-    pub keepalive_probes: u32,
-    /// The time that data or probes may remain unacknowledged (`TCP_USER_TIMEOUT`).
-    pub user_timeout: Duration,
-    /// The idle time on an HTTP/2 connection before a ping. Unlike a keepalive probe, a ping needs a response of the
-    /// process and not only of its kernel.
-    pub ping_after: Duration,
-    pub ping_answer: Duration,
-    /// The timeout for the body of an error response.
-    pub refusal: Duration,
-}
-
-impl Default for ConnectTimeouts {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            handshake: Duration::from_secs(2),
-            keepalive_idle: Duration::from_secs(1),
-            keepalive_interval: Duration::from_secs(1),
-            keepalive_probes: 3,
-            // Between two multiples of the probe interval: timers fire late, and a timer that finds slightly less
-            // elapsed time than the timeout would wait for the next probe.
-            user_timeout: Duration::from_millis(2500),
-            ping_after: Duration::from_millis(1500),
-            ping_answer: Duration::from_millis(1500),
-            refusal: Duration::from_secs(1),
-        }
+with_defaults! {
+    /// Timeouts of a connection. With the defaults, nodelb detects a dead peer within four seconds, on a busy or idle
+    /// connection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    ConnectTimeouts {
+        /// The timeout for the TCP connection, including the proxy.
+        connect: Duration = Duration::from_secs(2),
+        handshake: Duration = Duration::from_secs(2),
+        /// The idle time before the first keepalive probe, in whole seconds.
+        keepalive_idle: Duration = Duration::from_secs(1),
+        /// The interval between keepalive probes, in whole seconds.
+        keepalive_interval: Duration = Duration::from_secs(1),
+        /// The number of unanswered probes that end a connection.
+        keepalive_probes: u32 = 3,
+        /// The time that data or probes may remain unacknowledged (`TCP_USER_TIMEOUT`).
+        // Between two multiples of the probe interval: timers fire late, and a timer that finds slightly less
+        // elapsed time than the timeout would wait for the next probe.
+        user_timeout: Duration = Duration::from_millis(2500),
+        /// The idle time on an HTTP/2 connection before a ping. Unlike a keepalive probe, a ping needs a response of the
+        /// process and not only of its kernel.
+        ping_after: Duration = Duration::from_millis(1500),
+        ping_answer: Duration = Duration::from_millis(1500),
+        /// The timeout for the body of an error response.
+        refusal: Duration = Duration::from_secs(1),
     }
 }
 

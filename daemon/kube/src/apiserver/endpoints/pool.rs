@@ -143,9 +143,7 @@ impl Pool {
     /// with the address of an apiserver does not affect nodelb, because its own connections are not translated. Returns
     /// the forgotten addresses.
     pub fn forget_refused(&mut self, is_refused: impl Fn(SocketAddr) -> bool) -> Vec<Address> {
-        self.forget(|candidate| {
-            !candidate.has_worked() && socket_of(&candidate.server.address).is_some_and(&is_refused)
-        })
+        self.forget(|candidate| !candidate.has_worked() && candidate.server.address.socket().is_some_and(&is_refused))
     }
 
     /// Downgrades learned addresses to remembered ones, because they come from the state of the previous run. They are
@@ -168,7 +166,7 @@ impl Pool {
         }
         let listed = self.listed.clone();
         self.forget(|candidate| {
-            let is_listed = socket_of(&candidate.server.address).is_some_and(|at| listed.contains(&at));
+            let is_listed = candidate.server.address.socket().is_some_and(|at| listed.contains(&at));
             !is_listed && candidate.is_out_for(FORGET_AFTER, now)
         })
     }
@@ -200,7 +198,7 @@ impl Pool {
         }
         let in_use = self.in_use.as_ref().map(|in_use| &in_use.address);
         let stale = self.candidates.iter().position(|candidate| {
-            let is_listed = socket_of(&candidate.server.address).is_some_and(|at| self.listed.contains(&at));
+            let is_listed = candidate.server.address.socket().is_some_and(|at| self.listed.contains(&at));
             candidate.origin == Origin::Learned
                 && candidate.is_out()
                 && !is_listed
@@ -363,13 +361,6 @@ pub(in crate::apiserver) fn learned_name(configured: &[Server]) -> Arc<str> {
         (None, Host::Ip(_)) => None,
     });
     first.unwrap_or_else(|| DEFAULT_SERVER_NAME.into())
-}
-
-fn socket_of(address: &Address) -> Option<SocketAddr> {
-    match address.host {
-        Host::Ip(ip) => Some(SocketAddr::new(ip, address.port)),
-        Host::Name(_) => None,
-    }
 }
 
 #[cfg(test)]

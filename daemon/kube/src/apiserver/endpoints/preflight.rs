@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, ListParams, ObjectList};
+use nodelb_host::clock;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -114,12 +115,8 @@ impl Attempt {
             if let Some(at) = addresses.next() {
                 tries.spawn(work(self.clone(), *at));
             }
-            let pause = async {
-                match addresses.len() {
-                    0 => std::future::pending().await,
-                    _ => tokio::time::sleep(PoolTimeouts::duration(self.timeouts.hedge)).await,
-                }
-            };
+            let hedge = PoolTimeouts::duration(self.timeouts.hedge);
+            let next = (addresses.len() > 0).then(|| Instant::now() + hedge);
             let error = tokio::select! {
                 done = tries.join_next() => match done {
                     Some(Ok(Ok(done))) => return Ok(done),
@@ -127,7 +124,7 @@ impl Attempt {
                     Some(Err(error)) => LinkError::Broken(format!("a bug in nodelb, please report it: {error}")),
                     None => break,
                 },
-                () = pause => continue,
+                () = clock::at(next) => continue,
             };
             first_error = first_error.or(Some(error));
         }
@@ -233,10 +230,7 @@ pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, Li
 /// # Errors
 /// [`LinkError::Unreachable`] if no address of the name is known.
 async fn resolve(address: &Address, last: &[SocketAddr], timeout: Duration) -> Result<Vec<SocketAddr>, LinkError> {
-    let name = match &address.host {
-        Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, address.port)]),
-        Host::Name(name) => name,
-    };
+    let Host::Name(name) = &address.host else { return Ok(address.socket().into_iter().collect()) };
     let found = match tokio::time::timeout(timeout, lookup_host((&**name, address.port))).await {
         Ok(Ok(found)) => usable(found),
         Ok(Err(error)) => Err(error.to_string()),

@@ -18,7 +18,6 @@ use nodelb_core::model::moment::Moment;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::sleep_until;
 
 use self::journal::Journal;
 pub use self::state::IsFrontend;
@@ -28,13 +27,13 @@ use super::pool::{Pool, PoolReport};
 use super::preflight::{self, Attempt};
 use super::state_file::{self, Saver};
 use super::timeouts::PoolTimeouts;
-use crate::apiserver::address::{Address, Host, Server, reason_not_to_learn};
+use crate::apiserver::address::{Server, reason_not_to_learn};
 use crate::apiserver::connection::connect::{self, Connector};
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::credentials::{self, Credentials};
 use crate::apiserver::session::{Apiservers, Report};
 use crate::apiserver::settings::Settings;
-use nodelb_host::clock::Clock;
+use nodelb_host::clock::{self, Clock};
 use nodelb_host::register::Register;
 
 /// The capacity of the queue for reports. A full queue blocks the readers.
@@ -147,12 +146,7 @@ impl Supervisor {
                         self.report(report);
                     }
                 }
-                () = async {
-                    match wake {
-                        Some(wake) => sleep_until(wake).await,
-                        None => std::future::pending().await,
-                    }
-                } => {}
+                () = clock::at(wake) => {}
             }
         }
         if let Some(current) = self.current.take() {
@@ -296,12 +290,9 @@ impl Supervisor {
 
     /// All addresses that an apiserver may have.
     fn known(&self) -> BTreeSet<(Addr, u16)> {
-        let ips = self.pool.candidates().iter().filter_map(|candidate| match candidate.server.address {
-            Address { host: Host::Ip(ip), port } => Some((ip.into(), port)),
-            _ => None,
-        });
-        let resolved = self.resolved.values().flatten().map(|at| (at.ip().into(), at.port()));
-        ips.chain(resolved).collect()
+        let literal = self.pool.candidates().iter().filter_map(|candidate| candidate.server.address.socket());
+        let all = literal.chain(self.resolved.values().flatten().copied());
+        all.map(|at| (at.ip().into(), at.port())).collect()
     }
 
     fn save(&mut self, now: Moment) {

@@ -128,12 +128,8 @@ impl Supervisor {
     /// Adds to the error that the address is a service's, if it is: other programs may be able to connect to it.
     fn explained(&self, error: LinkError, address: &Address, resolved: &[SocketAddr]) -> LinkError {
         let LinkError::Unreachable(text) = error else { return error };
-        let literal = match address.host {
-            Host::Ip(ip) => Some(SocketAddr::new(ip, address.port)),
-            Host::Name(_) => None,
-        };
         let is_in_cidr = |at: &SocketAddr| self.cidrs.iter().any(|net| net.contains(&at.ip()));
-        let mut tried = literal.into_iter().chain(resolved.iter().copied());
+        let mut tried = address.socket().into_iter().chain(resolved.iter().copied());
         let service = tried.find(|at| is_in_cidr(at) || (self.is_frontend)(*at));
         LinkError::Unreachable(match service {
             Some(at) => format!(
@@ -439,10 +435,7 @@ impl Supervisor {
                 apiserver = %address,
                 "apiserver {address} is not used: it is a service address and has not worked as an apiserver"
             );
-            if let Host::Ip(ip) = address.host
-                && let at = SocketAddr::new(ip, address.port)
-                && self.listed.contains(&at)
-            {
+            if let Some(at) = address.socket().filter(|at| self.listed.contains(at)) {
                 self.exclude(at);
             }
         }

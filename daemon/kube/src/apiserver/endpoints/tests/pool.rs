@@ -7,7 +7,7 @@ use super::*;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::endpoints::preflight::outcome_of;
 
-pub(super) const TIMEOUTS: PoolTimeouts = PoolTimeouts::PRODUCTION;
+pub(super) const TIMEOUTS: PoolTimeouts = PoolTimeouts::DEFAULT;
 
 pub(super) fn socket(n: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, n], 6443))

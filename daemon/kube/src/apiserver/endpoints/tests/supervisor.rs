@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use self::world::{Way, World, at};
 use super::*;
+use crate::apiserver::address::Address;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::tests::token_login;
 use crate::apiserver::endpoints::pool::{Origin, RememberedServer, Row, ServerStatus};
