@@ -193,27 +193,45 @@ go_on(struct connection *entry, struct scratch *here)
 }
 
 /*
+ * Whether the packet may answer a health check, which keeps the port that the
+ * kernel has given to its socket.
+ */
+static __always_inline bool may_answer_check(const struct scratch *here)
+{
+	const volatile struct packet_settings *now;
+
+	if (here->packet.key.protocol != IPPROTO_TCP ||
+	    is_plain_syn(&here->packet))
+		return false;
+	now = settings();
+	return now && now->has_direct_return;
+}
+
+/*
  * For a packet that arrives and has no entry in connections: continues its
  * handshake. Returns an outcome; OUTCOME_BEGIN if there is none.
  */
 VERIFIED_ONCE int find_handshake(__u32 at_pod)
 {
 	struct scratch *here = scratch();
-	bool is_served = find_service(at_pod);
+	bool is_served = find_service(at_pod), is_port;
 	struct connection *entry;
 
 	if (!here)
 		return OUTCOME_LEAVE;
 	if (!is_served && is_plain_syn(&here->packet))
 		forget_former();
-	if (!is_served &&
-	    !is_source_port(bpf_ntohs(here->packet.key.target_port_be)))
+	is_port = is_served ||
+		  is_source_port(bpf_ntohs(here->packet.key.target_port_be));
+	if (!is_port && !may_answer_check(here))
 		return OUTCOME_LEAVE;
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (entry && here->entry.flags & CONNECTION_REVERSE) {
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
+	if (!is_port)
+		return OUTCOME_LEAVE;
 	if (entry &&
 	    !(here->is_unwrapped && is_forwarded(here) && is_quiet(here)) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
@@ -236,8 +254,14 @@ static __always_inline bool begins_again_at_node(const struct scratch *here)
 {
 	__u32 flags = here->entry.flags;
 
-	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE) &&
-	       is_plain_syn(&here->packet) && is_closing();
+	if (!(flags & CONNECTION_OF_NODE) || flags & CONNECTION_REVERSE ||
+	    !is_plain_syn(&here->packet))
+		return false;
+	/* A health check, which a process of this node does not repeat. */
+	if (!same_addr(here->entry.target, here->packet.key.target) &&
+	    here->entry.acknowledgment != here->packet.sequence + 1)
+		return true;
+	return is_closing();
 }
 
 /*

@@ -195,21 +195,23 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 
 /*
  * For a packet that leaves and belongs to no connection: if it may begin one,
- * and a connection or a service has its port, it gets another port; so does a
- * health check with direct return. Returns an outcome.
+ * and a connection or a service has its port, it gets another port; a health
+ * check goes its way. Returns an outcome.
  */
 static __always_inline int
 begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 {
 	const struct packet_key *key = &packet->key;
 	bool is_syn = is_plain_syn(packet);
+	const struct check_way *way = is_syn ? way_of_check(skb) : NULL;
 
+	if (way)
+		return begin_check(skb, way);
 	if (!(is_syn || key->protocol == IPPROTO_UDP) ||
 	    packet->part == PART_LATER ||
 	    !(passes_bloom(bpf_ntohs(key->source_port_be)) ||
 	      is_in_bloom(key->source, key->source_port_be, key->protocol,
-			  PACKET_ARRIVING) ||
-	      (is_syn && way_of_check(skb))))
+			  PACKET_ARRIVING)))
 		return OUTCOME_LEAVE;
 	if (is_syn)
 		give_port_up();

@@ -8,7 +8,7 @@
  * the answers when they arrive. The same for clients that are masqueraded with
  * the address and port of a service on this node, which would get the answers.
  *
- * The same again for nodelb's health checks of backends with direct return:
+ * nodelb's health checks of backends with direct return are translated, too:
  * their sockets connect to the backend's address, and the packets go to the
  * service's, as clients' do. No other packet of the stack is changed.
  */
@@ -163,27 +163,46 @@ way_of_check(struct __sk_buff *skb)
 }
 
 /*
- * Begins a connection of this node with the packet in the scratch memory, if a
- * health check has sent it, or a service or another connection has its port.
- * Returns an outcome. Without a free port, the packet is dropped: its answer
- * would go to the other one.
+ * Whether the backend of the entry, which is for a packet to it, is the next
+ * hop. Clients' packets are sent to no other one unchanged.
  */
-VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
+static __always_inline bool
+leads_to_neighbour(struct __sk_buff *skb, struct scratch *here)
 {
-	struct scratch *here = scratch();
-	const struct packet_key *key;
-	const struct check_way *way;
-	struct connection *entry;
+	ask_for(here, skb->ifindex);
+	return is_routed(look_up_route(skb, here, 0)) && is_at_neighbour(here);
+}
 
-	if (!here)
-		return OUTCOME_LEAVE;
-	here->other_backend.backend_id = 0;
-	way = way_of_check(skb);
-	if (!way && !is_port_of_other(skb, here) &&
-	    !is_port_of_service(skb, here))
-		return OUTCOME_LEAVE;
-	key = &here->packet.key;
-	entry = &here->entry;
+/*
+ * Puts the entries of a health check. It keeps the port that the kernel has
+ * given to its socket, which no connection to the backend has. An earlier check
+ * may have left the answers' key, with another backend of the service.
+ */
+static __always_inline int put_check(struct scratch *here)
+{
+	const struct packet_key *answer = &here->partner_key;
+	struct connection *other = &here->other_backend;
+
+	reverse(here);
+	if (find_in(&connections, answer, other) ||
+	    find_in(&half_open, answer, other)) {
+		if (!(other->flags & CONNECTION_OF_NODE))
+			return OUTCOME_DROP | PACKET_NO_PORT;
+		bpf_map_delete_elem(&connections, answer);
+	}
+	if (put_half_open(answer, &here->partner, BPF_ANY) ||
+	    put_half_open(&here->packet.key, &here->entry, BPF_ANY))
+		return OUTCOME_DROP | PACKET_NO_ROOM;
+	return OUTCOME_TRANSLATE;
+}
+
+/* Begins a connection of this node with the packet in the scratch memory. */
+static __always_inline void
+fill_entry(struct __sk_buff *skb, struct scratch *here)
+{
+	const struct packet_key *key = &here->packet.key;
+	struct connection *entry = &here->entry;
+
 	__builtin_memset(entry, 0, sizeof(*entry));
 	copy_addr(entry->source, key->source);
 	copy_addr(entry->target, key->target);
@@ -195,15 +214,47 @@ VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 	entry->created = seconds();
 	entry->last_used = entry->created;
 	entry->flags = CONNECTION_OF_NODE;
-	if (way) {
-		copy_addr(entry->target, way->addr);
-		entry->target_port_be = way->port_be;
-		if (way->is_tunnel)
-			entry->flags |= CONNECTION_TUNNELLED;
-	}
 	if (key->protocol == IPPROTO_TCP)
 		entry->acknowledgment = here->packet.sequence + 1;
 	here->service_id = NO_SERVICE;
+}
+
+/* As begin_at_node(), for the packet of a health check with this way. */
+VERIFIED_ONCE int
+begin_check(struct __sk_buff *skb, const struct check_way *way)
+{
+	struct scratch *here = scratch();
+	struct connection *entry;
+
+	if (!here || !way)
+		return OUTCOME_LEAVE;
+	here->other_backend.backend_id = 0;
+	fill_entry(skb, here);
+	if (!way->is_tunnel && !leads_to_neighbour(skb, here))
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	entry = &here->entry;
+	copy_addr(entry->target, way->addr);
+	entry->target_port_be = way->port_be;
+	if (way->is_tunnel)
+		entry->flags |= CONNECTION_TUNNELLED;
+	return put_check(here);
+}
+
+/*
+ * Begins a connection of this node with the packet in the scratch memory, if a
+ * service or another connection has its port. Returns an outcome. Without a
+ * free port, the packet is dropped: its answer would go to the other one.
+ */
+VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+
+	if (!here)
+		return OUTCOME_LEAVE;
+	here->other_backend.backend_id = 0;
+	if (!is_port_of_other(skb, here) && !is_port_of_service(skb, here))
+		return OUTCOME_LEAVE;
+	fill_entry(skb, here);
 	if (put_both(skb, here) == OUTCOME_TRANSLATE)
 		return OUTCOME_TRANSLATE;
 	return OUTCOME_DROP | PACKET_NO_PORT;

@@ -36,6 +36,9 @@ const MAX_HEAD: usize = 8 << 10;
 
 const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"), " (health check)");
 
+/// Maximum size of a segment that fits into a tunnel on every path: 1,280 bytes less two headers of IPv6 and one of TCP.
+const TUNNEL_MSS: u32 = 1_280 - 2 * 40 - 20;
+
 /// A bad answer, or no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CheckFailure {
@@ -116,11 +119,12 @@ impl Asker {
         (self.register)(socket.as_fd())?;
         if let (Some(ways), Some((service, forward))) = (&self.ways, question.way) {
             ways.set(socket.as_fd(), service, forward)?;
-            // A node with nodelb that gets it neither sends it on, nor lets another backend answer.
             match forward {
+                // A node with nodelb that gets it neither sends it on, nor lets another backend answer.
                 Forward::Direct if question.at.is_ipv6() => socket.set_unicast_hops_v6(DIRECT_TTL)?,
                 Forward::Direct => socket.set_ttl_v4(DIRECT_TTL)?,
-                Forward::Translate | Forward::Tunnel => {}
+                Forward::Tunnel => socket.set_tcp_mss(TUNNEL_MSS)?,
+                Forward::Translate => {}
             }
         }
         Ok(socket)

@@ -20,6 +20,8 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
     BackendState, FrontendKind, FrontendSpec, Service, ServiceName, Slice, SliceName, Source,
 };
+use nodelb_core::state::entries::MapState;
+use nodelb_core::state::owner;
 use nodelb_core::table::apiservers::Apiservers;
 
 use super::before::{Before, Known, Used};
@@ -59,13 +61,12 @@ struct Claim {
     ways: Arc<[Way]>,
 }
 
-/// The way of clients' packets to backends with direct return.
+/// An address by which clients' packets may reach the backends of a service port with direct return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Way {
     /// The name of the service port.
     port: Arc<str>,
     service: L4Addr,
-    forward: Forward,
 }
 
 /// The ways of a service, with TCP. Source ranges may exclude this host, so there is none by addresses with ranges.
@@ -76,12 +77,12 @@ fn ways(service: &Service) -> Arc<[Way]> {
         FrontendKind::Static => service.is_outside,
         FrontendKind::ClusterIP | FrontendKind::NodePort => false,
     };
-    let forward = service.forward;
-    let ports = service.ports.iter().filter(|port| forward != Forward::Translate && port.protocol == Protocol::Tcp);
+    let has_ways = service.forward != Forward::Translate;
+    let ports = service.ports.iter().filter(|port| has_ways && port.protocol == Protocol::Tcp);
     let ways = ports.flat_map(|port| {
         let frontends = port.frontends.iter().filter(|frontend| is_forwarded(frontend.kind));
         let address = |spec: &FrontendSpec| L4Addr::new(spec.addr, spec.port, Protocol::Tcp);
-        frontends.map(move |spec| Way { port: Arc::clone(&port.name), service: address(spec), forward })
+        frontends.map(move |spec| Way { port: Arc::clone(&port.name), service: address(spec) })
     });
     ways.collect()
 }
@@ -107,14 +108,24 @@ struct CheckedTarget {
     health: HealthState,
     /// The backends that the answers apply to.
     backends: Vec<Backend>,
-    way: Option<(L4Addr, Forward)>,
+    ways: Vec<L4Addr>,
 }
 
-/// The backends of a slice that are to be checked, each with its port's name if that is served over TCP.
+/// The backends of a slice that are to be checked.
 #[derive(Debug)]
 struct Listed {
     service: ServiceName,
-    backends: Vec<(Backend, Option<Arc<str>>)>,
+    backends: Vec<ListedBackend>,
+}
+
+#[derive(Debug)]
+struct ListedBackend {
+    at: Backend,
+    /// The name of the service port.
+    port: Arc<str>,
+    is_tcp: bool,
+    /// Whether new connections of clients reach it: not while it terminates.
+    is_active: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -217,8 +228,12 @@ impl Board {
             matches!(effective_state(backend), BackendState::Active | BackendState::Terminating)
         };
         let backends = slice.ports.iter().flat_map(|port| {
-            let name = (port.protocol == Protocol::Tcp).then_some(&port.name);
-            port.backends.iter().filter(is_checked).map(move |backend| ((backend.addr, backend.port), name.cloned()))
+            port.backends.iter().filter(is_checked).map(|backend| ListedBackend {
+                at: (backend.addr, backend.port),
+                port: Arc::clone(&port.name),
+                is_tcp: port.protocol == Protocol::Tcp,
+                is_active: effective_state(backend) == BackendState::Active,
+            })
         });
         let listed = Listed { service: slice.service.clone(), backends: backends.collect() };
         self.slices.insert(key.clone(), listed);
@@ -251,9 +266,9 @@ impl Board {
             let is_permitted = |at: &Backend| source == Source::Files || is_permitted(&self.guard, *at);
             wanted.retain(|asked, _| is_permitted(asked));
             for wanted in wanted.values_mut() {
-                wanted.way = wanted.way.filter(|(service, _)| is_permitted(&(service.addr, service.port)));
+                wanted.ways.retain(|service| is_permitted(&(service.addr, service.port)));
             }
-            for (asked, Wanted { backends, way }) in wanted {
+            for (asked, Wanted { backends, ways }) in wanted {
                 let known = before.get(&asked);
                 let health = match known {
                     Some(known) if is_new_check => known.health.clone().undecided(),
@@ -272,7 +287,7 @@ impl Board {
                         id
                     }
                 };
-                subject.targets.insert(asked, CheckedTarget { id, health, backends, way });
+                subject.targets.insert(asked, CheckedTarget { id, health, backends, ways });
             }
         }
         let is_kept = |asked: &Backend, id| subject.targets.get(asked).is_some_and(|target| target.id == id);
@@ -283,13 +298,24 @@ impl Board {
         self.unreported.insert(name.clone());
     }
 
-    /// Returns the check of a target; `None` if the target no longer exists.
-    pub(super) fn question(&self, id: TargetId) -> Option<Question> {
+    pub(super) fn check(&self, id: TargetId) -> Option<Arc<HealthCheck>> {
+        let (name, _) = self.targets.get(&id)?;
+        self.subjects.get(name)?.owner()?.check
+    }
+
+    /// Returns the check of a target; `None` if the target no longer exists. It goes the way of clients' packets if the
+    /// maps have one for the service.
+    pub(super) fn question(&self, id: TargetId, maps: &MapState) -> Option<Question> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get(name)?;
-        let check = subject.owner()?.check?;
+        let Claim { source, check, .. } = subject.owner()?;
+        let way = subject.targets.get(asked)?.ways.iter().find_map(|service| {
+            let entry = maps.services.get(&maps.outside.get(service)?.service)?;
+            let tag = entry.tag.filter(|tag| tag.source == source && tag.service == owner::hash_of(name));
+            (tag.is_some() && entry.forward != Forward::Translate).then_some((*service, entry.forward))
+        });
         let (addr, port) = asked;
-        Some(Question { at: SocketAddr::new(addr.ip(), *port), check, way: subject.targets.get(asked)?.way })
+        Some(Question { at: SocketAddr::new(addr.ip(), *port), check: check?, way })
     }
 
     /// Takes an answer, and returns the turn if the target has turned. An answer of a removed target is ignored.
@@ -391,7 +417,7 @@ fn is_permitted(guard: &Guard, (addr, port): Backend) -> bool {
 struct Wanted {
     /// The backends that the answers apply to.
     backends: Vec<Backend>,
-    way: Option<(L4Addr, Forward)>,
+    ways: Vec<L4Addr>,
 }
 
 /// Returns the addresses to check. Only a backend's own port is reached by clients' packets.
@@ -401,22 +427,24 @@ fn wanted(
     (source, keys): (Source, &BTreeSet<SliceKey>),
     slices: &HashMap<SliceKey, Listed, RandomState>,
 ) -> BTreeMap<Backend, Wanted> {
-    let mut backends: BTreeMap<Backend, Option<(L4Addr, Forward)>> = BTreeMap::new();
-    let way_to = |addr: Addr, name: &Option<Arc<str>>| {
-        let is_way = |way: &&Way| Some(&way.port) == name.as_ref() && way.service.addr.family() == addr.family();
-        ways.iter().find(is_way).filter(|_| check.port.is_none()).map(|way| (way.service, way.forward))
+    let ways_to = |backend: &ListedBackend| {
+        let has_ways = backend.is_tcp && backend.is_active && check.port.is_none();
+        let family = backend.at.0.family();
+        let is_way = move |way: &&Way| has_ways && way.port == backend.port && way.service.addr.family() == family;
+        ways.iter().filter(is_way).map(|way| way.service).collect::<Vec<_>>()
     };
+    let mut backends: BTreeMap<Backend, Vec<L4Addr>> = BTreeMap::new();
     let own = keys.iter().filter(|(of, _)| *of == source);
     for listed in own.filter_map(|key| slices.get(key)) {
         // The port of another protocol does not answer over TCP.
-        let answers = listed.backends.iter().filter(|(_, name)| name.is_some() || check.port.is_some());
-        backends.extend(answers.map(|(backend, name)| (*backend, way_to(backend.0, name))));
+        let answers = listed.backends.iter().filter(|backend| backend.is_tcp || check.port.is_some());
+        backends.extend(answers.map(|backend| (backend.at, ways_to(backend))));
     }
     let mut wanted: BTreeMap<Backend, Wanted> = BTreeMap::new();
-    for ((addr, port), way) in backends {
+    for ((addr, port), ways) in backends {
         let wanted = wanted.entry((addr, check.port.unwrap_or(port))).or_default();
         wanted.backends.push((addr, port));
-        wanted.way = way;
+        wanted.ways = ways;
     }
     wanted
 }

@@ -266,7 +266,8 @@ impl RunningChecker {
         let now = self.checker.owner.clock.now();
         while let Some(due) = self.schedule.next(now) {
             self.report.late_millis += due.late;
-            let Some(question) = self.board.question(due.target) else {
+            let snapshot = Arc::clone(&self.checker.owner.snapshot.borrow());
+            let Some(question) = self.board.question(due.target, &snapshot.realised) else {
                 // Not reached: the schedule does not name a target that has left.
                 self.schedule.leave(due.target);
                 self.schedule.close(due, false, Duration::ZERO, now);
@@ -312,11 +313,11 @@ impl RunningChecker {
         let (target, family) = (open.due.target, open.addr.family());
         let is_unasked = matches!(&answer, Err(failure) if failure.outcome == CheckOutcome::Unasked);
         // A target may have left during its check.
-        let Some(question) = self.board.question(target).filter(|_| !is_unasked) else { return answer };
+        let Some(check) = self.board.check(target).filter(|_| !is_unasked) else { return answer };
         match answer {
             Err(failure) if failure.has_no_route => {
-                let has_lasted = self.routes.note_missing(target, &question.check, open.asked);
-                let after = evidence_after(&question.check, open.asked);
+                let has_lasted = self.routes.note_missing(target, &check, open.asked);
+                let after = evidence_after(&check, open.asked);
                 let counts = has_lasted || self.routes.lead_anywhere(family, after);
                 let outcome = if counts { failure.outcome } else { CheckOutcome::Unasked };
                 Err(CheckFailure { outcome, ..failure })

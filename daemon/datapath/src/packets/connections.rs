@@ -118,7 +118,11 @@ impl ConnectionReader {
     fn connection(&self, entry: &ConnectionEntry, is_half_open: bool, now: u32) -> Connection {
         let is_forwarded = entry.forward != Forward::Translate;
         let reverse = self.reverse(entry).filter(|_| !is_forwarded);
-        let ((client, frontend), (source, backend)) = (entry.from, entry.to);
+        let ((client, mut frontend), (source, mut backend)) = (entry.from, entry.to);
+        if entry.is_of_node && frontend.addr != backend.addr {
+            // A health check of a backend with direct return goes to the service's address.
+            std::mem::swap(&mut frontend, &mut backend);
+        }
         let used = reverse.map_or(entry.last_used, |reverse| reverse.last_used.max(entry.last_used));
         // Also a handshake that the backend refuses.
         let is_closed_by_backend = reverse.is_some_and(|reverse| reverse.is_closing);

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use nodelb_core::model::health_check::Method;
 use nodelb_core::model::service::{self, Origin, SlicePort};
-use nodelb_core::state::owner;
+use nodelb_core::state::entries::{OutsideEntry, ServiceEntry, ServiceId};
+use nodelb_core::state::owner::{self, OwnerTag};
 use proptest::prelude::*;
 
 use super::*;
@@ -207,7 +208,10 @@ fn a_port_of_its_own_is_asked_once_per_address() {
     let followed = stage.follow(&[described("dns", Some(check(Some(8080), true)))]);
     assert_eq!(followed.entered.len(), 2);
     let id = stage.target("dns", 1, 8080).unwrap();
-    assert_eq!(stage.board.question(id).map(|question| question.at.to_string()).as_deref(), Some("192.0.2.1:8080"));
+    assert_eq!(
+        stage.board.question(id, &MapState::default()).map(|question| question.at.to_string()).as_deref(),
+        Some("192.0.2.1:8080")
+    );
     let turn = stage.board.record(id, Err(REFUSED.into())).unwrap();
     assert_eq!(turn.backend.to_string(), "192.0.2.1:53");
     stage.publish();
@@ -269,7 +273,7 @@ fn a_service_that_loses_its_checks_leaves_nothing_behind() {
         let followed = stage.follow(&[last]);
         assert_eq!((followed.left, stage.text()), (vec![id], Vec::new()));
         assert_eq!(stage.board.record(id, Err(REFUSED.into())), None, "an answer that comes too late");
-        assert!(stage.board.question(id).is_none());
+        assert!(stage.board.question(id, &MapState::default()).is_none());
         stage.follow(&[unlisted("web"), Change::RemoveService(name("web"), Source::Files)]);
         assert!(stage.board.holds_nothing());
     }
@@ -535,7 +539,7 @@ fn what_kubernetes_does_not_let_nodelb_read_is_remembered() {
     assert_eq!(stage.text(), ["shop/api: 192.0.2.1:80 from before", "shop/web: 192.0.2.1:80 from before"]);
 }
 
-/// A service at these addresses, in ports with these names, with backends in two ports of both protocols.
+/// A service at these addresses, in ports with these names.
 fn forwarded(forward: Forward, check: HealthCheck, frontends: &[(&str, &str, FrontendKind)]) -> Service {
     let port = |(name, at, kind): &(&str, &str, FrontendKind)| {
         let at: SocketAddr = at.parse().unwrap();
@@ -551,22 +555,45 @@ fn forwarded(forward: Forward, check: HealthCheck, frontends: &[(&str, &str, Fro
     }
 }
 
+/// Maps that serve these addresses for clients outside, each for the service of this name and source.
+fn serving(addresses: &[(&str, (&str, Source), Forward)]) -> MapState {
+    let mut maps = MapState::default();
+    for (number, (address, (of, source), forward)) in (1..).zip(addresses) {
+        let (id, tag) = (ServiceId(number), OwnerTag { source: *source, service: owner::hash_of(&name(of)), port: 0 });
+        let entry = ServiceEntry { forward: *forward, tag: Some(tag), ..ServiceEntry::default() };
+        maps.services.insert(id, Arc::new(entry));
+        maps.outside.insert(at(address), OutsideEntry { service: id, local: false, has_ranges: false });
+    }
+    maps
+}
+
+fn at(address: &str) -> L4Addr {
+    let address: SocketAddr = address.parse().unwrap();
+    L4Addr::new(address.ip().into(), address.port(), Protocol::Tcp)
+}
+
+/// The way of the check of the service's backend.
+fn way(service: Service, slice: Change, maps: &MapState) -> Option<(L4Addr, Forward)> {
+    let mut stage = Stage::default();
+    let port = service.health_check.as_ref().and_then(|check| check.port).unwrap_or(80);
+    let Change::UpsertSlice(slice) = slice else { panic!("{slice:?}") };
+    let slice = Change::UpsertSlice(Slice { source: service.source, ..slice });
+    stage.follow(&[Change::UpsertService(service), slice]);
+    let target = stage.target("web", 1, port).unwrap();
+    stage.board.question(target, maps).unwrap().way
+}
+
+const ADDRESS: &str = "198.51.100.1:443";
+
 /// Clients' packets reach the backends by the ways; a check by another way says nothing about them.
 #[test]
 fn checks_go_the_way_of_clients_packets() {
-    const ADDRESS: &str = "198.51.100.1:443";
-    let way_of = |service: Service| {
-        let mut stage = Stage::default();
-        let port = service.health_check.as_ref().and_then(|check| check.port).unwrap_or(80);
-        stage.follow(&[Change::UpsertService(service), listed("web", &[1])]);
-        let target = stage.target("web", 1, port).unwrap();
-        stage.board.question(target).unwrap().way
-    };
-    let at = |forward| Some((L4Addr::new("198.51.100.1".parse().unwrap(), 443, Protocol::Tcp), forward));
     let own = || check(None, true);
     let alone = |forward, check| forwarded(forward, check, &[("", ADDRESS, FrontendKind::Static)]);
     for forward in [Forward::Direct, Forward::Tunnel] {
-        assert_eq!(way_of(alone(forward, own())), at(forward));
+        let maps = serving(&[(ADDRESS, ("web", Source::Files), forward)]);
+        let way_of = |service| way(service, listed("web", &[1]), &maps);
+        assert_eq!(way_of(alone(forward, own())), Some((at(ADDRESS), forward)));
         assert_eq!(way_of(alone(forward, check(Some(81), true))), None, "no client reaches this port");
         let inside = Service { is_outside: false, ..alone(forward, own()) };
         assert_eq!(way_of(inside), None);
@@ -576,11 +603,35 @@ fn checks_go_the_way_of_clients_packets() {
         let others = [("metrics", ADDRESS, FrontendKind::Static), ("", "[2001:db8::1]:443", FrontendKind::Static)];
         assert_eq!(way_of(forwarded(forward, own(), &others)), None, "the name of the port, and the family");
         let balanced = || forwarded(forward, own(), &[("", ADDRESS, FrontendKind::LoadBalancer)]);
-        assert_eq!(way_of(balanced()), at(forward));
+        assert_eq!(way_of(balanced()), Some((at(ADDRESS), forward)));
         let limited = Service { source_ranges: Some(vec!["203.0.113.0/24".parse().unwrap()]), ..balanced() };
         assert_eq!(way_of(limited), None, "this host may not be in them");
+        let mut terminating = backend(1, 80);
+        terminating.state = BackendState::Terminating;
+        let slice = listed_as("web", "web", Protocol::Tcp, vec![terminating]);
+        assert_eq!(way(alone(forward, own()), slice, &maps), None, "it gets no new connections");
+        assert_eq!(way_of(alone(Forward::Translate, own())), None);
     }
-    assert_eq!(way_of(alone(Forward::Translate, own())), None);
+}
+
+/// What the service claims is no way if clients do not reach it there.
+#[test]
+fn an_address_that_is_not_served_is_no_way() {
+    const OTHER: &str = "198.51.100.2:443";
+    let service = || {
+        let frontends = [("", ADDRESS, FrontendKind::Static), ("", OTHER, FrontendKind::Static)];
+        forwarded(Forward::Tunnel, check(None, true), &frontends)
+    };
+    let way_with = |maps: &[_]| way(service(), listed("web", &[1]), &serving(maps)).map(|(way, _)| way);
+    assert_eq!(way_with(&[]), None);
+    let own = ("web", Source::Files);
+    let [first, second] = [ADDRESS, OTHER].map(|address| (address, own, Forward::Tunnel));
+    assert_eq!(way_with(&[first, second]), Some(at(ADDRESS)));
+    assert_eq!(way_with(&[second]), Some(at(OTHER)));
+    for owner in [("other", Source::Files), ("web", Source::Kubernetes)] {
+        assert_eq!(way_with(&[(ADDRESS, owner, Forward::Tunnel), second]), Some(at(OTHER)));
+    }
+    assert_eq!(way_with(&[(ADDRESS, own, Forward::Translate)]), None, "as the programs still do");
 }
 
 /// A change of the way is no new check: what is known of the backend stays.
@@ -588,26 +639,24 @@ fn checks_go_the_way_of_clients_packets() {
 fn a_change_of_the_way_applies_to_the_next_check() {
     let mut stage = Stage::default();
     let service = |forward| {
-        let frontends = [("", "198.51.100.1:443", FrontendKind::Static)];
+        let frontends = [("", ADDRESS, FrontendKind::Static)];
         Change::UpsertService(forwarded(forward, check(None, true), &frontends))
     };
     stage.follow(&[service(Forward::Translate), listed("web", &[1])]);
     let target = stage.target("web", 1, 80).unwrap();
     assert_eq!(stage.follow(&[service(Forward::Tunnel)]), Followed::default());
-    assert!(matches!(stage.board.question(target).unwrap().way, Some((_, Forward::Tunnel))));
+    let maps = serving(&[(ADDRESS, ("web", Source::Files), Forward::Tunnel)]);
+    assert!(matches!(stage.board.question(target, &maps).unwrap().way, Some((_, Forward::Tunnel))));
 }
 
 /// A check in Kubernetes goes to no address of a service that a check of a backend must not connect to.
 #[test]
 fn a_refused_address_is_no_way() {
-    let at = "169.254.169.254:80";
-    let frontends = [("", at, FrontendKind::ExternalIP)];
-    let service = |source| Service { source, ..forwarded(Forward::Direct, check(None, true), &frontends) };
+    const LINK_LOCAL: &str = "169.254.169.254:80";
     for (source, has_way) in [(Source::Files, true), (Source::Kubernetes, false)] {
-        let mut stage = Stage::default();
-        let Change::UpsertSlice(slice) = listed("web", &[1]) else { unreachable!() };
-        stage.follow(&[Change::UpsertService(service(source)), Change::UpsertSlice(Slice { source, ..slice })]);
-        let target = stage.target("web", 1, 80).unwrap();
-        assert_eq!(stage.board.question(target).unwrap().way.is_some(), has_way, "{source}");
+        let frontends = [("", LINK_LOCAL, FrontendKind::ExternalIP)];
+        let service = Service { source, ..forwarded(Forward::Direct, check(None, true), &frontends) };
+        let maps = serving(&[(LINK_LOCAL, ("web", source), Forward::Direct)]);
+        assert_eq!(way(service, listed("web", &[1]), &maps).is_some(), has_way, "{source}");
     }
 }
