@@ -18,7 +18,7 @@ use nodelb_prober::{Plan, Probe, Transport};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::fleet_hosts::join;
-use crate::host::{Daemon, Host, eventually, is_served_by, say, socket};
+use crate::host::{Daemon, Host, eventually, get, is_served_by, say, socket};
 use crate::lab::Place;
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, wait_for_programs};
@@ -465,6 +465,11 @@ fn health_checks_go_the_way_of_the_traffic() {
         };
         set_way(&mut net.ends[0], forward, false);
         assert_served(net, &[1], "the backend that clients cannot reach is unhealthy");
+        // Another port might be that of a translated connection to the same backend.
+        let listed = net.entries[0].place.run(|| get("/connections").unwrap());
+        let checks = listed["connections"].as_array().unwrap().iter().filter(|row| row["service"] == "(this node)");
+        let kept: Vec<bool> = checks.map(|row| row["sourceAddress"].is_null()).collect();
+        assert!(kept.contains(&true) && !kept.contains(&false), "checks keep the port of their socket: {listed:#}");
         set_way(&mut net.ends[0], forward, true);
         assert_served(net, &[0, 1], "both are healthy");
         thread::sleep(Duration::from_secs(1));
