@@ -15,7 +15,7 @@ use std::time::Duration;
 use nodelb_prober::Transport;
 use serde_json::Value;
 
-use crate::host::say;
+use crate::host::{eventually, say};
 use crate::lab::Place;
 use crate::outside::TRANSPORTS;
 use crate::outside_direct::{Node, enter_by, file, machine, make_lan, service, wait_for_file};
@@ -73,8 +73,18 @@ impl Pair {
         }
     }
 
-    /// Packets that both nodes have sent.
+    /// Packets that both nodes have sent when they send no more.
     fn sent(&self) -> u64 {
+        let mut last = self.sent_now();
+        eventually("the nodes are silent", || {
+            thread::sleep(SHORT / 4);
+            let before = std::mem::replace(&mut last, self.sent_now());
+            last == before
+        });
+        last
+    }
+
+    fn sent_now(&self) -> u64 {
         let of = |device: &str| {
             let output = Command::new("ip").args(["-json", "-s", "link", "show", "dev", device]).output().unwrap();
             let links: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -122,7 +132,6 @@ impl Pair {
                     let before = self.sent();
                     // A SYN is repeated after a second.
                     let _ = client.run(|| ask(address, transport, SHORT));
-                    thread::sleep(SHORT / 4);
                     let sent = self.sent() - before;
                     say(&format!("{forward}, {what}: {address} {transport:?}: {sent} packets"));
                     assert!(sent <= FEW, "{forward}, {what}: {address} {transport:?}: {sent} packets");

@@ -205,6 +205,7 @@ fn parse_v6(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
     }
     let end = match usize::from(be16(bytes, ip + 4)) {
         0 if is_gso => bytes.len(),
+        0 => return Parsed::Short,
         payload => ip + IPV6 + payload,
     };
     if bytes.len() < end {
