@@ -120,7 +120,7 @@ impl Asker {
         if let (Some(ways), Some((service, forward))) = (&self.ways, question.way) {
             ways.set(socket.as_fd(), service, forward)?;
             match forward {
-                // A node with nodelb that gets it neither sends it on, nor lets another backend answer.
+                // Another node of entry that gets it neither sends it on, nor lets another backend answer.
                 Forward::Direct if question.at.is_ipv6() => socket.set_unicast_hops_v6(DIRECT_TTL)?,
                 Forward::Direct => socket.set_ttl_v4(DIRECT_TTL)?,
                 Forward::Tunnel => socket.set_tcp_mss(TUNNEL_MSS)?,
