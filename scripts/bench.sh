@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/development/benchmarks.md, except for the section of the soak,
 # which is kept, and from it docs/benchmarks.md, the part for users; `scripts/bench.sh soak` writes only that section (an
-# hour). `scripts/bench.sh program-costs` compares the BPF programs with benches/programs.toml. These need root for the
+# hour), `scripts/bench.sh packets` only the one on packets. `scripts/bench.sh program-costs` compares the BPF programs with benches/programs.toml. These need root for the
 # sandbox. Those that need no root: `scripts/bench.sh regressions` compares counts with benches/baseline.toml, and
 # `scripts/bench.sh growth` shows how costs grow. `scripts/bench.sh baseline` stores what is compared in both files.
 set -euo pipefail
@@ -58,6 +58,9 @@ measure() {
     done
 }
 
+# Prints the sentences about the figures.
+summary() { sed -n 's/^Summary: //p' "$figures" | fold --spaces --width=125 | sed 's/ *$//'; }
+
 # Prints the page without the soak section, which is the last one, or only that section.
 page_before() { sed "/^$title\$/,\$d" "$page"; }
 page_after() { sed -n "/^$title\$/,\$p" "$page"; }
@@ -72,6 +75,8 @@ part_for_users() {
                 name ~ /^(Known connections|New connections|TCP)$/
         }
         /^\| held while nothing changes / { is_held = 1 }
+        # What only the notes about figures need.
+        /^\| (empty programs|dropped by XDP|programs that only|nodelb, packet of no service)/ { next }
         is_held && /^$/ { is_held = 0; next }
         kept && !is_held
         /^Passed: / { exit }' "$page" | sed 's|(../benchmarks.svg)|(benchmarks.svg)|'
@@ -89,6 +94,20 @@ if [ "${1:-all}" = soak ]; then
         echo
         measure nodelb soak
     } | tee -a "$figures"
+elif [ "${1:-all}" = packets ]; then
+    section="## Packets of clients outside the node" sentence="At a node that takes"
+    measure nodelb packet_path | tee "$figures"
+    {
+        sed "/^$sentence/,\$d" "$page"
+        summary
+        echo
+        # What is between the sentences about the figures and the section.
+        sed -n "/^$sentence/,/^$section/p" "$page" | sed '1,/^$/d;$d'
+        sed '1{/^$/d};/^Summary: /d' "$figures"
+        echo
+        page_after
+    } >"$figures.page"
+    mv "$figures.page" "$figures"
 else
     {
         measure nodelb cost heap kubernetes names
@@ -99,7 +118,7 @@ else
     {
         echo "# Benchmarks"
         echo
-        sed -n 's/^Summary: //p' "$figures" | fold --spaces --width=125 | sed 's/ *$//'
+        summary
         echo
         echo "![CPU time at the node of packets and connections from outside](../benchmarks.svg)"
         echo
