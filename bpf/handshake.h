@@ -247,6 +247,21 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 }
 
 /*
+ * Whether the connection of this node has ended, to which the SYN in the
+ * scratch memory would belong. No process repeats the SYN of a health check.
+ */
+VERIFIED_ONCE bool has_ended_at_node(void)
+{
+	const struct scratch *here = scratch();
+
+	if (!here)
+		return false;
+	return (!same_addr(here->entry.target, here->packet.key.target) &&
+		here->entry.acknowledgment != here->packet.sequence + 1) ||
+	       is_closing();
+}
+
+/*
  * Whether the packet begins a new connection of this node, although the entry
  * in the scratch memory is for an earlier one.
  */
@@ -254,14 +269,8 @@ static __always_inline bool begins_again_at_node(const struct scratch *here)
 {
 	__u32 flags = here->entry.flags;
 
-	if (!(flags & CONNECTION_OF_NODE) || flags & CONNECTION_REVERSE ||
-	    !is_plain_syn(&here->packet))
-		return false;
-	/* A health check, which a process of this node does not repeat. */
-	if (!same_addr(here->entry.target, here->packet.key.target) &&
-	    here->entry.acknowledgment != here->packet.sequence + 1)
-		return true;
-	return is_closing();
+	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE) &&
+	       is_plain_syn(&here->packet) && has_ended_at_node();
 }
 
 /*

@@ -203,10 +203,9 @@ begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 {
 	const struct packet_key *key = &packet->key;
 	bool is_syn = is_plain_syn(packet);
-	const struct check_way *way = is_syn ? way_of_check(skb) : NULL;
 
-	if (way)
-		return begin_check(skb, way);
+	if (is_syn && way_of_check(skb))
+		return begin_check(skb);
 	if (!(is_syn || key->protocol == IPPROTO_UDP) ||
 	    packet->part == PART_LATER ||
 	    !(passes_bloom(bpf_ntohs(key->source_port_be)) ||

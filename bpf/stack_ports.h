@@ -219,10 +219,10 @@ fill_entry(struct __sk_buff *skb, struct scratch *here)
 	here->service_id = NO_SERVICE;
 }
 
-/* As begin_at_node(), for the packet of a health check with this way. */
-VERIFIED_ONCE int
-begin_check(struct __sk_buff *skb, const struct check_way *way)
+/* As begin_at_node(), for the packet of a health check. */
+VERIFIED_ONCE int begin_check(struct __sk_buff *skb)
 {
+	const struct check_way *way = way_of_check(skb);
 	struct scratch *here = scratch();
 	struct connection *entry;
 
