@@ -219,8 +219,8 @@ static __always_inline int write_tunnel_v6(struct frame_context *frame,
 }
 
 /*
- * Writes which family the packet has now. Only who watches packets reads it
- * there: the kernel has its own note.
+ * Writes which family the packet has now. Only tools that capture packets read
+ * it there: the kernel has its own note.
  */
 static __always_inline long
 write_type(struct frame_context *frame, const struct packet *packet, __u16 type)
@@ -320,16 +320,23 @@ static __always_inline void show_direct_return(void)
 		now->has_direct_return = 1;
 }
 
+/* Whether the programs look for such connections. */
+static __always_inline bool has_direct_return(void)
+{
+	const volatile struct packet_settings *now = settings();
+
+	return now && now->has_direct_return;
+}
+
 /*
  * The entry of a connection with direct return; NULL for packets that another
  * node may have sent here.
  */
 static __always_inline struct connection *find_forwarded(struct scratch *here)
 {
-	const volatile struct packet_settings *now = settings();
 	struct connection *entry;
 
-	if (!now || !now->has_direct_return)
+	if (!has_direct_return())
 		return NULL;
 	entry = find_at_once_in(&half_open, &here->packet.key, &here->entry);
 	return entry && is_forwarded(here) && !has_short_ttl(here) ? entry

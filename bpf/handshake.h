@@ -198,13 +198,8 @@ go_on(struct connection *entry, struct scratch *here)
  */
 static __always_inline bool may_answer_check(const struct scratch *here)
 {
-	const volatile struct packet_settings *now;
-
-	if (here->packet.key.protocol != IPPROTO_TCP ||
-	    is_plain_syn(&here->packet))
-		return false;
-	now = settings();
-	return now && now->has_direct_return;
+	return here->packet.key.protocol == IPPROTO_TCP &&
+	       !is_plain_syn(&here->packet) && has_direct_return();
 }
 
 /*
@@ -261,16 +256,23 @@ VERIFIED_ONCE bool has_ended_at_node(void)
 	       is_closing();
 }
 
+/* Whether the entry in the scratch memory is for packets of this node itself.
+ */
+static __always_inline bool is_of_node(const struct scratch *here)
+{
+	__u32 flags = here->entry.flags;
+
+	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE);
+}
+
 /*
  * Whether the packet begins a new connection of this node, although the entry
  * in the scratch memory is for an earlier one.
  */
 static __always_inline bool begins_again_at_node(const struct scratch *here)
 {
-	__u32 flags = here->entry.flags;
-
-	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE) &&
-	       is_plain_syn(&here->packet) && has_ended_at_node();
+	return is_of_node(here) && is_plain_syn(&here->packet) &&
+	       has_ended_at_node();
 }
 
 /*
@@ -280,10 +282,7 @@ static __always_inline bool begins_again_at_node(const struct scratch *here)
  */
 static __always_inline bool is_of_other(const struct scratch *here, __u32 from)
 {
-	__u32 flags = here->entry.flags;
-
-	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE) &&
-	       from && bpf_map_lookup_elem(&uplinks, &from);
+	return is_of_node(here) && from && bpf_map_lookup_elem(&uplinks, &from);
 }
 
 /*

@@ -196,7 +196,7 @@ static __always_inline int put_check(struct scratch *here)
 	return OUTCOME_TRANSLATE;
 }
 
-/* Begins a connection of this node with the packet in the scratch memory. */
+/* Fills the entry of a connection of this node that begins with the packet. */
 static __always_inline void
 fill_entry(struct __sk_buff *skb, struct scratch *here)
 {

@@ -78,7 +78,7 @@ VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 	if (!service)
 		return -1;
 	here->view = read_view(&service->cluster);
-	/* For fragments and for who watches packets. */
+	/* For fragments and for captured packets. */
 	here->entry.service_id = service_id;
 	here->entry.flags = 0;
 	if (choose_unwrapped() < 0 ||

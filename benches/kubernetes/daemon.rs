@@ -80,9 +80,7 @@ impl Daemon {
 
     /// CPU time of the process since the start.
     pub(crate) fn cpu(&self) -> Duration {
-        // In nanoseconds, with the threads that have ended; /proc/PID/stat has a resolution of one tick.
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
-        clock_getcpuclockid(pid).and_then(ClockId::now).unwrap().into()
+        cpu_of(&self.child)
     }
 
     pub(crate) fn memory(&self) -> Memory {
@@ -101,4 +99,10 @@ impl Drop for Daemon {
         _ = self.child.kill();
         _ = self.child.wait();
     }
+}
+
+/// CPU time of the process in nanoseconds, with the threads that have ended; /proc/PID/stat has a resolution of one tick.
+pub(crate) fn cpu_of(child: &Child) -> Duration {
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    clock_getcpuclockid(pid).and_then(ClockId::now).unwrap().into()
 }

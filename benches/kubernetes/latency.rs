@@ -33,7 +33,7 @@ pub(crate) struct Delays {
 /// Measures the delays. Each one includes what the apiserver does.
 pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Delays {
     let timed = Timed::open(daemon);
-    let reader = Reader::start(content, Stdio::piped());
+    let mut reader = Reader::start(content, Stdio::piped());
     let received = reader.times_of(TIMED_SLICE);
     let is_over = AtomicBool::new(false);
     let mut delays = Delays { kernel: Vec::new(), stored: Vec::new(), after: Vec::new(), read: Vec::new() };

@@ -5,17 +5,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_getcpuclockid};
-use nix::unistd::Pid;
 use nodelb_apiserver::Role;
 
 use crate::cluster::Content;
+use crate::daemon::cpu_of;
 
 const USER: &str = "reader";
 
 /// The running process; killed when dropped.
 pub(crate) struct Reader {
-    child: std::cell::RefCell<Child>,
+    child: Child,
 }
 
 impl Reader {
@@ -33,13 +32,13 @@ impl Reader {
             .unwrap();
         // Until it is connected.
         std::thread::sleep(Duration::from_secs(1));
-        Self { child: child.into() }
+        Self { child }
     }
 
     /// The time of each event with this text.
-    pub(crate) fn times_of(&self, text: &'static str) -> Receiver<Instant> {
+    pub(crate) fn times_of(&mut self, text: &'static str) -> Receiver<Instant> {
         let (sent, times) = channel();
-        let output = BufReader::new(self.child.borrow_mut().stdout.take().unwrap());
+        let output = BufReader::new(self.child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok).filter(|line| line.contains(text)) {
                 // The receiver may have seen enough.
@@ -50,16 +49,14 @@ impl Reader {
     }
 
     pub(crate) fn cpu(&self) -> Duration {
-        let pid = Pid::from_raw(self.child.borrow().id().try_into().unwrap());
-        clock_getcpuclockid(pid).and_then(ClockId::now).unwrap().into()
+        cpu_of(&self.child)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut child = self.child.borrow_mut();
         // The process may have ended already.
-        _ = child.kill();
-        _ = child.wait();
+        _ = self.child.kill();
+        _ = self.child.wait();
     }
 }

@@ -118,6 +118,12 @@ pub(crate) fn file(forward: &str, ends: &[&Node]) -> String {
     )
 }
 
+/// As [`file`], with health checks that detect a change within half a second.
+pub(crate) fn checked_file(forward: &str, ends: &[&Node]) -> String {
+    let check = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"50ms\"\nrise = 2\nfall = 2\n";
+    format!("{}[service.health-check]\n{check}", file(forward, ends))
+}
+
 /// The service, as `ADDRESS:PORT`.
 pub(crate) fn service(forward: &str) -> [String; 2] {
     let port = if forward == "direct" { PORT } else { 80 };
@@ -448,8 +454,7 @@ fn set_way(node: &mut Node, forward: &str, is_intact: bool) {
 #[test]
 fn health_checks_go_the_way_of_the_traffic() {
     with_both("outside_direct::health_checks_go_the_way_of_the_traffic", "generic", |net, forward| {
-        let check = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"50ms\"\nrise = 2\nfall = 2\n";
-        let text = format!("{}[service.health-check]\n{check}", file(forward, &[&net.ends[0], &net.ends[1]]));
+        let text = checked_file(forward, &[&net.ends[0], &net.ends[1]]);
         net.entries[0].host.serve("web.toml", &text);
         let assert_served = |net: &Net, ends: &[usize], what: &str| {
             for (family, address) in service(forward).iter().enumerate() {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::host::{eventually, say};
 use crate::lab::Place;
 use crate::outside::TRANSPORTS;
-use crate::outside_direct::{Node, enter_by, file, machine, make_lan, service, wait_for_file};
+use crate::outside_direct::{Node, checked_file, enter_by, file, machine, make_lan, service, wait_for_file};
 use crate::sandbox;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
@@ -200,11 +200,10 @@ fn nodes_that_disagree_send_no_packet_to_and_fro_in_tunnels() {
 
 /// A node that gets a check of another node does not let a backend elsewhere answer it.
 fn check(test: &str, forward: &str) {
-    const CHECK: &str = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"50ms\"\nrise = 2\nfall = 2\n";
     sandbox::run(test, |sandbox| {
         let mut pair = Pair::new(sandbox, forward);
         let both = [&pair.nodes[0], &pair.nodes[1]];
-        let text = format!("{}[service.health-check]\n{CHECK}", file(forward, &both));
+        let text = checked_file(forward, &both);
         both.iter().for_each(|node| node.host.serve("web.toml", &text));
         let assert_listed = |ends: &[&Node]| both.iter().for_each(|node| wait_for_file(node, forward, ends));
         assert_listed(&both);

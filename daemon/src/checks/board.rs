@@ -202,11 +202,11 @@ impl Board {
     fn describe(&mut self, service: &Service, touched: &mut BTreeSet<ServiceName>) {
         let subject = self.subjects.entry(service.name.clone()).or_default();
         let (created, source, check) = (service.created.unwrap_or(0), service.source, service.health_check.clone());
-        let before = subject.owner();
+        let before = subject.owner().cloned();
         subject.claims.retain(|claim| claim.source != source);
         subject.claims.push(Claim { created, source, check, ways: ways(service) });
         subject.claims.sort_by_key(|claim| (claim.created, claim.source));
-        if subject.owner() != before {
+        if subject.owner() != before.as_ref() {
             touched.insert(service.name.clone());
         }
     }
@@ -254,7 +254,7 @@ impl Board {
     fn rebuild(&mut self, name: &ServiceName, followed: &mut Followed) {
         let Some(subject) = self.subjects.get_mut(name) else { return };
         let before = std::mem::take(&mut subject.targets);
-        let owner = subject.owner();
+        let owner = subject.owner().cloned();
         let check = owner.as_ref().and_then(|owner| owner.check.clone());
         let check_before = std::mem::replace(&mut subject.check_before, check);
         if let Some(Claim { source, check: Some(check), ways, .. }) = owner {
@@ -300,7 +300,7 @@ impl Board {
 
     pub(super) fn check(&self, id: TargetId) -> Option<Arc<HealthCheck>> {
         let (name, _) = self.targets.get(&id)?;
-        self.subjects.get(name)?.owner()?.check
+        self.subjects.get(name)?.owner()?.check.clone()
     }
 
     /// Returns the check of a target; `None` if the target no longer exists. It goes the way of clients' packets if the
@@ -311,18 +311,18 @@ impl Board {
         let Claim { source, check, .. } = subject.owner()?;
         let way = subject.targets.get(asked)?.ways.iter().find_map(|service| {
             let entry = maps.services.get(&maps.outside.get(service)?.service)?;
-            let tag = entry.tag.filter(|tag| tag.source == source && tag.service == owner::hash_of(name));
+            let tag = entry.tag.filter(|tag| tag.source == *source && tag.service == owner::hash_of(name));
             (tag.is_some() && entry.forward != Forward::Translate).then_some((*service, entry.forward))
         });
         let (addr, port) = asked;
-        Some(Question { at: SocketAddr::new(addr.ip(), *port), check: check?, way })
+        Some(Question { at: SocketAddr::new(addr.ip(), *port), check: check.clone()?, way })
     }
 
     /// Takes an answer, and returns the turn if the target has turned. An answer of a removed target is ignored.
     pub(super) fn record(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Transition> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get_mut(name)?;
-        let check = subject.owner()?.check?;
+        let check = subject.owner()?.check.clone()?;
         let target = subject.targets.get_mut(asked)?;
         let before = target.health.failure().cloned();
         let has_turned = target.health.record(answer, check.rise, check.fall);
@@ -385,8 +385,8 @@ impl Board {
 
 impl Subject {
     /// The description that takes precedence.
-    fn owner(&self) -> Option<Claim> {
-        self.claims.first().cloned()
+    fn owner(&self) -> Option<&Claim> {
+        self.claims.first()
     }
 
     /// Returns the backends that are not to be used, each with its last error.

@@ -421,7 +421,7 @@ pub struct PortKey {
     pub service: ServiceName,
     pub port: Arc<str>,
     pub protocol: Protocol,
-    /// The family of the backends, and of all frontends but those whose packets go to them in tunnels.
+    /// The family of the backends, and of all frontends except IPv4 ones that IPv6 tunnels serve.
     pub family: Family,
 }
 

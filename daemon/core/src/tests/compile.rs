@@ -334,7 +334,7 @@ fn an_ipv4_address_in_tunnels_shares_the_ipv6_backends_of_a_port_without_others(
     ] {
         assert_eq!(text(&compiled(&other, &slices)), apart, "{other:?}");
     }
-    // Of Kubernetes, whose services have the backends of each family in slices of their own.
+    // Services of Kubernetes have the backends of each family in slices of their own.
     let frontends = [("198.51.100.1:80", LoadBalancer), ("[2001:db8::1]:80", LoadBalancer)];
     let other = Service { ports: vec![port("http", Protocol::Tcp, &frontends)], ..tunnel.clone() };
     assert_eq!(text(&compiled(&other, &slices)), apart);

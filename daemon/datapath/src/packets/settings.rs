@@ -33,10 +33,6 @@ pub struct PacketSettings {
 impl PacketSettings {
     /// The structure as two words: each has two numbers in memory order.
     fn words(self) -> [u64; 2] {
-        let word = |first: u32, second: u32| {
-            let numbers = [first.to_ne_bytes(), second.to_ne_bytes()];
-            u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]))
-        };
         let unknown = match self.unknown {
             UnknownPackets::Pass => types::unknown_packets::UNKNOWN_PASS,
             UnknownPackets::Reset => types::unknown_packets::UNKNOWN_RESET,
@@ -45,6 +41,12 @@ impl PacketSettings {
         };
         [word(self.is_draining.into(), unknown.0), word(self.answers.into(), self.always_masquerades.into())]
     }
+}
+
+/// Two numbers in memory order.
+fn word(first: u32, second: u32) -> u64 {
+    let numbers = [first.to_ne_bytes(), second.to_ne_bytes()];
+    u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]))
 }
 
 /// Writes the settings. Works without capabilities.
@@ -68,9 +70,7 @@ impl SettingsWriter {
 
     /// Makes the programs look for connections with direct return, which they also do when they have forwarded a packet.
     pub(crate) fn show_direct_return(&self) {
-        let numbers = [1u32.to_ne_bytes(), [0; 4]];
-        let word = u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]));
-        self.words.at(2, 1)[0].store(word, Ordering::Relaxed);
+        self.words.at(2, 1)[0].store(word(1, 0), Ordering::Relaxed);
     }
 }
 
