@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use nodelb_report::output::table::Style;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 use super::follow::{ChangeStream, OutputFormat};
 use super::query::{Output, Problem, Query, accepts, internal};
@@ -113,20 +113,15 @@ async fn respond(
         }
         let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
         let output_format = OutputFormat { output, resumed, clock: Arc::clone(&shared.state.clock) };
-        return match followed(route, &shared, caller, (feed(&shared.state, &query), output_format)) {
-            Ok(response) => response,
-            Err(problem) => problem_response(&problem, output),
-        };
+        let followed = followed(route, &shared, caller, (feed(&shared.state, &query), output_format));
+        return followed.unwrap_or_else(|problem| problem_response(&problem, output));
     }
     if query.output == Some(Output::Sse) {
         let message = "output=sse requires watch";
         return problem_response(&Problem::new(StatusCode::BAD_REQUEST, message), accepted);
     }
-    let answer = match tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await {
-        Ok(answer) => answer,
-        Err(_elapsed) => Err(busy(route)),
-    };
-    match answer {
+    let answer = tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await;
+    match answer.unwrap_or_else(|_elapsed| Err(busy(route))) {
         Ok((status, form, body)) => (status, [(CONTENT_TYPE, form)], Body::from(body)).into_response(),
         Err(problem) => problem_response(&problem, output),
     }
@@ -171,7 +166,8 @@ async fn answer(
         Some(Admission::Narrow) => &shared.narrow,
         Some(Admission::Live) => &shared.live,
     };
-    let rendering = acquire(turn).await?;
+    let stopping = |_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping");
+    let rendering = Arc::clone(turn).acquire_owned().await.map_err(stopping)?;
     let state = Arc::clone(&shared.state);
     let rendered = tokio::task::spawn_blocking(move || {
         let _rendering = rendering;
@@ -180,11 +176,6 @@ async fn answer(
     let (status, form, text) = rendered.await.map_err(|error| internal(route.path, &error.to_string()))??;
     let body = with_room(text, &shared.unread).ok_or_else(|| unread(route))?;
     Ok((status, form, body))
-}
-
-async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
-    let acquired = Arc::clone(semaphore).acquire_owned().await;
-    acquired.map_err(|_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping"))
 }
 
 fn busy(route: &Route) -> Problem {

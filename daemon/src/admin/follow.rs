@@ -39,7 +39,6 @@ const PACE: Duration = Duration::from_millis(100);
 /// After this time without a change, a comment shows that the stream is alive, if the format has comments.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The style of lines.
 const STYLE: Style = Style { width: None, wide: false, is_stream: true, colour: false };
 
 pub(super) struct OutputFormat {
@@ -65,9 +64,10 @@ pub(super) fn body(
     stop: watch::Receiver<bool>,
 ) -> Body {
     let lines = match output_format.resumed {
+        // Only the history can be resumed.
         Some(last) if feed.resume(last) => {
             let now = (output_format.clock)();
-            Some(feed.nothing().table(now).write_lines(&mut String::new()))
+            Some(List::History(Vec::new()).table(now).write_lines(&mut String::new()))
         }
         _ => None,
     };
@@ -245,24 +245,14 @@ impl ChangeStream {
     /// Continues after the change with this number, without the changes up to it. Returns `false` where changes have no
     /// number, or if no change has this number yet: it then comes from another history.
     pub(super) fn resume(&mut self, after: u64) -> bool {
-        match self {
-            Self::Frontends(_) | Self::Packets(_) => false,
-            Self::History(records) if after > records.histories.borrow().last() => false,
-            Self::History(records) => {
-                records.reported = after;
-                // There may already be new records.
-                records.histories.mark_changed();
-                true
-            }
+        let Self::History(records) = self else { return false };
+        if after > records.histories.borrow().last() {
+            return false;
         }
-    }
-
-    pub(super) fn nothing(&self) -> List {
-        match self {
-            Self::Frontends(_) => List::Frontends(Vec::new()),
-            Self::History(_) => List::History(Vec::new()),
-            Self::Packets(_) => List::Packets(Vec::new()),
-        }
+        records.reported = after;
+        // There may already be new records.
+        records.histories.mark_changed();
+        true
     }
 
     /// Waits until there may be changes; `false` if there will be none.
@@ -278,7 +268,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => List::Frontends(frontends.list(now)),
             Self::History(records) => List::History(history::rows(&records.unsent())),
-            Self::Packets(_) => self.nothing(),
+            Self::Packets(_) => List::Packets(Vec::new()),
         }
     }
 

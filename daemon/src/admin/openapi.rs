@@ -52,13 +52,7 @@ fn generator() -> SchemaGenerator {
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let parameters: Vec<Value> = route.takes().into_iter().map(parameter).collect();
-    let refusal = json!({ "$ref": "#/components/responses/Refusal" });
-    let mut responses = json!({
-        "200": answer(route.shows, &forms(route, generator)),
-        "400": refusal,
-        "403": refusal,
-        "503": refusal,
-    });
+    let mut responses = responses(answer(route.shows, &forms(route, generator)), &["400", "403", "503"]);
     if matches!(route.form, Form::Verdict(_)) {
         responses["503"] = answer("Not ready; the body lists the failed conditions.", &forms(route, generator));
     }
@@ -72,22 +66,21 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
 
 /// A request that changes something.
 fn change(id: &str, summary: &str, parameters: &[&Parameter]) -> Value {
-    let refusal = json!({ "$ref": "#/components/responses/Refusal" });
     let done = json!({ "type": "object", "properties": { "done": { "type": "string" } }, "required": ["done"] });
     let forms = [("text/plain", json!({ "type": "string" })), ("application/json", done)];
     json!({
         "operationId": id,
         "summary": summary,
         "parameters": parameters.iter().map(|it| parameter(it)).collect::<Vec<_>>(),
-        "responses": {
-            "200": answer("What is in effect now.", &forms),
-            "400": refusal,
-            "403": refusal,
-            "404": refusal,
-            "413": refusal,
-            "503": refusal,
-        },
+        "responses": responses(answer("What is in effect now.", &forms), &["400", "403", "404", "413", "503"]),
     })
+}
+
+/// The answer, and a refusal with each of these statuses.
+fn responses(answer: Value, refusals: &[&str]) -> Value {
+    let refusal = json!({ "$ref": "#/components/responses/Refusal" });
+    let refused = refusals.iter().map(|status| ((*status).to_owned(), refusal.clone()));
+    std::iter::once(("200".to_owned(), answer)).chain(refused).collect()
 }
 
 /// `/openapi.json` becomes `openapi_json`, and `/` becomes `routes`.

@@ -25,7 +25,6 @@ use crate::document::nearest;
 /// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
 pub(super) struct Parameter {
-    /// The name, which stands before the `=`.
     pub(super) name: &'static str,
     pub(super) values: Values,
     pub(super) about: &'static str,

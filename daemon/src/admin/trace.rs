@@ -258,9 +258,7 @@ fn hook(explanation: &Explanation) -> String {
             Client::Outside if !outside::is_sctp(explanation) => {
                 "none: packets of clients outside the node are not translated (packets.mode is off)".into()
             }
-            _ => {
-                format!("none: nodelb has no hook for {}", explanation.to.protocol)
-            }
+            _ => format!("none: nodelb has no hook for {}", explanation.to.protocol),
         };
     }
     if explanation.from == Client::Outside {
