@@ -28,7 +28,8 @@ pub enum Error {
 /// A listening socket. Dropping it removes its file, unless the path has another file by then.
 #[derive(Debug)]
 pub struct Socket {
-    listener: Option<UnixListener>,
+    /// `None` once it is served.
+    pub(crate) listener: Option<UnixListener>,
     path: PathBuf,
     file: (u64, u64),
 }
@@ -46,11 +47,6 @@ impl Socket {
         listener.set_nonblocking(true)?;
         let file = identity(path)?;
         Ok(Self { listener: Some(listener), path: path.to_path_buf(), file })
-    }
-
-    /// Returns the listener, once.
-    pub fn take_listener(&mut self) -> Option<UnixListener> {
-        self.listener.take()
     }
 }
 

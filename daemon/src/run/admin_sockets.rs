@@ -63,7 +63,7 @@ impl AdminSockets {
         let (report, unopened) = watch::channel(Arc::new(self.unopened.clone()));
         let tcp = std::mem::take(&mut self.tcp).into_iter();
         let tcp = tcp.map(|listener| tokio::net::TcpListener::from_std(listener).map(Listener::Tcp));
-        let unix = self.socket.as_mut().and_then(Socket::take_listener).into_iter();
+        let unix = self.socket.as_mut().and_then(|socket| socket.listener.take()).into_iter();
         let unix = unix.map(|listener| tokio::net::UnixListener::from_std(listener).map(Listener::Unix));
         for listener in tcp.chain(unix) {
             opened.try_send(listener?).map_err(io::Error::other)?;
