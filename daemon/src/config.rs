@@ -7,7 +7,6 @@ mod kubernetes;
 mod packets;
 mod values;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -56,21 +55,13 @@ pub struct Config {
 }
 
 /// An invalid configuration file, with all its problems. Prints one problem per line, each as `PATH:LINE: problem`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", problems.iter().map(|problem| problem.of(path)).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigError {
     pub path: PathBuf,
     /// The problems, at least one.
     pub problems: Vec<Problem>,
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let problems: Vec<String> = self.problems.iter().map(|problem| problem.of(&self.path)).collect();
-        f.write_str(&problems.join("\n"))
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Reads the file at `path`; without one, the file at [`DEFAULT_PATH`] or, if that does not exist, the defaults.
@@ -183,28 +174,6 @@ impl Config {
         })
     }
 
-    fn sections(&self) -> [&dyn Section; 9] {
-        let Self { node, files, dns, kubernetes, state, admin, datapath, packets, log } = self;
-        [node, files, dns, kubernetes, state, admin, datapath, packets, log]
-    }
-
-    fn keys(&self) -> Vec<Key> {
-        self.sections().into_iter().flat_map(Section::keys).collect()
-    }
-}
-
-/// Where the section begins; without it, the beginning of the file.
-fn start_of(table: &DeTable<'_>, section: &str) -> Range<usize> {
-    table.get_key_value(section).map_or(0..0, |(name, _)| name.span())
-}
-
-const EXAMPLE_HEADER: &str = "\
-# nodelb reads this file from /etc/nodelb/nodelb.toml. Every key is shown at its default; what you leave out stays at
-# it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
-# [dns], [kubernetes], [state], [admin], [datapath] and most keys of [packets], which need a restart.
-";
-
-impl Config {
     /// The addresses where load balancers check this node; empty unless Kubernetes is configured.
     pub fn healthz_addresses(&self) -> Vec<SocketAddr> {
         let addresses = &self.kubernetes.healthz_addresses;
@@ -237,16 +206,7 @@ impl Config {
             state_directory: directory.clone(),
         })
     }
-}
 
-impl Admin {
-    /// Path of the unix socket; `None` for no socket.
-    pub fn socket(&self) -> Option<&Path> {
-        Some(self.socket.as_path()).filter(|path| !path.as_os_str().is_empty())
-    }
-}
-
-impl Config {
     /// The sizes of the maps. Without packets, those of the packet path do not exist.
     pub fn limits(&self) -> Limits {
         let limits = self.datapath.limits();
@@ -255,6 +215,33 @@ impl Config {
         }
         let Packets { max_outside, max_source_ranges, .. } = self.packets;
         Limits { outside: max_outside, source_ranges: max_source_ranges, ..limits }
+    }
+
+    fn sections(&self) -> [&dyn Section; 9] {
+        let Self { node, files, dns, kubernetes, state, admin, datapath, packets, log } = self;
+        [node, files, dns, kubernetes, state, admin, datapath, packets, log]
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        self.sections().into_iter().flat_map(Section::keys).collect()
+    }
+}
+
+/// Where the section begins; without it, the beginning of the file.
+fn start_of(table: &DeTable<'_>, section: &str) -> Range<usize> {
+    table.get_key_value(section).map_or(0..0, |(name, _)| name.span())
+}
+
+const EXAMPLE_HEADER: &str = "\
+# nodelb reads this file from /etc/nodelb/nodelb.toml. Every key is shown at its default; what you leave out stays at
+# it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
+# [dns], [kubernetes], [state], [admin], [datapath] and most keys of [packets], which need a restart.
+";
+
+impl Admin {
+    /// Path of the unix socket; `None` for no socket.
+    pub fn socket(&self) -> Option<&Path> {
+        Some(self.socket.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
 }
 

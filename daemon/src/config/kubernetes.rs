@@ -190,7 +190,6 @@ section! {
 }
 
 impl Kubernetes {
-    /// The Services that nodelb reads.
     pub fn selection(&self) -> Selection {
         Selection {
             labels: self.label_selector.trim().into(),

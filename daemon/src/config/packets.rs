@@ -37,7 +37,6 @@ pub enum Xdp {
 }
 
 impl Xdp {
-    /// How the program is loaded.
     pub fn mode(self) -> Option<XdpMode> {
         match self {
             Self::Off => None,
@@ -88,10 +87,6 @@ const AUTO: &str = "auto";
 const MAX_DEVICE_NAME: usize = 15;
 
 impl DeviceName {
-    fn auto() -> Self {
-        Self(AUTO.into())
-    }
-
     /// Whether it stands for the devices that nodelb selects itself.
     pub fn is_auto(&self) -> bool {
         self.0 == AUTO
@@ -100,10 +95,6 @@ impl DeviceName {
     /// Whether it selects the device with this name.
     pub fn matches(&self, name: &str) -> bool {
         !self.is_auto() && matches(self.0.as_bytes(), name.as_bytes())
-    }
-
-    fn is_pattern(&self) -> bool {
-        self.0.contains('*')
     }
 }
 
@@ -190,7 +181,6 @@ impl SnatPorts {
     }
 }
 
-/// Whether the ranges have a port in common.
 fn overlap(left: &RangeInclusive<u16>, right: &RangeInclusive<u16>) -> bool {
     left.start() <= right.end() && right.start() <= left.end()
 }
@@ -250,7 +240,7 @@ section! {
 
     /// Devices by which other machines are reached: "auto", or names with * for any characters. Devices with a default
     /// route or a node address are always among them.
-    devices: Vec<DeviceName> = vec![DeviceName::auto()];
+    devices: Vec<DeviceName> = vec![DeviceName(AUTO.into())];
 
     /// Devices at which nodelb attaches no program, although they would be selected. Connections that arrive there are
     /// not translated, and neither are answers that leave by them.
@@ -325,7 +315,6 @@ impl Packets {
         self.mode != PacketMode::Off
     }
 
-    /// The part of the core.
     pub fn engine(&self) -> PacketsConfig {
         PacketsConfig {
             is_on: self.is_on(),
@@ -395,7 +384,7 @@ impl Packets {
 
 /// Whether the pattern matches the device, or every device that the other pattern can match.
 fn covers(pattern: &DeviceName, device: &DeviceName) -> bool {
-    if device.is_pattern() { pattern.0 == "*" } else { pattern.matches(&device.0) }
+    if device.0.contains('*') { pattern.0 == "*" } else { pattern.matches(&device.0) }
 }
 
 #[cfg(test)]

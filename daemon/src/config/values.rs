@@ -121,7 +121,6 @@ pub(super) fn dns_servers(servers: &[DnsServer]) -> Check {
     }
 }
 
-/// A duration in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seconds(pub u32);
 
