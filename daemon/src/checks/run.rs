@@ -15,6 +15,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_host::clock::{at, ticking, until};
 use nodelb_host::state_file::{Limits, SavedState};
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -44,12 +45,7 @@ impl Sources {
     /// The next batch of any source. Waits forever if all of them have ended.
     async fn next(&mut self) -> Vec<Change> {
         let Self { files, kubernetes } = self;
-        let kubernetes = async {
-            match kubernetes {
-                Some(kubernetes) => kubernetes.received.recv().await,
-                None => None,
-            }
-        };
+        let kubernetes = async { kubernetes.as_mut()?.received.recv().await };
         tokio::select! {
             Some(batch) = files.recv() => batch,
             Some(batch) = kubernetes => batch,
@@ -241,8 +237,8 @@ impl RunningChecker {
         }
     }
 
-    /// Passes a batch of a source to the owner task, with what is known of the backends.
-    async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), OwnerIsGone> {
+    /// Passes a batch of a source to the owner task, with what is known of the backends. Fails only if the owner task has ended, because the daemon ends.
+    async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), SendError<Vec<Change>>> {
         let Followed { entered, left } = self.board.follow(&batch);
         let now = self.checker.owner.clock.now();
         for target in left {
@@ -251,15 +247,15 @@ impl RunningChecker {
         }
         entered.into_iter().for_each(|target| self.schedule.enter(target, now));
         batch.extend(self.board.changes(now));
-        self.checker.owner.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
+        self.checker.owner.changes.send(batch).await
     }
 
-    async fn publish(&mut self) -> Result<(), OwnerIsGone> {
+    async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {
         let changes = self.board.changes(self.checker.owner.clock.now());
         if changes.is_empty() {
             return Ok(());
         }
-        self.checker.owner.changes.send(changes).await.map_err(|_changes| OwnerIsGone)
+        self.checker.owner.changes.send(changes).await
     }
 
     fn begin(&mut self) {
@@ -364,9 +360,6 @@ impl RunningChecker {
 }
 
 type Answered = Result<(task::Id, Result<(), CheckFailure>), JoinError>;
-
-/// The owner task has ended because the daemon ends.
-struct OwnerIsGone;
 
 #[cfg(test)]
 #[path = "tests/run.rs"]
