@@ -1,6 +1,6 @@
 //! What an answer of a DNS server says about a question. Pure: hostile answers end here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -177,17 +177,15 @@ fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) ->
         (RData::AAAA(aaaa), RecordType::Aaaa) => Some((Addr::from(IpAddr::V6(aaaa.0)), valid_ttl(record.ttl))),
         _ => None,
     };
-    let (mut addresses, ttls): (Vec<Addr>, Vec<Ttl>) = records.filter_map(of_record).unzip();
-    addresses.sort_unstable();
-    addresses.dedup();
-    (Records::Addresses(addresses), ttls.into_iter().min().unwrap_or(Ttl::MAX))
+    let (addresses, ttls): (BTreeSet<Addr>, Vec<Ttl>) = records.filter_map(of_record).unzip();
+    (Records::Addresses(addresses.into_iter().collect()), ttls.into_iter().min().unwrap_or(Ttl::MAX))
 }
 
 /// The targets, each with the addresses that the additional section has for it. A server adds them so that no second
 /// question is necessary. Targets without addresses are asked for separately.
 fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
     let mut ttl = Ttl::MAX;
-    let mut known: BTreeMap<DnsName, (Vec<Addr>, Ttl)> = BTreeMap::new();
+    let mut known: BTreeMap<DnsName, (BTreeSet<Addr>, Ttl)> = BTreeMap::new();
     for record in of_internet(&message.additionals).take(MAX_RECORDS) {
         let addr = match &record.data {
             RData::A(a) => Addr::from(IpAddr::V4(a.0)),
@@ -195,13 +193,9 @@ fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> 
             _ => continue,
         };
         let Ok(name) = DnsName::of_labels(&record.name.to_ascii()) else { continue };
-        let (addresses, shortest) = known.entry(name).or_insert((Vec::new(), Ttl::MAX));
-        addresses.push(addr);
+        let (addresses, shortest) = known.entry(name).or_insert((BTreeSet::new(), Ttl::MAX));
+        addresses.insert(addr);
         *shortest = (*shortest).min(valid_ttl(record.ttl));
-    }
-    for (addresses, _) in known.values_mut() {
-        addresses.sort_unstable();
-        addresses.dedup();
     }
     let mut targets = Vec::new();
     for record in records {

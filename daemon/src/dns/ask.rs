@@ -116,18 +116,14 @@ async fn exchange(question: &Question, server: &Asked<'_>) -> Result<Message, Fa
         query = self::query(question, false)?;
         answer = over_udp(&query, server).await?;
     }
-    match answer {
-        Some(message) => Ok(message),
-        None => {
-            let limit = server.limits.tcp;
-            let asked = timeout(limit, over_tcp(&query, server.address, server.register)).await;
-            let failed = asked.unwrap_or_else(|_elapsed| Err(Failure::after(limit)));
-            failed.map_err(|failure| Failure {
-                text: format!("truncates its answer, and over TCP: {}", failure.text),
-                ..failure
-            })
-        }
+    if let Some(message) = answer {
+        return Ok(message);
     }
+    let limit = server.limits.tcp;
+    let asked = timeout(limit, over_tcp(&query, server.address, server.register)).await;
+    asked
+        .unwrap_or_else(|_elapsed| Err(Failure::after(limit)))
+        .map_err(|failure| Failure { text: format!("truncates its answer, and over TCP: {}", failure.text), ..failure })
 }
 
 /// A query with a random id.

@@ -151,14 +151,11 @@ fn source(
     if more > 0 {
         problems.push(format!("{more} more; see `nodelb dns`"));
     }
-    let mut services: Vec<&ServiceName> = names.wanted().values().map(|named| &named.service).collect();
-    services.sort();
-    services.dedup();
-    let mut notices = Vec::new();
-    if held > 0 {
+    let services: BTreeSet<&ServiceName> = names.wanted().values().map(|named| &named.service).collect();
+    let notice = (held > 0).then(|| {
         let names = rows.iter().filter(|row| row.state == NameState::Held).map(|row| &row.question);
-        notices.push(format!("{held} of {} names held: {}", rows.len(), listed(names, 3)));
-    }
+        format!("{held} of {} names held: {}", rows.len(), listed(names, 3))
+    });
     let since = before.filter(|before| (before.state, &before.problems) == (state, &problems)).map(|row| row.since);
     SourceReport {
         source: Source::Files,
@@ -167,7 +164,7 @@ fn source(
         state,
         services: services.len(),
         slices: names.wanted().len(),
-        notices,
+        notices: notice.into_iter().collect(),
         problems,
         since: since.unwrap_or(unix),
         last_received: None,

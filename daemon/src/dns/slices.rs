@@ -121,10 +121,9 @@ impl Collected<'_> {
                     addresses.iter().for_each(|addr| self.add(*addr, target.port, weight));
                 }
             }
-            let families = &self.named.families;
-            let usable: Vec<Addr> =
-                target.addresses.iter().copied().filter(|addr| families.contains(&addr.family())).collect();
-            usable.into_iter().for_each(|addr| self.add(addr, target.port, weight));
+            let named = self.named;
+            let usable = target.addresses.iter().filter(|addr| named.families.contains(&addr.family()));
+            usable.for_each(|addr| self.add(*addr, target.port, weight));
         }
         Some(problem)
     }
