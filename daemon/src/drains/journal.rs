@@ -13,20 +13,12 @@ const MAX_PROBLEM: usize = 256;
 
 /// Logs that a drain begins or ends. If others of the backend remain, the cause names them.
 pub(super) fn log(service: &ServiceName, cause: &DrainCause, others_remain: bool) {
-    match cause {
-        DrainCause::Begun(text) => info!(
-            message_id = %messages::BACKEND_DRAINED,
-            %service, "{service}: {text}; new connections avoid the backend, existing ones continue"
-        ),
-        DrainCause::Ended(text) if others_remain => info!(
-            message_id = %messages::BACKEND_DRAINED,
-            %service, "{service}: {text}"
-        ),
-        DrainCause::Ended(text) => info!(
-            message_id = %messages::BACKEND_DRAINED,
-            %service, "{service}: {text}; the backend receives new connections again if it is usable"
-        ),
-    }
+    let (text, effect) = match cause {
+        DrainCause::Begun(text) => (text, "; new connections avoid the backend, existing ones continue"),
+        DrainCause::Ended(text) if others_remain => (text, ""),
+        DrainCause::Ended(text) => (text, "; the backend receives new connections again if it is usable"),
+    };
+    info!(message_id = %messages::BACKEND_DRAINED, %service, "{service}: {text}{effect}");
 }
 
 pub(super) fn warn_unreadable(path: &Path, service: &ServiceName, problem: &str) {

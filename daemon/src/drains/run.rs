@@ -50,11 +50,10 @@ pub async fn start(
 
 async fn start_with(
     writer: Writer,
-    all: All,
+    mut all: All,
     owner: &OwnerHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> mpsc::Sender<Request> {
-    let mut all = all;
     forget_ended(&mut all, &owner.snapshot.borrow(), unix_seconds(SystemTime::now()));
     let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
     // Fails only if the owner task has ended.
