@@ -11,7 +11,6 @@ use super::merge::Merged;
 use super::scan::{Files, KnownFile};
 use crate::document::Problem;
 
-/// The state of the directory itself.
 pub(super) struct DirectoryState<'a> {
     pub(super) path: &'a Path,
     /// The reason why it cannot be read, if so.

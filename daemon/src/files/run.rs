@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -143,7 +142,7 @@ impl RunningFileSource {
 
     async fn poll_forever(&mut self) {
         let mut asked = Hints { everything: true, ..Hints::default() };
-        while self.scan(asked).await.is_continue() {
+        while self.scan(asked).await {
             let pause = self.pause();
             asked = tokio::select! {
                 reload = self.source.directory.changed() => match reload {
@@ -160,8 +159,8 @@ impl RunningFileSource {
         if self.watch.is_none() || self.trouble.is_some() || is_unsettled { LOOK_AGAIN } else { LOOK_ANYWAY }
     }
 
-    /// Scans the directory once. Breaks if the owner has closed the queue.
-    async fn scan(&mut self, asked: Hints) -> ControlFlow<()> {
+    /// Scans the directory once. Returns false if the owner has closed the queue.
+    async fn scan(&mut self, asked: Hints) -> bool {
         let directory = self.source.directory.borrow_and_update().clone();
         let hints = self.hints(&asked);
         let (is_new, found) = self.look(&directory, hints).await;
@@ -177,13 +176,10 @@ impl RunningFileSource {
         self.report(&directory);
         let named = Arc::clone(&self.merged.named);
         if changes.is_empty() && Arc::ptr_eq(&named, &self.sent) {
-            return ControlFlow::Continue(());
+            return true;
         }
         self.sent = Arc::clone(&named);
-        if self.source.changes.send(Batch { changes, named }).await.is_err() {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+        self.source.changes.send(Batch { changes, named }).await.is_ok()
     }
 
     fn hints(&mut self, asked: &Hints) -> Hints {

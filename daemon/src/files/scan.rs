@@ -235,6 +235,27 @@ impl KnownFile {
             (None, _) => SourceState::Error,
         }
     }
+
+    /// Stores the result of a read; returns whether the problems have changed.
+    fn take(&mut self, stamp: Stamp, parsed: Result<Valid, Vec<Problem>>, now: SystemTime) -> bool {
+        let state = self.state();
+        let is_first = self.stamp.is_none();
+        self.stamp = Some(stamp);
+        self.is_unsettled = false;
+        let problems = match parsed {
+            Ok(valid) => {
+                self.valid = Some(valid);
+                Vec::new()
+            }
+            Err(problems) => problems,
+        };
+        let is_altered = problems != self.problems;
+        self.problems = problems;
+        if is_first || is_altered || self.state() != state {
+            self.since = now;
+        }
+        is_altered
+    }
 }
 
 impl Files {
@@ -328,29 +349,6 @@ impl Files {
                 Some(format!("{count} files cannot be used, among them {first}; correct or remove them").into())
             }
         }
-    }
-}
-
-impl KnownFile {
-    /// Stores the result of a read; returns whether the problems have changed.
-    fn take(&mut self, stamp: Stamp, parsed: Result<Valid, Vec<Problem>>, now: SystemTime) -> bool {
-        let state = self.state();
-        let is_first = self.stamp.is_none();
-        self.stamp = Some(stamp);
-        self.is_unsettled = false;
-        let problems = match parsed {
-            Ok(valid) => {
-                self.valid = Some(valid);
-                Vec::new()
-            }
-            Err(problems) => problems,
-        };
-        let is_altered = problems != self.problems;
-        self.problems = problems;
-        if is_first || is_altered || self.state() != state {
-            self.since = now;
-        }
-        is_altered
     }
 }
 
