@@ -205,7 +205,7 @@ struct ToJournal;
 impl<S: Subscriber> Layer<S> for ToJournal {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let event = Owned::new(event);
-        let bytes = event.bytes();
+        let bytes = event.bytes;
         push(LogLine::Journal(event), bytes);
     }
 }

@@ -14,7 +14,8 @@ const FIELDS: usize = 32;
 pub(super) struct Owned {
     metadata: &'static Metadata<'static>,
     values: Vec<(Field, DebugValue<Verbatim>)>,
-    bytes: usize,
+    /// The size of its values.
+    pub(super) bytes: usize,
 }
 
 /// Text with a debug form that is the text itself.
@@ -33,11 +34,6 @@ impl Owned {
         copy
     }
 
-    /// The size of its values in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Passes the event to the subscriber, in this thread.
     pub(super) fn replay(&self, subscriber: &impl Subscriber) {
         let Some((first, _)) = self.values.first() else { return };
@@ -48,9 +44,7 @@ impl Owned {
         }
         subscriber.event(&Event::new(self.metadata, &self.metadata.fields().value_set(&values)));
     }
-}
 
-impl Owned {
     fn keep(&mut self, field: &Field, text: String) {
         self.bytes += field.name().len() + text.len();
         self.values.push((field.clone(), field::debug(Verbatim(text))));

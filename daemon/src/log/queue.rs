@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 const LINES: usize = 4096;
 const BYTES: usize = 4 << 20;
 
-/// A queue of lines. All clones share it.
 #[derive(Debug)]
 pub(super) struct Queue<T>(Arc<SharedQueue<T>>);
 
@@ -32,12 +31,6 @@ struct State<T> {
     bytes: usize,
     is_writing: bool,
     dropped: u64,
-}
-
-impl<T> Clone for Queue<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
 }
 
 impl<T> Default for Queue<T> {
@@ -110,7 +103,7 @@ impl<T> Queue<T> {
 impl<T: Send + 'static> Queue<T> {
     /// Starts the thread that writes the lines, for the lifetime of the process. `write` may block.
     pub(super) fn start(&self, mut write: impl FnMut(T) + Send + 'static) -> io::Result<()> {
-        let queue = self.clone();
+        let queue = Self(Arc::clone(&self.0));
         let work = move || {
             loop {
                 write(queue.take());
