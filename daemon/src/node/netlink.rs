@@ -89,8 +89,7 @@ pub(crate) struct Routes {
 /// default routes precede others of the same table.
 pub(crate) fn read_routes(interfaces: impl IntoIterator<Item = u32>) -> io::Result<BTreeMap<u32, Routes>> {
     let read = |interface| {
-        let found = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| repeat(|| routes(interface, family)));
-        let [v4, v6] = found;
+        let [v4, v6] = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| repeat(|| routes(interface, family)));
         let (v4, v6) = (v4?, v6?);
         let routes = Routes { has_default: v4.has_default || v6.has_default, has_any: v4.has_any || v6.has_any };
         Ok((interface, routes))

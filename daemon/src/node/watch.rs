@@ -118,16 +118,7 @@ impl Watch {
     /// Reads everything and sends the differences; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
         let is_new_socket = self.events.is_none();
-        if is_new_socket {
-            match Events::open() {
-                Ok(events) => self.events = Some(events),
-                Err(error) => {
-                    self.fail(&error);
-                    return true;
-                }
-            }
-        }
-        let addresses = match read().await {
+        let addresses = match self.look().await {
             Ok(addresses) => addresses,
             Err(error) => {
                 self.fail(&error);
@@ -145,6 +136,14 @@ impl Watch {
         let identity = self.take_identity();
         self.look_at_host_name(&identity);
         self.publish(&identity).await
+    }
+
+    /// Reads the addresses, with an open socket, so that no later change is missed.
+    async fn look(&mut self) -> io::Result<Addresses> {
+        if self.events.is_none() {
+            self.events = Some(Events::open()?);
+        }
+        read().await
     }
 
     /// The current identity. A reload that made a new one has read the host name again, so earlier findings about it no
