@@ -285,7 +285,7 @@ impl<D: Datapath> Owner<D> {
         report_last_resorts(&round.events);
         self.reporter.report(&mut round, taken, elapsed);
         drift::log_repairs(&round.repaired);
-        drift::count_round(&self.drift, &round.repaired);
+        round.repaired.iter().for_each(|repaired| drift::count(&self.drift, repaired.kind.into(), 1));
         report_losses(&round, &mut state.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         self.marker.publish(&self.snapshot.borrow());

@@ -44,10 +44,6 @@ pub fn count(reports: &Reports, kind: &'static str, number: u64) {
     reports.send_modify(|report| *Arc::make_mut(report).repaired.entry(kind).or_default() += number);
 }
 
-pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
-    repaired.iter().for_each(|drift| count(reports, drift.kind.into(), 1));
-}
-
 /// Writes one line to the journal.
 pub(crate) fn log_repairs(repaired: &[Drift]) {
     const SHOWN: usize = 8;

@@ -113,7 +113,10 @@ impl Applied<'_> {
 pub(super) fn warn_of_refused(snapshot: &Snapshot) {
     let mut refused = refused(snapshot);
     refused.by_ref().take(SHOWN).for_each(|text| warn!(message_id = %messages::FRONTEND_REFUSED, "{text}"));
-    let more = refused.count();
+    warn_of_more_refused(refused.count());
+}
+
+fn warn_of_more_refused(more: usize) {
     if more > 0 {
         warn!(message_id = %messages::FRONTEND_REFUSED, "{more} more frontends are not served: see `nodelb frontends`");
     }
@@ -139,13 +142,7 @@ fn report_refusals(round: &Round) {
         let (service, detail) = (service(event), event.detail.as_deref().unwrap_or_default());
         warn!(message_id = %messages::FRONTEND_REFUSED, service, "{service} is not served at {detail}");
     }
-    let refused = of(What::Refused).count();
-    if refused > SHOWN {
-        warn!(
-            message_id = %messages::FRONTEND_REFUSED,
-            "{} more frontends are not served: see `nodelb frontends`", refused - SHOWN
-        );
-    }
+    warn_of_more_refused(of(What::Refused).skip(SHOWN).count());
     for event in of(What::Admitted).take(SHOWN) {
         let (service, detail) = (service(event), event.detail.as_deref().unwrap_or_default());
         info!(message_id = %messages::FRONTEND_SERVED, service, "{service}: {detail}");
