@@ -24,12 +24,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of the whole file.
     pub fn whole(message: impl Into<String>) -> Self {
         Self { line: None, message: message.into() }
     }
 
-    /// A problem at a line, counted from 1.
     pub fn at_line(line: usize, message: impl Into<String>) -> Self {
         Self { line: Some(line), message: message.into() }
     }

@@ -115,7 +115,7 @@ where
 {
     /// Accepts and serves connections until `stop` is ready. Then gives running responses a moment to finish.
     pub(crate) async fn serve(self, listener: Listener, stop: impl Future<Output = ()>) {
-        let number = self.slots.lock().number();
+        let number = lock(&self.slots.taken).number();
         let mut connections = JoinSet::new();
         let mut has_failed = false;
         let mut stop = std::pin::pin!(stop);
@@ -259,7 +259,7 @@ impl Slots {
 
     /// The number of the slot; or the time of the next attempt.
     fn try_take(&self, listener: u64) -> Result<(u64, Arc<Notify>), Instant> {
-        let (mut taken, now) = (self.lock(), Instant::now());
+        let (mut taken, now) = (lock(&self.taken), Instant::now());
         let here = taken.holders.values().filter(|holder| holder.listener == listener).count();
         let is_full_here = here >= self.limits.per_listener;
         if is_full_here || taken.holders.len() >= self.limits.overall {
@@ -278,14 +278,10 @@ impl Slots {
         Ok((number, evicted))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        lock(&self.taken)
-    }
-
     /// The number of connections.
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
-        self.lock().holders.len()
+        lock(&self.taken).holders.len()
     }
 }
 
@@ -299,7 +295,7 @@ impl Taken {
 impl Slot {
     /// The request has been received.
     fn prolong(&self) {
-        if let Some(holder) = self.slots.lock().holders.get_mut(&self.number) {
+        if let Some(holder) = lock(&self.slots.taken).holders.get_mut(&self.number) {
             holder.until += self.slots.limits.answering;
         }
     }
@@ -307,7 +303,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.lock().holders.remove(&self.number);
+        lock(&self.slots.taken).holders.remove(&self.number);
         self.slots.freed.notify_one();
     }
 }

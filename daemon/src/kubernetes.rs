@@ -55,11 +55,8 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(4);
 /// block for seconds.
 pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
 
-pub struct StartedKubernetes {
-    pub published: KubernetesOutputs,
-    /// The tasks of the supervisor and of the source, which end when their state is stored.
-    pub tasks: [JoinHandle<()>; 2],
-}
+/// The outputs, and the tasks of the supervisor and of the source, which end when their state is stored.
+pub type StartedKubernetes = (KubernetesOutputs, [JoinHandle<()>; 2]);
 
 #[derive(Clone)]
 pub struct KubernetesOutputs {
@@ -119,7 +116,7 @@ pub async fn start(
     };
     let source = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));
     let published = KubernetesOutputs { sources, apiservers: report, live };
-    Ok(Some(StartedKubernetes { published, tasks: [supervisor, source] }))
+    Ok(Some((published, [supervisor, source])))
 }
 
 /// A connection to an apiserver, its report, and the task of the supervisor, which keeps it.

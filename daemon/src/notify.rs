@@ -74,7 +74,6 @@ impl Notifier {
         self.send(&[NotifyState::Reloading, time, NotifyState::Status(&one_line(status))]);
     }
 
-    /// Reports that the daemon is about to end.
     pub fn stopping(&self, status: &str) {
         self.send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
     }

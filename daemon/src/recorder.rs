@@ -211,9 +211,6 @@ struct Found {
 const MAX_LATEST: u64 = 256 << 10;
 
 /// Reads the records of the last seconds before a daemon was killed, and earlier ones. May block.
-///
-/// # Errors
-/// If the file exists but cannot be read.
 pub fn latest(directory: &Path) -> io::Result<Vec<Record>> {
     let mut found = Found::default();
     read_file(&file_path(directory), MAX_LATEST, &mut found)?;
@@ -221,19 +218,13 @@ pub fn latest(directory: &Path) -> io::Result<Vec<Record>> {
     Ok(found.records)
 }
 
-/// Reads the records. May block.
-///
-/// # Errors
-/// If a file exists but cannot be read, or the directory cannot be created.
+/// Reads the records, and creates the directory. May block.
 fn read_files(directory: &Path) -> io::Result<Found> {
     fs::create_dir_all(directory)?;
     find(directory)
 }
 
 /// Reads the stored records without changing anything, for a command that works without the daemon. May block.
-///
-/// # Errors
-/// If a file exists but cannot be read.
 pub fn stored(directory: &Path) -> io::Result<History> {
     let mut history = History::default();
     find(directory)?.records.into_iter().for_each(|record| history.restore(record));

@@ -197,7 +197,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
     let (checks, checker) = checks::start(sources, handle.clone(), directory, packets.asker(&register), stop());
     let kubernetes = kubernetes::start(&config, &behind_checks, &name, Arc::clone(&register), &shutdown).await?;
-    let (kubernetes, from_kubernetes) = kubernetes.map(|started| (started.published, started.tasks)).unzip();
+    let (kubernetes, from_kubernetes) = kubernetes.unzip();
 
     // The readers: servers, and the comparison of the maps with the snapshot.
     answer_load_balancers(&config, &handle, published.health.clone(), register, stop());
