@@ -201,28 +201,21 @@ impl Kubernetes {
     fn together(&self) -> Vec<(&'static str, String)> {
         let is_set = |path: &Path| !path.as_os_str().is_empty();
         let (kubeconfig, token, ca) = (is_set(&self.kubeconfig), is_set(&self.token_file), is_set(&self.ca_file));
-        let mut wrong = Vec::new();
+        let twice = "kubeconfig has the credentials already; leave out one of the two";
+        let no_ca = "needs ca-file too, so that the token is sent only to a server that is verified";
+        let no_token = "needs token-file too: an apiserver requires credentials";
+        let no_credentials = "credentials are missing; set kubeconfig, or token-file and ca-file";
+        let no_server =
+            "no apiserver is configured for it; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
+        let found = match (kubeconfig, token, ca) {
+            (true, ..) => [token.then_some(("token-file", twice)), ca.then_some(("ca-file", twice))],
+            (false, true, false) => [Some(("token-file", no_ca)), None],
+            (false, false, true) => [Some(("ca-file", no_token)), None],
+            (false, true, true) => [self.apiserver.is_empty().then_some(("token-file", no_server)), None],
+            (false, false, false) => [(!self.apiserver.is_empty()).then_some(("apiserver", no_credentials)), None],
+        };
+        let mut wrong: Vec<_> = found.into_iter().flatten().map(|(key, message)| (key, message.to_owned())).collect();
         let mut wrong_at = |key, message: String| wrong.push((key, message));
-        for (key, set) in [("token-file", token), ("ca-file", ca)] {
-            if set && kubeconfig {
-                wrong_at(key, "kubeconfig has the credentials already; leave out one of the two".into());
-            }
-        }
-        if !kubeconfig && token && !ca {
-            let message = "needs ca-file too, so that the token is sent only to a server that is verified";
-            wrong_at("token-file", message.into());
-        }
-        if !kubeconfig && ca && !token {
-            wrong_at("ca-file", "needs token-file too: an apiserver requires credentials".into());
-        }
-        if !kubeconfig && !token && !ca && !self.apiserver.is_empty() {
-            wrong_at("apiserver", "credentials are missing; set kubeconfig, or token-file and ca-file".into());
-        }
-        if !kubeconfig && token && ca && self.apiserver.is_empty() {
-            let message =
-                "no apiserver is configured for it; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
-            wrong_at("token-file", message.into());
-        }
         if let Some((server, net)) = in_service_cidr(&self.apiserver, &self.service_cidrs) {
             let message = format!(
                 "{server} is a service address (it lies in {net}), and nodelb never translates its own connections; \
