@@ -5,7 +5,7 @@
 //! The file is true or absent: what cannot be written removes the earlier file, for which a full disk has room, and where
 //! nothing can be removed, nothing is read.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -163,11 +163,7 @@ struct Written(AtomicU64);
 impl Written {
     /// Writes the contents unless the file has them. If this fails, the file is removed: it is no longer true.
     fn write(&self, path: &Path, contents: io::Result<Vec<u8>>) -> io::Result<()> {
-        let hash = |bytes: &Vec<u8>| {
-            let mut hasher = DefaultHasher::new();
-            bytes.hash(&mut hasher);
-            hasher.finish()
-        };
+        let hash = |bytes: &Vec<u8>| BuildHasherDefault::<DefaultHasher>::new().hash_one(bytes);
         let written = contents.and_then(|bytes| {
             if hash(&bytes) != self.0.load(Ordering::Relaxed) {
                 write(path, &bytes)?;

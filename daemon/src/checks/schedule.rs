@@ -5,7 +5,7 @@
 //! target has at most one open check.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -132,9 +132,8 @@ impl Schedule {
     }
 
     fn jittered(&self, target: TargetId, due: Moment, interval: Duration) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.seed, target, due).hash(&mut hasher);
-        part(interval, 100 - JITTER_PERCENT + hasher.finish() % (2 * JITTER_PERCENT + 1))
+        let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one((self.seed, target, due));
+        part(interval, 100 - JITTER_PERCENT + hash % (2 * JITTER_PERCENT + 1))
     }
 
     /// Returns when the next target is due, unless a check is closed earlier.

@@ -3,7 +3,7 @@
 //! names of Events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::Arc;
 
 use nodelb_core::model::service::{PortKey, ServiceName, Source};
@@ -285,9 +285,7 @@ impl Recorder {
 }
 
 fn hash(value: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    BuildHasherDefault::<DefaultHasher>::new().hash_one(value)
 }
 
 #[cfg(test)]
