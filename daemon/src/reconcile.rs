@@ -25,6 +25,7 @@ use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::state::kernel_check::EntryKey;
+use nodelb_core::text::counted;
 use nodelb_host::clock::{Clock, Taken, at, ticking};
 use nodelb_host::messages;
 use nodelb_report::problems::HOOKS;
@@ -322,11 +323,8 @@ impl<D: Datapath> Owner<D> {
         state.goes_without = true;
         self.try_canary(state);
         self.publish_health(state);
-        let served = match self.engine.sizes().services {
-            1 => "serving 1 service of the previous run".to_owned(),
-            services => format!("serving {services} services of the previous run"),
-        };
-        let status = format!("{missing}; {served}");
+        let services = counted(self.engine.sizes().services, "service");
+        let status = format!("{missing}; serving {services} of the previous run");
         info!(message_id = %messages::READY, "{status}");
         self.notifier.ready(&status);
     }

@@ -17,6 +17,7 @@ use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::text::counted;
 use nodelb_datapath::memory;
 use nodelb_host::clock::{Clock, ticking, until};
 use nodelb_host::messages;
@@ -287,7 +288,7 @@ fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<
 
 /// Starts the recorder, with the start of this run as its first event.
 fn start_recorder(config: &Config, expected: usize) -> recorder::StartedRecorder {
-    let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
+    let found = counted(expected, "service port");
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::for_daemon(What::Started, detail);
     recorder::start(config.state.directory.clone(), started, recorder::LIMITS)

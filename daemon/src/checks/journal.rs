@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use nodelb_core::text::counted;
 use nodelb_host::messages;
 use tracing::{info, warn};
 
@@ -94,9 +95,8 @@ impl Journal {
     fn summary(&mut self) -> Option<String> {
         self.reported = 0;
         let (unhealthy, healthy) = (std::mem::take(&mut self.unhealthy), std::mem::take(&mut self.healthy));
-        let plural = |count| if count == 1 { "backend" } else { "backends" };
-        let is_quarantined = || format!("{unhealthy} more {} quarantined", plural(unhealthy));
-        let is_used = || format!("{healthy} more {} used again", plural(healthy));
+        let is_quarantined = || format!("{} quarantined", counted(unhealthy, "more backend"));
+        let is_used = || format!("{} used again", counted(healthy, "more backend"));
         let what = match (unhealthy, healthy) {
             (0, 0) => return None,
             (_, 0) => is_quarantined(),
