@@ -39,8 +39,7 @@ pub trait DatapathReader: Send + Sync {
     }
 
     /// The number of slots that are in use or at rest; `None` if it is not known.
-    fn slots_taken(&self, now: Moment) -> Option<usize> {
-        let _ = now;
+    fn slots_taken(&self, _now: Moment) -> Option<usize> {
         None
     }
 
