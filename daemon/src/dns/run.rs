@@ -16,6 +16,7 @@ use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
 use nodelb_host::threads::Threads;
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -204,9 +205,6 @@ struct Running {
     report: DnsReport,
 }
 
-/// The checker has ended because the daemon ends.
-struct Closed;
-
 impl Running {
     async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
@@ -284,7 +282,7 @@ impl Running {
 
     /// Passes a batch of the file source on. Slices of new names with known answers come before its changes, and those
     /// that are removed leave after them, so that no service is without backends in between.
-    async fn pass_on(&mut self, batch: Batch) -> Result<(), Closed> {
+    async fn pass_on(&mut self, batch: Batch) -> Result<(), SendError<Vec<Change>>> {
         let now = self.resolver.clock.now();
         self.names.follow(Arc::clone(&batch.named), now);
         self.in_use.follow(&batch.named, !self.is_complete);
@@ -346,13 +344,14 @@ impl Running {
         awaiting.difference(&served).copied().cloned().collect()
     }
 
-    async fn publish(&mut self) -> Result<(), Closed> {
+    async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {
         let mut changes = self.slices();
         changes.extend(self.departures());
         self.send(changes).await
     }
 
-    async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), Closed> {
+    /// Fails only if the checker has ended, because the daemon ends.
+    async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), SendError<Vec<Change>>> {
         if let Some(incomplete) = self.new_sync() {
             if incomplete.is_none() && !self.is_complete {
                 self.is_complete = true;
@@ -367,7 +366,7 @@ impl Running {
         if changes.is_empty() {
             return Ok(());
         }
-        self.resolver.outgoing.send(changes).await.map_err(|_changes| Closed)
+        self.resolver.outgoing.send(changes).await
     }
 
     /// The slices that differ from those of the owner task.
