@@ -2,8 +2,7 @@
 //! services directory before a start or a reload does.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -17,13 +16,11 @@ use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
-use nodelb_kube::apiserver::credentials::Named;
-use nodelb_kube::apiserver::credentials::{self, credstore};
+use nodelb_kube::apiserver::credentials::{self, Named, credstore};
 use nodelb_kube::apiserver::settings::Settings;
 
 use crate::config::{Config, DEFAULT_PATH};
-use crate::devices;
-use crate::files;
+use crate::{devices, files};
 
 /// Checks the configuration. Unless only its keys are to be checked, it also checks the credentials and the services
 /// directory that the configuration names. Runs no exec plugin and makes no connection.

@@ -21,12 +21,9 @@ use crate::config::Config;
 use crate::datapath::DatapathReader;
 use crate::devices::{self, report::DevicesReport};
 use crate::dns::DnsReport;
-use crate::drains;
-use crate::kubernetes;
-use crate::reconcile;
-use crate::recorder;
 use crate::sockets::stale::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
+use crate::{drains, kubernetes, reconcile, recorder};
 
 #[derive(Clone)]
 pub struct AdminState {

@@ -15,9 +15,8 @@ use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, listed};
 use nodelb_datapath::SocketProgram;
 use nodelb_report::durations;
-use nodelb_report::explain::explanation;
 use nodelb_report::explain::explanation::{
-    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewReason,
+    self, Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewReason,
 };
 use nodelb_report::explain::history::last_withdrawal;
 use nodelb_report::explain::rows::FrontendReport;

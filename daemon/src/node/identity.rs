@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use nodelb_core::model::node::node_name;
-use nodelb_core::model::node::{NodeFacts, NodePortAddress};
+use nodelb_core::model::node::{NodeFacts, NodePortAddress, node_name};
 
 use super::addresses::Addresses;
 use crate::config::Node;
