@@ -44,10 +44,7 @@ pub enum Output {
     Json,
 }
 
-/// Reads an answer.
-///
-/// # Errors
-/// [`Code::Data`] when the daemon has another version, so that its answers have another form.
+/// Reads an answer, which has another form if the daemon has another version.
 pub(super) fn decode<A: serde::de::DeserializeOwned>(body: &[u8]) -> Result<A, Failure> {
     serde_json::from_slice(body).map_err(|error| {
         let message = format!("cannot read the response: {error}; the daemon may have another version");

@@ -63,9 +63,6 @@ fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
 
 impl DaemonAddresses {
     /// Returns the requested service.
-    ///
-    /// # Errors
-    /// When the name is not one, or belongs to no service or to several.
     pub(super) fn service(&self) -> Result<Option<ServiceName>, Failure> {
         match (&self.service, &self.name) {
             (Some(service), _) => Ok(Some(service.clone())),
@@ -74,10 +71,7 @@ impl DaemonAddresses {
         }
     }
 
-    /// Queries the daemon for a list of these rows and prints it.
-    ///
-    /// # Errors
-    /// As [`Asking::ask`]; [`Code::NotFound`] when the service does not exist.
+    /// Queries the daemon for a list of these rows and prints it. An empty list is a failure if the service does not exist.
     pub(super) fn list<A: Answer, R>(
         &self,
         route: &str,

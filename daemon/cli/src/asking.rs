@@ -42,9 +42,6 @@ pub(super) struct Asking {
 
 impl Asking {
     /// Queries the daemon and prints the answer.
-    ///
-    /// # Errors
-    /// When no daemon answers, or the daemon refuses the request.
     pub(super) fn ask<A: Answer>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let body = self.get(route, parameters)?;
         self.show(&body, &decode::<A>(&body)?)
@@ -59,9 +56,6 @@ impl Asking {
     }
 
     /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
-    ///
-    /// # Errors
-    /// As [`Self::ask`], and when the daemon ends.
     pub(super) fn follow<F: Followed>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let mut parameters = [&[("output", "json".to_owned())], parameters].concat();
         parameters.push(("watch", "true".into()));
@@ -88,7 +82,6 @@ impl Asking {
         print(&client::get(&self.addresses(), route)?)
     }
 
-    /// Returns the style of text output, which depends on where stdout leads.
     pub(super) fn style(&self) -> Style {
         style(self.color, self.output == Format::Wide)
     }

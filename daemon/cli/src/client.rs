@@ -32,7 +32,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(65);
 const CHECK_EVERY: Duration = Duration::from_secs(3);
 /// Time limit of the answer to such a check, which the daemon gives at once.
 const CHECK_TIME: Duration = Duration::from_secs(2);
-/// The request of such a check.
 const CHECK: &str = "/healthz";
 
 /// A command checks at this interval that the output of a continuous answer still has a reader.
@@ -86,7 +85,6 @@ pub fn addresses(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
     socket.map(|path| At::Unix(path.into())).into_iter().chain(listen.iter().copied().map(At::Tcp)).collect()
 }
 
-/// Returns the addresses of a daemon with the default configuration.
 pub fn default_addresses() -> Vec<At> {
     addresses(Path::new(DEFAULT_SOCKET), &DEFAULT_LISTEN)
 }

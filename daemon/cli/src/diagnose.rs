@@ -52,7 +52,6 @@ pub(crate) fn diagnose(
     Ok(exit_code(&diagnosis))
 }
 
-/// Asks all witnesses, and returns the findings.
 pub async fn examine(
     options: &DiagnoseOptions,
     endpoints: &Endpoints,

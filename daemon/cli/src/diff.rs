@@ -26,10 +26,7 @@ pub(super) struct DiffOptions {
     probe: bool,
 }
 
-/// Queries the daemon and prints the answer.
-///
-/// # Errors
-/// [`Code::Differences`] when there are differences.
+/// Queries the daemon and prints the answer. Differences are a failure.
 pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Failure> {
     let (asking, mut parameters) = (&options.addresses.asking, options.addresses.parameters()?);
     parameters.retain(|(name, _)| *name != "namespace");

@@ -224,9 +224,7 @@ pub type Telling<Options> = fn(&Options, &mut dyn Write) -> Result<(), Failure>;
 pub struct Actions {
     /// `run`: returns after the daemon was asked to end.
     pub run: Action<RunOptions>,
-    /// `check-config`.
     pub check_config: Telling<CheckOptions>,
-    /// `cleanup`.
     pub cleanup: Telling<CleanupOptions>,
     /// `reaper`: returns when the daemon has ended.
     pub reaper: fn() -> Result<(), Failure>,

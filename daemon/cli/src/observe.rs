@@ -87,7 +87,6 @@ fn write(line: &Line, output: Output, out: &mut dyn Write) -> Result<(), Failure
     out.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
 }
 
-/// Makes one connected after the other.
 async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
     let mut followers = Follower::all(options.service.as_ref(), &endpoints.selection);
     let (mut last, mut forbidden) = (String::new(), None);

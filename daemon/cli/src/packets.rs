@@ -20,9 +20,6 @@ use crate::print::stdout_for_bytes;
 use crate::{Output, WatchOptions, client, unwritten};
 
 /// Prints packets until the command is interrupted, the daemon ends, or the output has no reader any more.
-///
-/// # Errors
-/// When no daemon answers or translates packets, the daemon refuses the request, or the output cannot be written.
 pub(crate) fn watch(options: &WatchOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let addresses = options.connection.admin.clone().map_or_else(client::default_addresses, |at| vec![at]);
     let answer = client::get(&addresses, &target("/packets", &[("output", "json".into())]))?;
@@ -73,7 +70,6 @@ impl<'o> Sinks<'o> {
         Ok(Self { output: options.output, lines: (!is_stdout).then_some(out), capture })
     }
 
-    /// Takes a line of the stream.
     fn take(&mut self, line: &[u8]) -> Result<(), Failure> {
         let unread = |error: serde_json::Error| {
             Failure::message(

@@ -56,7 +56,6 @@ pub struct DiagnoseOptions {
 }
 
 impl DiagnoseOptions {
-    /// Whether everything is shown.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose || self.output == Format::Wide
     }

@@ -1,4 +1,4 @@
-//! Filters for rows and records.
+//! Filters for rows and records, and the names of their values.
 
 use std::sync::Arc;
 

@@ -54,6 +54,7 @@ pub struct FindingEntry {
     detail: bool,
     #[serde(default)]
     remedy: Option<String>,
+    /// The remedies of cases that the facts distinguish.
     #[serde(default)]
     remedies: BTreeMap<String, String>,
 }
@@ -100,7 +101,6 @@ pub(super) fn finding(kind: FindingKind) -> &'static FindingEntry {
     entry.expect("invariant: the catalogue has every kind")
 }
 
-/// A problem of the packet path.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PacketProblem {
@@ -140,7 +140,6 @@ pub struct Cause {
 }
 
 impl EventEntry {
-    /// Returns the first cause with a word that the message contains.
     pub fn cause_of(&self, message: &str) -> Option<&'static Cause> {
         let message = message.to_lowercase();
         let mut causes = self.causes.iter().filter_map(|name| CATALOGUE.cause.get(name));

@@ -27,7 +27,6 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// Minimum duration of a watch.
 const WATCH: Duration = Duration::from_secs(300);
 
-/// Number of objects per page.
 const PAGE: u32 = 500;
 
 /// Pause after each list and watch.

@@ -34,12 +34,10 @@ pub enum Client {
     Outside,
 }
 
-/// The full account of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     pub to: L4Addr,
     pub from: Client,
-    /// The client's address, if the client was given as an address.
     pub client_address: Option<ClientAddress>,
     /// The programs that see the client connect, or its packets; none for SCTP, nor for packets from outside while the
     /// packet path is off.
@@ -58,7 +56,6 @@ pub struct Explanation {
     pub result: ConnectResult,
 }
 
-/// What applies to a client outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideAccount {
     /// Whether such clients are served at the address, or why not. For an address without a claim, whether they are
@@ -122,7 +119,6 @@ pub enum ViewReason {
 /// A backend, and its role in the client's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The row of the backend in `/backends`.
     pub row: BackendReport,
     /// The number of its slots in the view, and the total number of slots. Each slot has the same probability.
     pub share: (usize, usize),

@@ -238,7 +238,6 @@ impl HistoryRow {
         format!("the service {service} was removed {} ago{cause}", durations::human(self.time.age(now)))
     }
 
-    /// The cells of the short form.
     pub fn short(&self, now: Time) -> [Cell<'_>; 6] {
         let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
         let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
