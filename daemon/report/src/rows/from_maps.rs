@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::services::{BackendRow, FrontendRow};
-use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
+use crate::explain::explanation::{Client, ConnectResult, ViewKind, result};
 use crate::explain::outside;
 use crate::explain::ranges::Admitted;
 use crate::explain::reports::{affinity_flag, distinct, forward_flag, port_keys};
@@ -238,11 +238,7 @@ impl MapContent {
         let Some((at, Lead { service: id, local: is_local, .. })) = found else {
             return MapTrace { result: ConnectResult::PassedThrough, admitted, found: None };
         };
-        let result = match from {
-            Client::Outside => outside_result(state, range, to, None),
-            Client::Host | Client::Pod => inside_result(state, range, to),
-        };
-        let result = result.restricted(admitted.admission, from);
+        let result = result(state, range, to, (from, None)).restricted(admitted.admission, from);
         let entry = state.services.get(&id);
         let [all, view] = [false, is_local].map(|is_local| entry.map_or(&[][..], |entry| entry.view(is_local)));
         let slots = |backend: L4Addr| view.iter().filter(|slot: &&Slot| slot.addr == backend).count();
