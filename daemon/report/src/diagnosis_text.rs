@@ -74,7 +74,7 @@ fn push_finding(out: &mut String, number: usize, (finding, now): (&FindingRow, T
         push_paragraph(out, evidence, (5, 5), style);
     }
     if let Some(cause) = finding.explained_by {
-        wrap::push_display(out, format_args!("   - follows from {}\n", cause.name()));
+        wrap::push_display(out, format_args!("   - follows from {cause}\n"));
     }
     if let Some(remedy) = &finding.remedy {
         out.push_str("   => ");
