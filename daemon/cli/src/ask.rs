@@ -6,7 +6,7 @@ use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
-use nodelb_report::names::named;
+use nodelb_report::filter::named;
 use nodelb_report::rows::{
     Answer, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer,
 };
