@@ -135,6 +135,10 @@ impl Frontends {
     }
 }
 
+fn service_parameter(asking: &Asking, name: Option<&str>) -> Result<Option<Parameter>, Failure> {
+    name.map(|name| Ok(("service", names::resolve(asking, name, None)?.to_string()))).transpose()
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Connections {
     /// Only connections to this service
@@ -152,8 +156,7 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = self.service.as_deref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
-        let service = service.map(|service| ("service", service.to_string()));
+        let service = service_parameter(&self.asking, self.service.as_deref())?;
         let address = self.address.map(|address| ("address", address.to_string()));
         let limit = self.limit.map(|limit| ("limit", limit.to_string()));
         let parameters: Vec<Parameter> = [service, address, limit].into_iter().flatten().collect();
@@ -172,8 +175,7 @@ pub(super) struct Drops {
 
 impl Drops {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = self.service.as_deref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
-        let service = service.map(|service| ("service", service.to_string()));
+        let service = service_parameter(&self.asking, self.service.as_deref())?;
         self.asking.ask::<DropsAnswer>("/drops", &service.into_iter().collect::<Vec<_>>())
     }
 }
