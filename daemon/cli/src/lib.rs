@@ -28,7 +28,6 @@ mod names;
 mod observe;
 mod options;
 mod packets;
-mod pins;
 mod print;
 mod query_options;
 mod similar;
