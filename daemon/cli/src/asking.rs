@@ -1,7 +1,7 @@
 //! The daemon to query, and its answer in the requested format. The rows are those of nodelb-report, which also renders
 //! them.
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::Answer;
 
@@ -31,7 +31,7 @@ pub(super) struct Asking {
     pub(super) output: Format,
     /// Colorize output: auto (on a terminal, unless NO_COLOR is set), always, never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Output")]
-    pub(super) color: Colour,
+    pub(super) color: ColorChoice,
     /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
     #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
     pub(super) admin: Option<At>,

@@ -17,6 +17,7 @@ pub(crate) mod suggest;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::ColorChoice;
 use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
 use nodelb_report::time::Time;
 
@@ -44,7 +45,7 @@ pub(crate) fn diagnose(
     runtime.shutdown_background();
     let json = || serde_json::to_value(&diagnosis).context(FAILED);
     let text = match options.output {
-        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(Colour::Auto, options.is_verbose())),
+        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(ColorChoice::Auto, options.is_verbose())),
         Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
         Format::Yaml => yaml::text(&json()?),
     };
