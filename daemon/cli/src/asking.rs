@@ -5,13 +5,13 @@ use clap::{Args, ColorChoice};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::Answer;
 
-use super::answer::{Colour, Format, decode, now, style};
+use super::answer::{Format, decode, now, style};
 use super::client::{self, At};
 use super::follow::{self, Followed};
 use super::print::print;
 use super::without_daemon::Fallback;
 use super::yaml;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// One query parameter. The value is percent-encoded when the request is built.
 pub(crate) type Parameter = (&'static str, String);
@@ -53,6 +53,12 @@ impl Asking {
             Format::Json => print(body),
             Format::Yaml => print(yaml::text(&decode(body)?).as_bytes()),
         }
+    }
+
+    /// Prints an answer that has changed since it was received.
+    pub(super) fn show_changed(&self, answer: &impl Answer) -> Result<(), Failure> {
+        let json = serde_json::to_string(answer).map_err(|error| Failure::new(Code::Internal, error))? + "\n";
+        self.show(json.as_bytes(), answer)
     }
 
     /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
