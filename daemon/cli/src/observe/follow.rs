@@ -3,7 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::{Decode, Kind, ListWatchEvent, Version, event_without_object, invalid};
@@ -20,6 +20,7 @@ use tokio::time::sleep;
 
 use super::cache::Cache;
 use super::line::Line;
+use crate::answer::now;
 
 /// The watch is restarted after this time without an event. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -102,7 +103,7 @@ impl Follower {
         let timeouts = Timeouts { head: ANSWER, silence, watch: WATCH };
         let mut response = ListWatch::open(link, self.query.clone(), start, timeouts).await?;
         // Later lists show the differences that occurred while there was no watch.
-        let prints = response.is_streaming() || self.prints_first_list || self.cache.was_listed();
+        let prints = response.is_streaming() || self.prints_first_list || self.cache.was_listed;
         if !response.is_streaming() {
             self.cache.apply(ListWatchEvent::ListStart { is_rewound: false });
         }
@@ -118,7 +119,7 @@ impl Follower {
                 if is_list_done || response.is_streaming() {
                     self.version = self.version.max(Some(version_of(&event)));
                 }
-                let now = SystemTime::now();
+                let now = now();
                 for change in self.cache.apply(event).into_iter().filter(|_| prints) {
                     send(lines, Line::event(now, change)).await;
                 }
@@ -142,7 +143,7 @@ fn version_of(event: &ListWatchEvent<Value>) -> Version {
     }
 }
 
-async fn send(lines: &mpsc::Sender<Line>, line: Line) {
+pub(super) async fn send(lines: &mpsc::Sender<Line>, line: Line) {
     // The channel is closed only when the command ends.
     let _ = lines.send(line).await;
 }
