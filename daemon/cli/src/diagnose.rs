@@ -22,7 +22,7 @@ use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, Findin
 use nodelb_report::time::Time;
 
 use self::facts::{Facts, Outcome};
-use crate::answer::{self, Colour, Format};
+use crate::answer::{self, Format};
 use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
 use crate::print::print;
@@ -43,11 +43,10 @@ pub(crate) fn diagnose(
     let diagnosis = runtime.block_on(examine(options, &endpoints, (read_peer, open), now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
-    let json = || serde_json::to_value(&diagnosis).context(FAILED);
     let text = match options.output {
         Format::Text | Format::Wide => diagnosis.text(now, &answer::style(ColorChoice::Auto, options.is_verbose())),
         Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
-        Format::Yaml => yaml::text(&json()?),
+        Format::Yaml => yaml::text(&serde_json::to_value(&diagnosis).context(FAILED)?),
     };
     print(text.as_bytes())?;
     Ok(exit_code(&diagnosis))

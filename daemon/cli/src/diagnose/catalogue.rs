@@ -56,7 +56,7 @@ pub struct FindingEntry {
     remedy: Option<String>,
     /// The remedies of cases that the facts distinguish.
     #[serde(default)]
-    remedies: BTreeMap<String, String>,
+    pub(super) remedies: BTreeMap<String, String>,
 }
 
 impl FindingEntry {
@@ -75,10 +75,6 @@ impl FindingEntry {
             command: None,
             is_detail: self.detail,
         }
-    }
-
-    pub(super) fn remedy_for(&self, case: &str) -> Option<&str> {
-        self.remedies.get(case).map(String::as_str)
     }
 }
 

@@ -66,7 +66,7 @@ impl<'f> Context<'f> {
         let name = &self.facts.service;
         let own = [("service", &*name.to_string()), ("namespace", &name.namespace), ("name", &name.name)];
         let fill = |text: String, (name, value): &(&str, &str)| text.replace(&format!("{{{name}}}"), value);
-        let remedy = entry.remedy_for(case).map(Into::into).or(finding.remedy);
+        let remedy = entry.remedies.get(case).cloned().or(finding.remedy);
         finding.remedy = remedy.map(|remedy| own.iter().chain(values).fold(remedy, fill));
         finding
     }
