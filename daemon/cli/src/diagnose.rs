@@ -23,24 +23,21 @@ use nodelb_report::time::Time;
 
 use self::facts::{Facts, Outcome};
 use crate::answer::{self, Format};
-use crate::endpoints::{Endpoints, ReadConfiguration};
+use crate::endpoints::Endpoints;
 use crate::exit::{Code, Failure};
 use crate::print::print;
 use crate::without_daemon::OpenStoredState;
-use crate::{DiagnoseOptions, ReadPeer, client, yaml};
+use crate::{Actions, DiagnoseOptions, ReadPeer, client, yaml};
 
 const FAILED: &str = "the findings cannot be written as JSON";
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
 /// for a critical one, otherwise 0; [`Code::NotFound`] if there is no such service.
-pub(crate) fn diagnose(
-    options: &DiagnoseOptions,
-    (configured, read_peer, open): (ReadConfiguration, ReadPeer, OpenStoredState),
-) -> Result<ExitCode, Failure> {
-    let endpoints = Endpoints::new(&options.connection, configured)?;
+pub(crate) fn diagnose(options: &DiagnoseOptions, actions: Actions) -> Result<ExitCode, Failure> {
+    let endpoints = Endpoints::new(&options.connection, actions.configured)?;
     let runtime = client::runtime()?;
     let now = answer::now();
-    let diagnosis = runtime.block_on(examine(options, &endpoints, (read_peer, open), now));
+    let diagnosis = runtime.block_on(examine(options, &endpoints, (actions.peer, actions.stored_state), now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let text = match options.output {
