@@ -1,10 +1,9 @@
 //! Lists and watches one kind over one connection. Owns the position in the cluster's history; [`cache`](super::cache)
 //! finds the differences.
 
-use std::future::{Future, poll_fn};
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::{Decode, Kind, ListWatchEvent, Version, event_without_object, invalid};
 use nodelb_kube::api::list_watch::{ListWatch, Start, Timeouts};
@@ -151,13 +150,9 @@ pub(super) async fn send(lines: &mpsc::Sender<Line>, line: Line) {
 /// Follows everything until the connection fails, and returns the reason.
 pub(super) async fn over(connected: &Connected, followers: &mut [Follower], lines: &mpsc::Sender<Line>) -> LinkError {
     let link = &connected.link;
-    let mut running: Vec<_> = followers.iter_mut().map(|follower| Box::pin(follower.run(link, lines))).collect();
-    let first = poll_fn(|context| {
-        let mut polled = running.iter_mut().map(|it| it.as_mut().poll(context));
-        polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
-    });
+    let running = followers.iter_mut().map(|follower| Box::pin(follower.run(link, lines)));
     tokio::select! {
         error = link.ended() => error,
-        error = first => error,
+        (error, ..) = select_all(running) => error,
     }
 }

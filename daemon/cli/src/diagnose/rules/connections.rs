@@ -116,12 +116,8 @@ pub(super) fn frontends(context: &Context<'_>) -> Vec<Finding> {
         let (first, why) = failed[0];
         let what = format!("a connection from here to {} fails: {why}", first.to);
         let backend = (!backends.is_empty()).then_some("a backend of it can be connected to directly");
-        let finding = match kind {
-            Kind::FrontendFails if context.daemon.is_none() => {
-                context.finding_in(kind, what, "no-daemon", &[("address", &first.to)])
-            }
-            _ => context.finding(kind, what),
-        };
+        let case = if kind == Kind::FrontendFails && context.daemon.is_none() { "no-daemon" } else { "" };
+        let finding = context.finding_in(kind, what, case, &[("address", &first.to)]);
         // As in `/status`: critical is what concerns all addresses of the service.
         let finding = finding.severity(if frontends.is_empty() { severity } else { Severity::Warning });
         finding.evidence(failed.iter().skip(1).take(10).filter_map(one_line)).evidence(backend)
