@@ -171,6 +171,5 @@ pub struct Observed {
     pub not_forwarding: Option<Vec<String>>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
-    /// The problems of the previous run that have not ended since.
     pub earlier: Earlier,
 }
