@@ -86,7 +86,7 @@ macro_rules! cells {
 cells! {
     String: |text, _| Cell::Text(text.as_str().into());
     u64: |number, _| Cell::Number(*number);
-    f64: |number, _| Cell::Text(format!("{number:.1}").into());
+    f64: |rate, _| Cell::Text(format!("{rate:.1}").into());
     serde_json::Value: |data, _| Cell::Text(data.to_string().into());
     bool: |flag, _| Cell::Flag(*flag);
     Time: |time, now| Cell::Since { time: *time, now };

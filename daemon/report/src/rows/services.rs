@@ -17,7 +17,7 @@ use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::forward::Forward;
-use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::model::service::{BackendState, FrontendKind};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
 
@@ -283,15 +283,6 @@ impl FrontendRow {
 /// The value of the columns `Forward`; `None` if packets are translated.
 pub fn direct_return(forward: Forward) -> Option<String> {
     (forward != Forward::Translate).then(|| forward.to_string())
-}
-
-pub(super) fn policy(policy: TrafficPolicy) -> String {
-    let [cluster, local] = POLICIES;
-    match policy {
-        TrafficPolicy::Cluster => cluster,
-        TrafficPolicy::Local => local,
-    }
-    .to_owned()
 }
 
 impl From<BackendReport> for BackendRow {
