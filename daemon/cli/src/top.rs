@@ -65,7 +65,7 @@ impl Options {
         loop {
             thread::sleep(self.interval);
             let (ended, after) = count()?;
-            let seconds = round((ended - begun).as_secs_f64());
+            let seconds = ((ended - begun).as_secs_f64() * 1_000.0).round() / 1_000.0;
             let mut rates = Rates::between(&before, &after, (now(), seconds), self.name.is_some());
             rates.rates.truncate(self.limit.unwrap_or(usize::MAX));
             if !self.show(rates)? || self.once {
@@ -104,9 +104,4 @@ impl Options {
         };
         print_on(&mut Sanitizer::default(), text.as_bytes())
     }
-}
-
-/// Seconds with three decimal places.
-fn round(seconds: f64) -> f64 {
-    (seconds * 1_000.0).round() / 1_000.0
 }
