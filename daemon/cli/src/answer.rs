@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::SystemTime;
 
-use clap::ValueEnum;
+use clap::{ColorChoice, ValueEnum};
 use nodelb_report::output::table::Style;
 use nodelb_report::time::Time;
 
@@ -13,13 +13,6 @@ use crate::exit::{Code, Failure};
 const MAX_WIDTH: usize = 100;
 /// The width of text on a terminal that does not know its size, such as a serial console.
 const UNKNOWN_WIDTH: usize = 80;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Colour {
-    Auto,
-    Always,
-    Never,
-}
 
 /// The format of an answer of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,10 +37,7 @@ pub enum Output {
     Json,
 }
 
-/// Reads an answer.
-///
-/// # Errors
-/// [`Code::Data`] when the daemon has another version, so that its answers have another form.
+/// Reads an answer, which has another form if the daemon has another version.
 pub(super) fn decode<A: serde::de::DeserializeOwned>(body: &[u8]) -> Result<A, Failure> {
     serde_json::from_slice(body).map_err(|error| {
         let message = format!("cannot read the response: {error}; the daemon may have another version");
@@ -61,13 +51,13 @@ pub(super) fn now() -> Time {
 }
 
 /// Returns the style of text output, which depends on where stdout leads.
-pub(super) fn style(colour: Colour, wide: bool) -> Style {
+pub(super) fn style(colour: ColorChoice, wide: bool) -> Style {
     let is_terminal = std::io::stdout().is_terminal();
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = match colour {
-        Colour::Always => true,
-        Colour::Never => false,
-        Colour::Auto => is_terminal && !no_colour,
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => is_terminal && !no_colour,
     };
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);

@@ -6,7 +6,7 @@ use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
-use nodelb_report::names::named;
+use nodelb_report::filter::named;
 use nodelb_report::rows::{
     Answer, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer,
 };
@@ -63,9 +63,6 @@ fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
 
 impl DaemonAddresses {
     /// Returns the requested service.
-    ///
-    /// # Errors
-    /// When the name is not one, or belongs to no service or to several.
     pub(super) fn service(&self) -> Result<Option<ServiceName>, Failure> {
         match (&self.service, &self.name) {
             (Some(service), _) => Ok(Some(service.clone())),
@@ -74,10 +71,7 @@ impl DaemonAddresses {
         }
     }
 
-    /// Queries the daemon for a list of these rows and prints it.
-    ///
-    /// # Errors
-    /// As [`Asking::ask`]; [`Code::NotFound`] when the service does not exist.
+    /// Queries the daemon for a list of these rows and prints it. An empty list is a failure if the service does not exist.
     pub(super) fn list<A: Answer, R>(
         &self,
         route: &str,
@@ -141,6 +135,10 @@ impl Frontends {
     }
 }
 
+fn service_parameter(asking: &Asking, name: Option<&str>) -> Result<Option<Parameter>, Failure> {
+    name.map(|name| Ok(("service", names::resolve(asking, name, None)?.to_string()))).transpose()
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Connections {
     /// Only connections to this service
@@ -158,8 +156,7 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = self.service.as_deref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
-        let service = service.map(|service| ("service", service.to_string()));
+        let service = service_parameter(&self.asking, self.service.as_deref())?;
         let address = self.address.map(|address| ("address", address.to_string()));
         let limit = self.limit.map(|limit| ("limit", limit.to_string()));
         let parameters: Vec<Parameter> = [service, address, limit].into_iter().flatten().collect();
@@ -178,8 +175,7 @@ pub(super) struct Drops {
 
 impl Drops {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = self.service.as_deref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
-        let service = service.map(|service| ("service", service.to_string()));
+        let service = service_parameter(&self.asking, self.service.as_deref())?;
         self.asking.ask::<DropsAnswer>("/drops", &service.into_iter().collect::<Vec<_>>())
     }
 }

@@ -1,17 +1,17 @@
 //! The daemon to query, and its answer in the requested format. The rows are those of nodelb-report, which also renders
 //! them.
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::Answer;
 
-use super::answer::{Colour, Format, decode, now, style};
+use super::answer::{Format, decode, now, style};
 use super::client::{self, At};
 use super::follow::{self, Followed};
 use super::print::print;
 use super::without_daemon::Fallback;
 use super::yaml;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// One query parameter. The value is percent-encoded when the request is built.
 pub(crate) type Parameter = (&'static str, String);
@@ -31,7 +31,7 @@ pub(super) struct Asking {
     pub(super) output: Format,
     /// Colorize output: auto (on a terminal, unless NO_COLOR is set), always, never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Output")]
-    pub(super) color: Colour,
+    pub(super) color: ColorChoice,
     /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
     #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
     pub(super) admin: Option<At>,
@@ -42,9 +42,6 @@ pub(super) struct Asking {
 
 impl Asking {
     /// Queries the daemon and prints the answer.
-    ///
-    /// # Errors
-    /// When no daemon answers, or the daemon refuses the request.
     pub(super) fn ask<A: Answer>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let body = self.get(route, parameters)?;
         self.show(&body, &decode::<A>(&body)?)
@@ -58,10 +55,13 @@ impl Asking {
         }
     }
 
+    /// Prints an answer that has changed since it was received.
+    pub(super) fn show_changed(&self, answer: &impl Answer) -> Result<(), Failure> {
+        let json = serde_json::to_string(answer).map_err(|error| Failure::new(Code::Internal, error))? + "\n";
+        self.show(json.as_bytes(), answer)
+    }
+
     /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
-    ///
-    /// # Errors
-    /// As [`Self::ask`], and when the daemon ends.
     pub(super) fn follow<F: Followed>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let mut parameters = [&[("output", "json".to_owned())], parameters].concat();
         parameters.push(("watch", "true".into()));
@@ -88,7 +88,6 @@ impl Asking {
         print(&client::get(&self.addresses(), route)?)
     }
 
-    /// Returns the style of text output, which depends on where stdout leads.
     pub(super) fn style(&self) -> Style {
         style(self.color, self.output == Format::Wide)
     }

@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
-use super::pins::Pins;
 use super::print::sanitize;
 use crate::exit::{Code, Failure};
 
@@ -32,7 +31,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(65);
 const CHECK_EVERY: Duration = Duration::from_secs(3);
 /// Time limit of the answer to such a check, which the daemon gives at once.
 const CHECK_TIME: Duration = Duration::from_secs(2);
-/// The request of such a check.
 const CHECK: &str = "/healthz";
 
 /// A command checks at this interval that the output of a continuous answer still has a reader.
@@ -86,7 +84,6 @@ pub fn addresses(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
     socket.map(|path| At::Unix(path.into())).into_iter().chain(listen.iter().copied().map(At::Tcp)).collect()
 }
 
-/// Returns the addresses of a daemon with the default configuration.
 pub fn default_addresses() -> Vec<At> {
     addresses(Path::new(DEFAULT_SOCKET), &DEFAULT_LISTEN)
 }
@@ -151,19 +148,15 @@ pub fn follow(
             }
             let mut look = ticking(LOOK_EVERY);
             loop {
-                let frame = tokio::select! {
+                let piece = tokio::select! {
                     frame = body.frame() => match frame {
-                        Some(Ok(frame)) => Some(frame),
+                        Some(Ok(frame)) => frame.into_data().ok(),
                         _ => break,
                     },
-                    _ = look.tick() => None,
-                };
-                let piece = match &frame {
-                    Some(frame) => frame.data_ref().map(|bytes| &**bytes),
-                    None => Some(&[][..]),
+                    _ = look.tick() => Some(Bytes::new()),
                 };
                 if let Some(piece) = piece
-                    && !each(piece)?
+                    && !each(&piece)?
                 {
                     return Ok(());
                 }
@@ -199,35 +192,49 @@ fn first<Answer>(
 }
 
 /// The daemon accepts connections, but does not even answer a request that needs no work.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("it accepts connections, but does not respond")]
 pub(crate) struct Hanging;
-
-impl fmt::Display for Hanging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it accepts connections, but does not respond")
-    }
-}
-
-impl std::error::Error for Hanging {}
 
 /// No daemon answers: the addresses that were tried, each with the reason.
 #[derive(Debug)]
 pub(crate) struct Unreachable {
     silent: Vec<(At, String)>,
-    /// What is pinned, once that is known.
-    pins: Option<Pins>,
+    /// What is pinned, once that is known: what the missing daemon means for connections depends on it.
+    pub(crate) pins: Option<Pins>,
 }
 
 impl Unreachable {
-    /// Adds what the missing daemon means for connections.
-    pub(crate) fn set_pins(&mut self, pins: Pins) {
-        self.pins = Some(pins);
-    }
-
     /// The first address, with the reason, such as `/run/nodelb/nodelb.sock (connection refused)`.
     pub(crate) fn first(&self) -> String {
         let Some((at, reason)) = self.silent.first() else { return "any address".into() };
         tried(at, reason)
+    }
+}
+
+/// What is pinned: what connections do without the daemon depends on it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pins {
+    /// Maps of nodelb are pinned.
+    Present,
+    /// This directory has none.
+    Absent(PathBuf),
+    /// The maps cannot be read, for this reason.
+    Unknown(String),
+}
+
+impl Pins {
+    /// Returns what happens to connections, as sentences.
+    pub fn effect(&self) -> String {
+        match self {
+            Self::Present => "Existing and new connections continue with the last known backends, even with backends \
+                              that have failed since: nodelb diagnose NAMESPACE/NAME tests them."
+                .into(),
+            Self::Absent(directory) => {
+                format!("No BPF maps of nodelb are pinned in {}: service addresses do not work", directory.display())
+            }
+            Self::Unknown(why) => format!("Whether service addresses work is not known: {why}"),
+        }
     }
 }
 
@@ -266,8 +273,7 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
     let said = said.trim_end();
     match status {
         StatusCode::SERVICE_UNAVAILABLE => {
-            let message = format!("{said}; try again, and check `journalctl -u nodelb`");
-            Failure::message(Code::Unavailable, message)
+            Failure::message(Code::Unavailable, format!("{said}; try again, and check `journalctl -u nodelb`"))
         }
         // The daemon understood the request, and its refusal names the remedy.
         StatusCode::BAD_REQUEST if !said.contains("parameter `") => Failure::message(Code::Usage, said),

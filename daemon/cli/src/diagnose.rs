@@ -17,42 +17,38 @@ pub(crate) mod suggest;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::ColorChoice;
 use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
 use nodelb_report::time::Time;
 
 use self::facts::{Facts, Outcome};
-use crate::answer::{self, Colour, Format};
-use crate::endpoints::{Endpoints, ReadConfiguration};
+use crate::answer::{self, Format};
+use crate::endpoints::Endpoints;
 use crate::exit::{Code, Failure};
 use crate::print::print;
 use crate::without_daemon::OpenStoredState;
-use crate::{DiagnoseOptions, ReadPeer, client, yaml};
+use crate::{Actions, DiagnoseOptions, ReadPeer, client, yaml};
 
 const FAILED: &str = "the findings cannot be written as JSON";
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
 /// for a critical one, otherwise 0; [`Code::NotFound`] if there is no such service.
-pub(crate) fn diagnose(
-    options: &DiagnoseOptions,
-    (configured, read_peer, open): (ReadConfiguration, ReadPeer, OpenStoredState),
-) -> Result<ExitCode, Failure> {
-    let endpoints = Endpoints::new(&options.connection, configured)?;
+pub(crate) fn diagnose(options: &DiagnoseOptions, actions: Actions) -> Result<ExitCode, Failure> {
+    let endpoints = Endpoints::new(&options.connection, actions.configured)?;
     let runtime = client::runtime()?;
     let now = answer::now();
-    let diagnosis = runtime.block_on(examine(options, &endpoints, (read_peer, open), now));
+    let diagnosis = runtime.block_on(examine(options, &endpoints, (actions.peer, actions.stored_state), now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
-    let json = || serde_json::to_value(&diagnosis).context(FAILED);
     let text = match options.output {
-        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(Colour::Auto, options.is_verbose())),
+        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(ColorChoice::Auto, options.is_verbose())),
         Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
-        Format::Yaml => yaml::text(&json()?),
+        Format::Yaml => yaml::text(&serde_json::to_value(&diagnosis).context(FAILED)?),
     };
     print(text.as_bytes())?;
     Ok(exit_code(&diagnosis))
 }
 
-/// Asks all witnesses, and returns the findings.
 pub async fn examine(
     options: &DiagnoseOptions,
     endpoints: &Endpoints,

@@ -26,10 +26,7 @@ pub(super) struct DiffOptions {
     probe: bool,
 }
 
-/// Queries the daemon and prints the answer.
-///
-/// # Errors
-/// [`Code::Differences`] when there are differences.
+/// Queries the daemon and prints the answer. Differences are a failure.
 pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Failure> {
     let (asking, mut parameters) = (&options.addresses.asking, options.addresses.parameters()?);
     parameters.retain(|(name, _)| *name != "namespace");
@@ -41,8 +38,7 @@ pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Fai
         let met = probe::differences(&options.addresses, read_peer)?;
         answer.differences.extend(met.into_iter().map(DifferenceRow::from));
     }
-    let body = serde_json::to_string(&answer).map_err(|error| Failure::new(Code::Internal, error))? + "\n";
-    asking.show(body.as_bytes(), &answer)?;
+    asking.show_changed(&answer)?;
     match answer.differences.len() {
         0 => Ok(()),
         1 => Err(Failure::message(Code::Differences, "1 difference")),

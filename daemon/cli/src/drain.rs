@@ -17,8 +17,6 @@ use super::client::{self, At, DEFAULT_SOCKET};
 use super::{completions, history, names, print, yaml};
 use crate::exit::Failure;
 
-const ROUTE: &str = "/drains";
-
 #[derive(Debug, Args)]
 pub(super) struct Undrain {
     /// The service
@@ -70,7 +68,7 @@ impl Undrain {
         let parameters: Vec<Parameter> = named.into_iter().chain(more).collect();
         // Only the socket accepts changes.
         let at = self.asking.admin.clone().unwrap_or_else(|| At::Unix(PathBuf::from(DEFAULT_SOCKET)));
-        let body = client::change(&at, method, &target(ROUTE, &parameters))?;
+        let body = client::change(&at, method, &target("/drains", &parameters))?;
         match self.asking.output {
             Format::Text | Format::Wide => print::print(format!("{}\n", decode::<Answer>(&body)?.done).as_bytes()),
             Format::Json => print::print(&body),

@@ -27,12 +27,10 @@ pub struct Configured {
 /// Reads the daemon's configuration at this path, or at the default one. The failure describes what is wrong with it.
 pub type ReadConfiguration = fn(Option<&Path>) -> Result<Configured, Failure>;
 
-/// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
     /// The addresses where the daemon may listen.
     pub admin: Vec<At>,
-    /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub settings: Option<Settings>,
     /// The services that may be read with these settings.
     pub selection: Selection,

@@ -8,7 +8,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// An exit code. The numbers are those of sysexits.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {

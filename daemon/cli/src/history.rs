@@ -6,10 +6,10 @@ use clap::Args;
 use nodelb_core::durations;
 use nodelb_report::rows::HistoryAnswer;
 
-use super::answer::{Format, decode, now};
+use super::answer::{decode, now};
 use super::ask::DaemonAddresses;
 use super::names;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -50,14 +50,6 @@ impl Options {
         }
         let first = answer.history.len().saturating_sub(self.limit.unwrap_or(usize::MAX));
         answer.history.drain(..first);
-        let body = match asking.output {
-            Format::Text | Format::Wide => Vec::new(),
-            Format::Json | Format::Yaml => {
-                let mut json = serde_json::to_vec(&answer).map_err(|error| Failure::new(Code::Internal, error))?;
-                json.push(b'\n');
-                json
-            }
-        };
-        asking.show(&body, &answer)
+        asking.show_changed(&answer)
     }
 }

@@ -28,7 +28,6 @@ mod names;
 mod observe;
 mod options;
 mod packets;
-mod pins;
 mod print;
 mod query_options;
 mod similar;
@@ -46,6 +45,7 @@ pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
 use print::print_output;
 pub(crate) use print::unwritten;
+use query_options::print_stream;
 pub use query_options::{ConnectionOptions, DiagnoseOptions, WatchOptions};
 use trace::Trace;
 use without_daemon::{Fallback, OpenStoredState, Shown};
@@ -224,9 +224,7 @@ pub type Telling<Options> = fn(&Options, &mut dyn Write) -> Result<(), Failure>;
 pub struct Actions {
     /// `run`: returns after the daemon was asked to end.
     pub run: Action<RunOptions>,
-    /// `check-config`.
     pub check_config: Telling<CheckOptions>,
-    /// `cleanup`.
     pub cleanup: Telling<CleanupOptions>,
     /// `reaper`: returns when the daemon has ended.
     pub reaper: fn() -> Result<(), Failure>,
@@ -319,15 +317,9 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
         Command::Status(asking) => return status::run(asking),
-        Command::Diagnose(options) => {
-            return diagnose::diagnose(options, (actions.configured, actions.peer, actions.stored_state));
-        }
-        Command::Watch(options) if options.packets => {
-            return query_options::print_stream(|out| packets::watch(options, out));
-        }
-        Command::Watch(options) => {
-            return query_options::print_stream(|out| observe::watch(options, actions.configured, out));
-        }
+        Command::Diagnose(options) => return diagnose::diagnose(options, actions),
+        Command::Watch(options) if options.packets => print_stream(|out| packets::watch(options, out)),
+        Command::Watch(options) => print_stream(|out| observe::watch(options, actions.configured, out)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -50,10 +50,7 @@ fn former(asking: &Asking, text: &str) -> Option<ServiceName> {
     names.find(|name| *name.name == *text)
 }
 
-/// Checks that the service exists.
-///
-/// # Errors
-/// [`Code::NotFound`] if it does not, with suggestions.
+/// Checks that the service exists. The failure has suggestions.
 pub(super) fn must_exist(asking: &Asking, name: &ServiceName) -> Result<(), Failure> {
     if !known(asking, &[("service", name.to_string())])?.is_empty() {
         return Ok(());

@@ -16,7 +16,7 @@ mod follow;
 mod line;
 
 use std::io::Write;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use nodelb_core::text;
@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep};
 
 use self::follow::Follower;
 use self::line::Line;
+use crate::answer::now;
 use crate::client;
 use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
@@ -87,7 +88,6 @@ fn write(line: &Line, output: Output, out: &mut dyn Write) -> Result<(), Failure
     out.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
 }
 
-/// Makes one connected after the other.
 async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
     let mut followers = Follower::all(options.service.as_ref(), &endpoints.selection);
     let (mut last, mut forbidden) = (String::new(), None);
@@ -106,37 +106,27 @@ async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sende
                     LinkError::Forbidden(_) => Some(begun),
                     _ => None,
                 };
-                notice(
-                    &lines,
-                    format!("lost {}: {}; reconnecting", connected.address, text::sentence(&error.to_string())),
-                )
-                .await;
+                let why = error.to_string();
+                notice(&lines, format!("lost {}: {}; reconnecting", connected.address, text::sentence(&why))).await;
             }
-            Err(Trouble::Fatal(failure)) => return Err(failure),
-            Err(Trouble::Passing(why)) if why != last => {
-                notice(&lines, format!("{}; retrying every {PAUSE:?}", text::sentence(&why))).await;
-                last = why;
+            Err(ConnectError::Credentials(why)) => return Err(Failure::message(Code::Config, why)),
+            Err(silent @ ConnectError::Unreachable(_)) => {
+                let why = silent.to_string();
+                if why != last {
+                    notice(&lines, format!("{}; retrying every {PAUSE:?}", text::sentence(&why))).await;
+                    last = why;
+                }
             }
-            Err(Trouble::Passing(_)) => {}
         }
         sleep(PAUSE).await;
     }
 }
 
-enum Trouble {
-    /// A retry may succeed.
-    Passing(String),
-    Fatal(Failure),
-}
-
-async fn connected(endpoints: &Endpoints) -> Result<Connected, Trouble> {
+async fn connected(endpoints: &Endpoints) -> Result<Connected, ConnectError> {
     // Query the daemon before each connected: it learns new addresses, and it may have started or ended.
     let hints = endpoints.hints().await;
     let settings = endpoints.settings.clone().unwrap_or_default();
-    one_shot::connect(&settings, &hints).await.map_err(|error| match error {
-        ConnectError::Credentials(why) => Trouble::Fatal(Failure::message(Code::Config, why)),
-        silent @ ConnectError::Unreachable(_) => Trouble::Passing(silent.to_string()),
-    })
+    one_shot::connect(&settings, &hints).await
 }
 
 fn reached(connected: &Connected) -> String {
@@ -144,13 +134,11 @@ fn reached(connected: &Connected) -> String {
     if connected.is_balanced {
         text.push_str("; nodelb balances this address, so the connection may break when the service changes");
     }
-    for (address, why) in &connected.failed {
-        text.push_str(&format!("; {address} does not respond: {}", text::sentence(why)));
-    }
+    let silent = connected.failed.iter();
+    text.extend(silent.map(|(address, why)| format!("; {address} does not respond: {}", text::sentence(why))));
     text
 }
 
 async fn notice(lines: &mpsc::Sender<Line>, text: String) {
-    // The channel is closed only when the command ends.
-    let _ = lines.send(Line::notice(SystemTime::now(), text)).await;
+    follow::send(lines, Line::notice(now(), text)).await;
 }

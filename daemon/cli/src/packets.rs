@@ -20,9 +20,6 @@ use crate::print::stdout_for_bytes;
 use crate::{Output, WatchOptions, client, unwritten};
 
 /// Prints packets until the command is interrupted, the daemon ends, or the output has no reader any more.
-///
-/// # Errors
-/// When no daemon answers or translates packets, the daemon refuses the request, or the output cannot be written.
 pub(crate) fn watch(options: &WatchOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let addresses = options.connection.admin.clone().map_or_else(client::default_addresses, |at| vec![at]);
     let answer = client::get(&addresses, &target("/packets", &[("output", "json".into())]))?;
@@ -73,7 +70,6 @@ impl<'o> Sinks<'o> {
         Ok(Self { output: options.output, lines: (!is_stdout).then_some(out), capture })
     }
 
-    /// Takes a line of the stream.
     fn take(&mut self, line: &[u8]) -> Result<(), Failure> {
         let unread = |error: serde_json::Error| {
             Failure::message(
@@ -146,19 +142,12 @@ fn to_text(row: &PacketRow) -> String {
 /// The verdict with the reason, what the packet became, and the service.
 fn comment(row: &PacketRow) -> String {
     let mut text = row.verdict.clone();
-    if let Some(reason) = &row.reason {
-        text.push_str(&format!(" ({reason})"));
-    }
+    text.extend(row.reason.as_ref().map(|reason| format!(" ({reason})")));
     let link = row.next_link.as_deref().unwrap_or(&row.link);
-    if let Some(after) = row.next_bytes.as_ref().filter(|_| !matches!(&*row.verdict, "rst" | "icmp")) {
-        text.push_str(&format!(" to {}", headers(after, link)));
-    }
-    if let Some(device) = &row.next_device {
-        text.push_str(&format!(" by {device}"));
-    }
-    if let Some(service) = &row.service {
-        text.push_str(&format!("  {service}"));
-    }
+    let after = row.next_bytes.as_ref().filter(|_| !matches!(&*row.verdict, "rst" | "icmp"));
+    text.extend(after.map(|after| format!(" to {}", headers(after, link))));
+    text.extend(row.next_device.as_ref().map(|device| format!(" by {device}")));
+    text.extend(row.service.as_ref().map(|service| format!("  {service}")));
     text
 }
 

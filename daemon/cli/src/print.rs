@@ -93,10 +93,7 @@ fn overwriting(text: &str) -> String {
     format!("{HOME}{lines}{CLEAR_BELOW}")
 }
 
-/// Returns stdout for bytes that are no text.
-///
-/// # Errors
-/// If stdout is a terminal, which would interpret them.
+/// Returns stdout for bytes that are no text, unless it is a terminal, which would interpret them.
 pub(crate) fn stdout_for_bytes() -> Result<io::Stdout, Failure> {
     let stdout = io::stdout();
     if stdout.is_terminal() {

@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
@@ -56,7 +55,6 @@ pub struct DiagnoseOptions {
 }
 
 impl DiagnoseOptions {
-    /// Whether everything is shown.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose || self.output == Format::Wide
     }
@@ -86,11 +84,11 @@ pub struct WatchOptions {
 }
 
 /// Prints the output of a command line by line, until the command ends or the reader has left.
-pub(super) fn print_stream(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+pub(super) fn print_stream(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut stdout = LineWriter { text: Sanitizer::default(), reader_is_gone: false };
     match action(&mut stdout) {
         Err(failure) if !stdout.reader_is_gone => Err(failure),
-        _ => Ok(ExitCode::SUCCESS),
+        _ => Ok(()),
     }
 }
 

@@ -49,36 +49,29 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(found)
 }
 
-/// What the daemon has counted, and when.
-struct Counted {
-    at: Instant,
-    counters: Counters,
-}
-
 impl Options {
     /// Prints until interrupted, or until nothing reads the output.
     pub(super) fn run(&self) -> Result<(), Failure> {
         let parameters = self.parameters()?;
-        let count = || -> Result<Counted, Failure> {
+        let count = || -> Result<(Instant, Counters), Failure> {
             let body = self.asking.get("/counters", &parameters)?;
-            Ok(Counted { at: Instant::now(), counters: decode(&body)? })
+            Ok((Instant::now(), decode(&body)?))
         };
-        let mut before = count()?;
-        if !before.counters.is_counting {
+        let (mut begun, mut before) = count()?;
+        if !before.is_counting {
             let message = "connections are not counted: see datapath.count-connections in nodelb.toml(5)";
             return Err(Failure::message(Code::Unavailable, message));
         }
         loop {
             thread::sleep(self.interval);
-            let after = count()?;
-            let seconds = (after.at - before.at).as_secs_f64();
-            let mut rates =
-                Rates::between(&before.counters, &after.counters, (now(), round(seconds)), self.name.is_some());
+            let (ended, after) = count()?;
+            let seconds = ((ended - begun).as_secs_f64() * 1_000.0).round() / 1_000.0;
+            let mut rates = Rates::between(&before, &after, (now(), seconds), self.name.is_some());
             rates.rates.truncate(self.limit.unwrap_or(usize::MAX));
             if !self.show(rates)? || self.once {
                 return Ok(());
             }
-            before = after;
+            (begun, before) = (ended, after);
         }
     }
 
@@ -111,9 +104,4 @@ impl Options {
         };
         print_on(&mut Sanitizer::default(), text.as_bytes())
     }
-}
-
-/// Seconds with three decimal places.
-fn round(seconds: f64) -> f64 {
-    (seconds * 1_000.0).round() / 1_000.0
 }

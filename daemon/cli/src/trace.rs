@@ -14,7 +14,6 @@ use super::print::print;
 use super::{completions, names};
 use crate::exit::{Code, Failure};
 
-/// The maximum number of destinations.
 const MAX_DESTINATIONS: usize = 16;
 
 #[derive(Debug, Args)]

@@ -5,8 +5,8 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use super::client::Pins;
 use super::client::Unreachable;
-pub use super::pins::Pins;
 use crate::exit::{self, Code, Failure};
 
 /// Answers a request, such as `/frontends?output=json`, in JSON.
@@ -44,7 +44,7 @@ pub(crate) enum Shown {
 /// Adds to a failure of a daemon that does not answer what that means for connections.
 pub(crate) fn explain(failure: &mut Failure, open: OpenStoredState) {
     if let Some(unreachable) = failure.error.downcast_mut::<Unreachable>() {
-        unreachable.set_pins((open().find_pins)());
+        unreachable.pins = Some((open().find_pins)());
     }
 }
 
@@ -80,7 +80,7 @@ impl Fallback {
         {
             let pins = (stored_state.find_pins)();
             let is_said = shown == Shown::Kernel && matches!(pins, Pins::Absent(_));
-            unreachable.set_pins(pins);
+            unreachable.pins = Some(pins);
             let why = if is_said { String::new() } else { format!("\nWithout the daemon: {error}") };
             return Err(Failure::message(Code::Unavailable, format!("{failure}{why}")));
         }

@@ -11,13 +11,18 @@ pub(super) fn text(value: &Value) -> String {
 fn push(out: &mut String, value: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     match value {
-        Value::Object(fields) if !fields.is_empty() => {
+        Value::Object(fields) if is_nested(value) => {
             for (key, value) in fields {
                 out.push_str(&format!("{indent}{key}:"));
-                push_nested(out, value, depth + 1);
+                if is_nested(value) {
+                    out.push('\n');
+                    push(out, value, depth + 1);
+                } else {
+                    out.push_str(&format!(" {value}\n"));
+                }
             }
         }
-        Value::Array(values) if !values.is_empty() => {
+        Value::Array(values) if is_nested(value) => {
             for value in values {
                 let mut item = String::new();
                 push(&mut item, value, depth + 1);
@@ -28,18 +33,9 @@ fn push(out: &mut String, value: &Value, depth: usize) {
     }
 }
 
-fn push_nested(out: &mut String, value: &Value, depth: usize) {
-    let is_nested = match value {
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Array(values) => !values.is_empty(),
-        _ => false,
-    };
-    if is_nested {
-        out.push('\n');
-        push(out, value, depth);
-    } else {
-        out.push_str(&format!(" {value}\n"));
-    }
+fn is_nested(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| !fields.is_empty())
+        || value.as_array().is_some_and(|values| !values.is_empty())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The text of `nodelb diagnose`: the causes, numbered, each with evidence and remedy.
 
 use crate::durations;
-use crate::output::table::Style;
+use crate::output::table::{GREEN, RED, Style, YELLOW};
 use crate::output::wrap;
 use crate::rows::{Answer, Diagnosis, FindingRow, FindingSeverity};
 use crate::time::Time;
@@ -38,10 +38,10 @@ fn word(severity: FindingSeverity) -> &'static str {
 
 fn painted(severity: FindingSeverity, style: &Style) -> String {
     let colour = match severity {
-        FindingSeverity::Ok => style.green(),
+        FindingSeverity::Ok => GREEN,
         FindingSeverity::Info => "",
-        FindingSeverity::Warning => style.yellow(),
-        FindingSeverity::Critical => style.red(),
+        FindingSeverity::Warning => YELLOW,
+        FindingSeverity::Critical => RED,
     };
     style.paint(colour, word(severity))
 }
@@ -57,7 +57,7 @@ fn push_paragraph(out: &mut String, text: &str, (taken, indent): (usize, usize),
 fn push_head(out: &mut String, diagnosis: &Diagnosis, style: &Style) {
     let severity = diagnosis.severity;
     if severity < FindingSeverity::Warning {
-        let what = style.paint(style.green(), "No problems found.");
+        let what = style.paint(GREEN, "No problems found.");
         wrap::push_display(out, format_args!("{}: {what}\n", diagnosis.service));
     } else {
         wrap::push_display(out, format_args!("{}: {}\n", diagnosis.service, painted(severity, style)));
@@ -74,7 +74,7 @@ fn push_finding(out: &mut String, number: usize, (finding, now): (&FindingRow, T
         push_paragraph(out, evidence, (5, 5), style);
     }
     if let Some(cause) = finding.explained_by {
-        wrap::push_display(out, format_args!("   - follows from {}\n", cause.name()));
+        wrap::push_display(out, format_args!("   - follows from {cause}\n"));
     }
     if let Some(remedy) = &finding.remedy {
         out.push_str("   => ");

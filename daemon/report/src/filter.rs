@@ -1,10 +1,11 @@
-//! Filters for rows and records.
+//! Filters for rows and records, and the names of their values.
 
 use std::sync::Arc;
 
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
+use strum::{IntoEnumIterator, VariantNames};
 
 /// Restricts a report. An empty filter accepts everything. A condition on a property that a row does not have is
 /// ignored.
@@ -29,4 +30,12 @@ impl Filter {
     pub fn for_service(name: &ServiceName) -> Self {
         Self { service: Some(name.clone()), ..Self::default() }
     }
+}
+
+/// The value with this name, ignoring case. The error lists the names.
+pub fn named<T: IntoEnumIterator + VariantNames>(text: &str, what: &str) -> Result<T, String> {
+    let mut named = T::iter().zip(T::VARIANTS);
+    let found = named.find(|(_, name)| name.eq_ignore_ascii_case(text));
+    let refused = || format!("`{text}` is not a {what} (expected {})", T::VARIANTS.join(", "));
+    found.map(|(value, _)| value).ok_or_else(refused)
 }

@@ -13,7 +13,6 @@ mod diagnosis_text;
 pub mod durations;
 pub mod explain;
 pub mod filter;
-pub mod names;
 pub mod output;
 pub mod problems;
 pub mod rows;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::durations;
-use crate::output::table::Style;
+use crate::output::table::{GREEN, RED, Style, YELLOW};
 use crate::output::wrap;
 use crate::problems::{Problem, Severity};
 use crate::rows::Answer;
@@ -40,9 +40,9 @@ fn push_line(out: &mut String, style: &Style, indent: usize, text: &str) {
 
 fn push_head(out: &mut String, report: &StatusReport, style: &Style) {
     let (word, colour) = match (report.ready, report.problems.first().map(|it| it.severity)) {
-        (false, _) => ("NOT READY", style.red()),
-        (true, Some(Severity::Critical)) => ("READY", style.yellow()),
-        (true, _) => ("READY", style.green()),
+        (false, _) => ("NOT READY", RED),
+        (true, Some(Severity::Critical)) => ("READY", YELLOW),
+        (true, _) => ("READY", GREEN),
     };
     let kernel = match &report.kernel {
         None => "maps in memory".to_owned(),
@@ -81,8 +81,8 @@ fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
 fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time), style: &Style) {
     let word = problem.severity.to_string().to_uppercase();
     let colour = match problem.severity {
-        Severity::Critical => style.red(),
-        Severity::Warning => style.yellow(),
+        Severity::Critical => RED,
+        Severity::Warning => YELLOW,
         Severity::Notice => "",
     };
     let age = problem.since.map_or_else(|| "-".into(), |since| durations::human(since.age(now)));
@@ -180,12 +180,8 @@ fn what(change: &ChangeSummary, addresses: usize, is_known: impl Fn(&str) -> boo
         backends.push(format!("and {more} more"));
     }
     let mut cause = change.object.clone().unwrap_or_default();
-    if let Some(version) = &change.resource_version {
-        cause.push_str(&format!(" rv {version}"));
-    }
-    if let Some(writer) = &change.writer {
-        cause.push_str(&format!(", {writer}"));
-    }
+    cause.extend(change.resource_version.as_ref().map(|version| format!(" rv {version}")));
+    cause.extend(change.writer.as_ref().map(|writer| format!(", {writer}")));
     let detail = change.detail.as_deref().map(|detail| if is_known(detail) { "see above" } else { detail });
     let parts = [backends.join(" "), cause, detail.unwrap_or_default().to_owned()];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")

@@ -14,12 +14,10 @@ use nodelb_core::model::moment::Moment;
 pub struct Time(pub u64);
 
 impl Time {
-    /// The time in whole seconds since 1970.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000))
     }
 
-    /// The whole seconds since 1970.
     pub const fn seconds(self) -> u64 {
         self.0 / 1_000
     }

@@ -17,7 +17,7 @@ use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::Client;
 use nodelb_report::filter::Filter;
-use nodelb_report::names::named;
+use nodelb_report::filter::named;
 use strum::{IntoEnumIterator, VariantNames};
 
 use crate::document::nearest;

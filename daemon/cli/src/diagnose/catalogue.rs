@@ -54,8 +54,9 @@ pub struct FindingEntry {
     detail: bool,
     #[serde(default)]
     remedy: Option<String>,
+    /// The remedies of cases that the facts distinguish.
     #[serde(default)]
-    remedies: BTreeMap<String, String>,
+    pub(super) remedies: BTreeMap<String, String>,
 }
 
 impl FindingEntry {
@@ -74,10 +75,6 @@ impl FindingEntry {
             command: None,
             is_detail: self.detail,
         }
-    }
-
-    pub(super) fn remedy_for(&self, case: &str) -> Option<&str> {
-        self.remedies.get(case).map(String::as_str)
     }
 }
 
@@ -100,7 +97,6 @@ pub(super) fn finding(kind: FindingKind) -> &'static FindingEntry {
     entry.expect("invariant: the catalogue has every kind")
 }
 
-/// A problem of the packet path.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PacketProblem {
@@ -140,7 +136,6 @@ pub struct Cause {
 }
 
 impl EventEntry {
-    /// Returns the first cause with a word that the message contains.
     pub fn cause_of(&self, message: &str) -> Option<&'static Cause> {
         let message = message.to_lowercase();
         let mut causes = self.causes.iter().filter_map(|name| CATALOGUE.cause.get(name));

@@ -3,7 +3,8 @@
 //! values.
 //!
 //! The rows of the daemon's answers are not those of the core: they have only the columns that rules use, and each may
-//! be missing, because a daemon of another version, which may be the fault, has other columns. Their times are ages.
+//! be missing, because a daemon of another version, which may be the fault, has other columns. Their times are ages in
+//! seconds. [`nodelb_report::rows`] describes the columns.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -81,7 +82,6 @@ pub struct Route {
     pub to: IpAddr,
     pub length: u8,
     pub device: String,
-    /// Whether it leads to a router.
     pub has_gateway: bool,
     pub metric: u32,
     /// The MTU of the route, or of its device; 0 if it is unknown.
@@ -241,33 +241,24 @@ macro_rules! rows {
 
 rows! {
     ServiceRow {
-        /// The source: `kubernetes` or `files`.
         source: String,
-        /// The file or object that defines the service.
         origin: String,
         service: String,
-        /// `direct` or `tunnel`; empty if packets are translated.
         forward: String,
-        /// The worst status of its frontends.
         status: Option<Status>,
         error: Option<String>,
     }
 
     FrontendRow {
-        /// The address, such as `198.51.100.10:80/TCP`.
         address: String,
         #[serde(rename = "type")]
         kind: String,
         service: String,
         port: String,
-        /// The backends that a client on this node reaches.
         backends: Vec<String>,
-        /// The flags, such as `Local` or `ExternalLocal`.
         flags: Vec<String>,
-        /// Whether clients outside the node are served, such as `Served` or `Off`.
         outside: String,
         status: Option<Status>,
-        /// The age of the status in seconds.
         since: f64,
         error: Option<String>,
     }
@@ -282,36 +273,25 @@ rows! {
 
     DeviceRow {
         device: String,
-        /// `uplink`, `pod` or `none`.
         role: String,
-        /// `attached`, `unused` or `failed`.
         programs: String,
-        /// Why the device has this role.
         reason: Option<String>,
-        /// Where packets are translated by XDP, or `none: ` and the reason.
         xdp: Option<String>,
-        /// Why its programs cannot be changed.
         error: Option<String>,
     }
 
     DropRow {
-        /// The reason, such as `no-route`.
         reason: String,
-        /// `dropped`, `rst`, `icmp` or `passed`.
         verdict: String,
         packets: u64,
-        /// Seconds since the last one.
         last: f64,
     }
 
     ConnectionRow {
         client: String,
         backend: String,
-        /// `stack`, `redirect`, `direct` or `tunnel`.
         path: String,
-        /// `unanswered`, `handshake`, `established`, `closing` or `forwarded`.
         state: String,
-        /// Seconds since the first packet.
         #[serde(rename = "first_packet")]
         age: f64,
     }
@@ -325,13 +305,9 @@ rows! {
     }
 
     SourceRow {
-        /// The source: `kubernetes` or `files`.
         source: String,
-        /// The file, or the kind of objects.
         path: String,
-        /// The state: `Ok`, `LastGood` or `Error`.
         state: String,
-        /// The age of the state in seconds.
         since: f64,
         problems: Vec<String>,
     }
@@ -344,11 +320,8 @@ rows! {
     }
 
     SessionRow {
-        /// The address of the apiserver; `None` if there is no session.
         apiserver: Option<String>,
-        /// The time since the apiserver last sent something, in seconds.
         last_response: Option<f64>,
-        /// Why nodelb cannot connect at all.
         problem: Option<String>,
     }
 
@@ -465,7 +438,6 @@ pub enum Outcome {
     Unprovable,
 }
 
-/// The answer of this host's resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dns {
     /// The name, such as `web.shop.svc.cluster.local`.

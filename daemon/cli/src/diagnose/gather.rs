@@ -8,20 +8,22 @@ mod daemon;
 mod definition;
 mod kernel;
 mod routes;
-mod stored;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nodelb_core::model::service::ServiceName;
 use nodelb_kube::apiserver::one_shot;
 use nodelb_report::time::Time;
+use serde_json::Value;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-use super::facts::{Dns, Facts, Probe};
+use super::facts::{Dns, Facts, Probe, Stored};
 use super::objects::is_for_proxies;
+use super::rows;
 use crate::endpoints::Endpoints;
-use crate::without_daemon::OpenStoredState;
+use crate::without_daemon::{OpenStoredState, StoredState};
 use crate::{DiagnoseOptions, ReadPeer};
 
 /// Time limit of the resolver.
@@ -47,7 +49,7 @@ pub(super) async fn facts(
         service,
         now: now.0 / 1_000,
         node: endpoints.node.clone(),
-        stored: matches!(daemon, Probe::Failed(_)).then(|| stored::read(&open(), &options.service)),
+        stored: matches!(daemon, Probe::Failed(_)).then(|| stored(&open(), &options.service)),
         daemon,
         cluster,
         connect_tests: Vec::new(),
@@ -62,6 +64,21 @@ pub(super) async fn facts(
         }
     }
     facts
+}
+
+/// Without the daemon: the addresses of the service in the pinned maps, as the other commands show them.
+fn stored(state: &StoredState, service: &ServiceName) -> Stored {
+    let rows = |route: &str, table: &str| {
+        let body = (state.answer)(&format!("{route}?service={service}")).unwrap_or_default();
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        rows::of(&answer, table)
+    };
+    let address = |row: &Value| Some(row["address"].as_str()?.to_owned());
+    Stored {
+        pins: (state.find_pins)(),
+        frontends: rows::typed(rows("/frontends", "frontends")),
+        node_addresses: rows("/maps", "node_addresses").iter().filter_map(address).collect(),
+    }
 }
 
 async fn dns(facts: &Facts, endpoints: &Endpoints) -> Option<Dns> {

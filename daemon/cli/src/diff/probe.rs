@@ -18,7 +18,6 @@ use super::super::answer::decode;
 use super::super::ask::DaemonAddresses;
 use crate::exit::{Code, Failure};
 
-/// Maximum number of frontends that are probed.
 const MAX_PROBES: usize = 64;
 
 /// Time limit for a backend to accept a connection.

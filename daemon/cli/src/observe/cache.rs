@@ -18,7 +18,7 @@ pub(super) struct Cache {
     objects: BTreeMap<Key, Value>,
     /// The objects that the current list has shown so far.
     listed: Option<BTreeSet<Key>>,
-    was_listed: bool,
+    pub(super) was_listed: bool,
 }
 
 impl Cache {
@@ -48,10 +48,6 @@ impl Cache {
             ListWatchEvent::Skipped { .. } | ListWatchEvent::Bookmark(_) => {}
         }
         Vec::new()
-    }
-
-    pub(super) fn was_listed(&self) -> bool {
-        self.was_listed
     }
 
     pub(super) fn len(&self) -> usize {

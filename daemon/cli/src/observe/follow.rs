@@ -1,10 +1,9 @@
 //! Lists and watches one kind over one connection. Owns the position in the cluster's history; [`cache`](super::cache)
 //! finds the differences.
 
-use std::future::{Future, poll_fn};
-use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use futures_util::future::select_all;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::{Decode, Kind, ListWatchEvent, Version, event_without_object, invalid};
 use nodelb_kube::api::list_watch::{ListWatch, Start, Timeouts};
@@ -20,6 +19,7 @@ use tokio::time::sleep;
 
 use super::cache::Cache;
 use super::line::Line;
+use crate::answer::now;
 
 /// The watch is restarted after this time without an event. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -27,7 +27,6 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// Minimum duration of a watch.
 const WATCH: Duration = Duration::from_secs(300);
 
-/// Number of objects per page.
 const PAGE: u32 = 500;
 
 /// Pause after each list and watch.
@@ -103,7 +102,7 @@ impl Follower {
         let timeouts = Timeouts { head: ANSWER, silence, watch: WATCH };
         let mut response = ListWatch::open(link, self.query.clone(), start, timeouts).await?;
         // Later lists show the differences that occurred while there was no watch.
-        let prints = response.is_streaming() || self.prints_first_list || self.cache.was_listed();
+        let prints = response.is_streaming() || self.prints_first_list || self.cache.was_listed;
         if !response.is_streaming() {
             self.cache.apply(ListWatchEvent::ListStart { is_rewound: false });
         }
@@ -119,7 +118,7 @@ impl Follower {
                 if is_list_done || response.is_streaming() {
                     self.version = self.version.max(Some(version_of(&event)));
                 }
-                let now = SystemTime::now();
+                let now = now();
                 for change in self.cache.apply(event).into_iter().filter(|_| prints) {
                     send(lines, Line::event(now, change)).await;
                 }
@@ -143,7 +142,7 @@ fn version_of(event: &ListWatchEvent<Value>) -> Version {
     }
 }
 
-async fn send(lines: &mpsc::Sender<Line>, line: Line) {
+pub(super) async fn send(lines: &mpsc::Sender<Line>, line: Line) {
     // The channel is closed only when the command ends.
     let _ = lines.send(line).await;
 }
@@ -151,13 +150,9 @@ async fn send(lines: &mpsc::Sender<Line>, line: Line) {
 /// Follows everything until the connection fails, and returns the reason.
 pub(super) async fn over(connected: &Connected, followers: &mut [Follower], lines: &mpsc::Sender<Line>) -> LinkError {
     let link = &connected.link;
-    let mut running: Vec<_> = followers.iter_mut().map(|follower| Box::pin(follower.run(link, lines))).collect();
-    let first = poll_fn(|context| {
-        let mut polled = running.iter_mut().map(|it| it.as_mut().poll(context));
-        polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
-    });
+    let running = followers.iter_mut().map(|follower| Box::pin(follower.run(link, lines)));
     tokio::select! {
         error = link.ended() => error,
-        error = first => error,
+        (error, ..) = select_all(running) => error,
     }
 }

@@ -1,24 +1,24 @@
 //! One line of output: an event with its differences, or a notice about the watch itself. Pure.
 
-use std::time::SystemTime;
-
 use nodelb_core::text;
 use nodelb_kube::api::difference::{Difference, differences, is_annotations_only};
 use nodelb_kube::api::objects::last_write;
-use nodelb_report::time::utc_millis;
+use nodelb_report::time::Time;
 use serde::Serialize;
 use serde_json::Value;
 
 /// An event or a notice, with its time.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(super) struct Line {
-    at: SystemTime,
+    at: Time,
+    #[serde(flatten)]
     said: Said,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
 enum Said {
-    Notice(String),
+    Notice { notice: String },
     Event(Box<Event>),
 }
 
@@ -106,48 +106,26 @@ fn writer(metadata: &Value) -> Option<String> {
 }
 
 impl Line {
-    pub(super) fn notice(at: SystemTime, text: String) -> Self {
-        Self { at, said: Said::Notice(text) }
+    pub(super) fn notice(at: Time, notice: String) -> Self {
+        Self { at, said: Said::Notice { notice } }
     }
 
-    pub(super) fn event(at: SystemTime, event: Event) -> Self {
+    pub(super) fn event(at: Time, event: Event) -> Self {
         Self { at, said: Said::Event(Box::new(event)) }
     }
 
     /// Returns the line as text, with its line end. A notice begins with a `#`.
     pub(super) fn to_text(&self) -> String {
         match &self.said {
-            Said::Notice(text) => format!("{} # {text}\n", self.time()),
-            Said::Event(event) => format!("{} {}\n", self.time(), event.reported()),
+            Said::Notice { notice } => format!("{} # {notice}\n", self.at),
+            Said::Event(event) => format!("{} {}\n", self.at, event.reported()),
         }
     }
 
     /// Returns the line as one JSON object, with its line end. A notice has the field `notice` in addition to `at`, and
     /// no other.
     pub(super) fn to_json(&self) -> serde_json::Result<String> {
-        #[derive(Serialize)]
-        struct Notice<'l> {
-            at: String,
-            notice: &'l str,
-        }
-        #[derive(Serialize)]
-        struct JsonEvent<'l> {
-            at: String,
-            #[serde(flatten)]
-            event: &'l Event,
-        }
-        let at = self.time();
-        let text = match &self.said {
-            Said::Notice(notice) => serde_json::to_string(&Notice { at, notice })?,
-            Said::Event(event) => serde_json::to_string(&JsonEvent { at, event })?,
-        };
-        Ok(text + "\n")
-    }
-
-    /// Returns the time in UTC, to the millisecond.
-    fn time(&self) -> String {
-        let since = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).ok().and_then(utc_millis).unwrap_or_default()
+        Ok(serde_json::to_string(self)? + "\n")
     }
 }
 

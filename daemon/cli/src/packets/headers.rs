@@ -26,17 +26,19 @@ pub(super) struct Headers {
 impl Headers {
     /// Reads an IP packet; `None` if it is none, or its header is cut short.
     pub(super) fn read(ip: &[u8]) -> Option<Self> {
+        let v4 = |at: usize| Some(IpAddr::from(*ip.get(at..)?.first_chunk::<4>()?));
+        let v6 = |at: usize| Some(IpAddr::from(*ip.get(at..)?.first_chunk::<16>()?));
         let (source, target, protocol, transport): (IpAddr, IpAddr, u8, &[u8]) = match ip.first()? >> 4 {
             4 => {
                 let header = ip.get(..20)?;
                 let is_first = u16::from_be_bytes([header[6], header[7]]) & 0x1fff == 0;
                 let length = usize::from(header[0] & 0xf) * 4;
                 let transport = ip.get(length..).filter(|_| is_first).unwrap_or_default();
-                (v4(&header[12..16])?, v4(&header[16..20])?, header[9], transport)
+                (v4(12)?, v4(16)?, header[9], transport)
             }
             6 => {
                 let header = ip.get(..40)?;
-                (v6(&header[8..24])?, v6(&header[24..40])?, header[6], &ip[40..])
+                (v6(8)?, v6(24)?, header[6], &ip[40..])
             }
             _ => return None,
         };
@@ -46,14 +48,6 @@ impl Headers {
         let ports = port(0).zip(port(2)).filter(|_| has_ports).map(|(source, target)| (source, target, flags));
         Some(Self { source, target, protocol, ports })
     }
-}
-
-fn v4(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 4]>::try_from(bytes).ok()?.into())
-}
-
-fn v6(bytes: &[u8]) -> Option<IpAddr> {
-    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
 }
 
 impl fmt::Display for Headers {

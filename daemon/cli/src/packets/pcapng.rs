@@ -65,7 +65,6 @@ impl<W: Write> PcapWriter<W> {
         write_block(&mut self.out, ENHANCED_PACKET, &body)
     }
 
-    /// Writes what is pending.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

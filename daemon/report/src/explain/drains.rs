@@ -45,7 +45,7 @@ pub fn lost_by_drains(snapshot: &Snapshot, name: &ServiceName, drains: Drains) -
             loss.ports.push(format!("{}{place}", port_text(&key)));
             loss.is_of_healthy |= of_healthy;
         }
-        port_backends(&then, slices, &key, &mut loss.left);
+        loss.left.extend(port_backends(&then, slices, &key));
     }
     (!loss.ports.is_empty()).then_some(loss)
 }
@@ -58,7 +58,7 @@ struct Supply {
 }
 
 fn supply(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey) -> Supply {
-    let (candidates, checks) = candidates(snapshot, slices, key, &mut Vec::new());
+    let (candidates, _, checks) = candidates(snapshot, slices, key);
     let node = snapshot.facts.node();
     let selection = select::select(&candidates, node, checks.last_resort);
     let is_healthy = |c: &&Candidate<'_>| matches!(c.state(), BackendState::Active | BackendState::Terminating);
@@ -89,10 +89,7 @@ pub fn keeps_drained(snapshot: &Snapshot, name: &ServiceName, (backend, drains):
         let is_held = |at: &L4Addr| backend.includes((at.addr, at.port));
         let is_meant = match held {
             Some(held) => held.backends.iter().any(is_held),
-            None => candidates(snapshot, slices, key, &mut Vec::new())
-                .0
-                .iter()
-                .any(|candidate| is_held(&candidate.address(key.protocol))),
+            None => candidates(snapshot, slices, key).0.iter().any(|it| is_held(&it.address(key.protocol))),
         };
         let has_any = |snapshot: &Snapshot| supply(snapshot, slices, key).cluster[1];
         is_meant && !has_any(&then) && (is_protected || held.is_some() && !has_any(snapshot))

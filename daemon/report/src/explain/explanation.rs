@@ -34,12 +34,10 @@ pub enum Client {
     Outside,
 }
 
-/// The full account of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     pub to: L4Addr,
     pub from: Client,
-    /// The client's address, if the client was given as an address.
     pub client_address: Option<ClientAddress>,
     /// The programs that see the client connect, or its packets; none for SCTP, nor for packets from outside while the
     /// packet path is off.
@@ -58,7 +56,6 @@ pub struct Explanation {
     pub result: ConnectResult,
 }
 
-/// What applies to a client outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideAccount {
     /// Whether such clients are served at the address, or why not. For an address without a claim, whether they are
@@ -122,7 +119,6 @@ pub enum ViewReason {
 /// A backend, and its role in the client's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The row of the backend in `/backends`.
     pub row: BackendReport,
     /// The number of its slots in the view, and the total number of slots. Each slot has the same probability.
     pub share: (usize, usize),
@@ -255,12 +251,7 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
     let address = client.map(|(addr, _)| addr);
     let admitted = admitted(snapshot, to, from, address);
-    let result = match from {
-        Client::Outside => outside_result(&snapshot.realised, range, to, address),
-        Client::Pod if to.addr.is_loopback() => ConnectResult::PassedThrough,
-        Client::Host | Client::Pod => inside_result(&snapshot.realised, range, to),
-    };
-    let result = result.restricted(admitted.admission, from);
+    let result = result(&snapshot.realised, range, to, (from, address)).restricted(admitted.admission, from);
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation {
         to: named,
@@ -307,18 +298,28 @@ fn outside_account(
     OutsideAccount { access, selected, has_ring: service.is_some_and(|service| service.has_rings) }
 }
 
-/// The end of a connection attempt of a client outside the node.
-pub(crate) fn outside_result(
+/// The end of a connection attempt of a client, with its address if it is outside the node and was given as one.
+pub(crate) fn result(
     state: &MapState,
     nodeport_range: &RangeInclusive<u16>,
     to: L4Addr,
-    client: Option<Addr>,
+    (from, address): (Client, Option<Addr>),
 ) -> ConnectResult {
-    match trace_outside(state, nodeport_range, to, client) {
+    let verdict = match from {
+        Client::Outside => trace_outside(state, nodeport_range, to, address),
+        // The loopback address of a pod is not the node's.
+        Client::Pod if destination(to).addr.is_loopback() => Verdict::PassedThrough,
+        Client::Host | Client::Pod => trace(state, nodeport_range, to),
+    };
+    match verdict {
         Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
-        Verdict::Refused(_, Refusal::NoBackend) => ConnectResult::Refused(Refusal::NoBackend),
-        Verdict::Refused(_, Refusal::NoLocalBackend) => ConnectResult::Dropped(DropReason::NoLocalBackend),
-        Verdict::Refused(_, Refusal::NotAdmitted) => ConnectResult::Dropped(DropReason::NotAdmitted),
+        Verdict::Refused(_, Refusal::NoLocalBackend) if from == Client::Outside => {
+            ConnectResult::Dropped(DropReason::NoLocalBackend)
+        }
+        Verdict::Refused(_, Refusal::NotAdmitted) if from == Client::Outside => {
+            ConnectResult::Dropped(DropReason::NotAdmitted)
+        }
+        Verdict::Refused(_, refusal) => ConnectResult::Refused(refusal),
         Verdict::PassedThrough => ConnectResult::PassedThrough,
     }
 }
@@ -396,15 +397,6 @@ fn candidates(
         Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
     };
     rows.into_iter().map(candidate).collect()
-}
-
-/// The end of a connection attempt of a process on the node.
-pub(crate) fn inside_result(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> ConnectResult {
-    match trace(state, nodeport_range, to) {
-        Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
-        Verdict::Refused(_, errno) => ConnectResult::Refused(errno),
-        Verdict::PassedThrough => ConnectResult::PassedThrough,
-    }
 }
 
 fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<NearMatch> {

@@ -125,8 +125,7 @@ pub(crate) fn forward_flag(forward: Forward) -> Option<String> {
 /// The number of drained backends of the port, as a flag; `None` if there are none.
 fn drained_flag(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
     snapshot.facts.drains(&key.service)?;
-    let mut rows = Vec::new();
-    port_backends(snapshot, snapshot.facts.owner(&key.service)?.1, key, &mut rows);
+    let rows = port_backends(snapshot, snapshot.facts.owner(&key.service)?.1, key);
     let count = drained(&rows).count();
     (count > 0).then(|| format!("Drained={count}"))
 }
@@ -178,10 +177,8 @@ fn undirected(
 /// Why a port without backends has none; `None` if the reason is not that nodelb refuses those in its slices or that
 /// they failed their checks.
 fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
-    let mut rows = Vec::new();
     let (_, slices) = snapshot.facts.owner(&key.service)?;
-    port_backends(snapshot, slices, key, &mut rows);
-    text_of_unused(&rows)
+    text_of_unused(&port_backends(snapshot, slices, key))
 }
 
 /// The backends of the service that nodelb refuses to use or found unhealthy, as text; `None` if there are none.
@@ -276,19 +273,12 @@ pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iter
 }
 
 pub(crate) fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
-    let mut reports = Vec::new();
-    port_keys(service, slices).iter().for_each(|key| port_backends(snapshot, slices, key, &mut reports));
-    reports
+    port_keys(service, slices).iter().flat_map(|key| port_backends(snapshot, slices, key)).collect()
 }
 
-pub(super) fn port_backends(
-    snapshot: &Snapshot,
-    slices: &[Arc<Slice>],
-    key: &PortKey,
-    reports: &mut Vec<BackendReport>,
-) {
-    let mut refused = Vec::new();
-    let (admitted, checks) = candidates(snapshot, slices, key, &mut refused);
+/// The rows of a service port, by address.
+pub(super) fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey) -> Vec<BackendReport> {
+    let (admitted, refused, checks) = candidates(snapshot, slices, key);
     let choices = select::explain(&admitted, snapshot.facts.node(), checks.last_resort);
     let failure = |candidate: &Candidate<'_>| {
         let drain = candidate.drain.map(ToString::to_string);
@@ -296,10 +286,9 @@ pub(super) fn port_backends(
     };
     let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
     let refused = refused.into_iter().map(|(c, refusal)| (c, Choice::Refused, Some(refusal)));
-    let start = reports.len();
-    for (candidate, choice, reason) in admitted.chain(refused) {
+    let report = |(candidate, choice, reason): (Candidate<'_>, Choice, Option<String>)| {
         let backend = candidate.backend;
-        reports.push(BackendReport {
+        BackendReport {
             address: L4Addr::new(backend.addr, backend.port, key.protocol),
             service: key.service.clone(),
             port: Arc::clone(&key.port),
@@ -311,24 +300,19 @@ pub(super) fn port_backends(
             is_drained: candidate.drain.is_some(),
             origin: Arc::clone(&candidate.slice.origin.object),
             reason,
-        });
-    }
-    let mut rows = reports.split_off(start);
+        }
+    };
+    let mut rows: Vec<BackendReport> = admitted.chain(refused).map(report).collect();
     add_held(snapshot, key, &mut rows);
     actual::correct(snapshot, key, &mut rows);
-    reports.append(&mut rows);
-    reports[start..].sort_by_key(|report| report.address);
+    rows.sort_by_key(|row| row.address);
+    rows
 }
 
-/// The backends of the port that nodelb may use, with the results of their checks and with drains. Adds the others to
-/// `refused`, each with the reason.
-pub(super) fn candidates<'a>(
-    snapshot: &'a Snapshot,
-    slices: &'a [Arc<Slice>],
-    key: &PortKey,
-    refused: &mut Vec<(Candidate<'a>, String)>,
-) -> (Vec<Candidate<'a>>, Checks<'a>) {
-    let mut admitted = Vec::new();
+/// The backends of the port that nodelb may use, with the results of their checks and with drains; the others, each with
+/// the reason; and the checks.
+pub(super) fn candidates<'a>(snapshot: &'a Snapshot, slices: &'a [Arc<Slice>], key: &PortKey) -> Candidates<'a> {
+    let (mut admitted, mut refused) = (Vec::new(), Vec::new());
     for candidate in select::merge(slices.iter(), &key.port, key.protocol, key.family) {
         match snapshot.check(candidate.address(key.protocol), candidate.slice.source) {
             Ok(()) => admitted.push(candidate),
@@ -338,8 +322,10 @@ pub(super) fn candidates<'a>(
     let checks = checks(snapshot, &key.service).unwrap_or_default();
     checks.mark(&mut admitted);
     select::mark_drained(&mut admitted, snapshot.facts.drains(&key.service));
-    (admitted, checks)
+    (admitted, refused, checks)
 }
+
+type Candidates<'a> = (Vec<Candidate<'a>>, Vec<(Candidate<'a>, String)>, Checks<'a>);
 
 /// Marks the held backends among the port's rows, and adds rows for held backends that no slice contains any more.
 fn add_held(snapshot: &Snapshot, key: &PortKey, reports: &mut Vec<BackendReport>) {

@@ -21,9 +21,7 @@ pub struct FrontendReport {
     pub backends: Vec<L4Addr>,
     /// Special properties, such as `Affinity=10800s` or `Local`, in alphabetical order.
     pub flags: Vec<String>,
-    /// Whether clients outside the node are served at the address, or why not.
     pub outside: OutsideAccess,
-    /// Whether connections reach a backend, and if not, why.
     pub status: Status,
     pub since: Moment,
     /// Why the status is not OK, with the remedy. For a NodePort also the process that has bound it; for a frontend
@@ -66,18 +64,15 @@ pub struct BackendReport {
     /// `Maintenance` if it is drained.
     /// `NotReady` for a held backend that the source no longer reports.
     pub state: BackendState,
-    /// The share of new connections relative to the other backends.
     pub weight: u16,
     /// The name of the node, empty if unknown.
     pub node: Arc<str>,
     /// The zone, empty if unknown.
     pub zone: Arc<str>,
-    /// Whether new connections can reach the backend, and if not, the reason.
     pub choice: Choice,
     pub is_drained: bool,
     /// The file or object that contains the backend. For a held backend that none contains any more, the one that
     /// removed it.
     pub origin: Arc<str>,
-    /// Why the backend is refused, who drains it until when, or the last error of its health checks.
     pub reason: Option<String>,
 }

@@ -69,9 +69,7 @@ impl Summary {
         for entry in snapshot.desired.services.values() {
             summary.selectable += backends_of(&entry.cluster).count();
         }
-        let mut without: Vec<&ServiceName> = snapshot.empty_ports().map(|key| &key.service).collect();
-        without.sort_unstable();
-        without.dedup();
+        let without: BTreeSet<&ServiceName> = snapshot.empty_ports().map(|key| &key.service).collect();
         summary.without_backends = without.len();
         summary
     }

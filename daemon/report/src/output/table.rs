@@ -37,22 +37,9 @@ pub struct Style {
 }
 
 impl Style {
-    /// The sequences that begin a colour, or nothing.
-    pub(crate) fn red(&self) -> &'static str {
-        if self.colour { RED } else { "" }
-    }
-
-    pub(crate) fn yellow(&self) -> &'static str {
-        if self.colour { YELLOW } else { "" }
-    }
-
-    pub(crate) fn green(&self) -> &'static str {
-        if self.colour { GREEN } else { "" }
-    }
-
     /// The word in this colour; unchanged if the colour is empty.
     pub(crate) fn paint(&self, colour: &str, word: &str) -> String {
-        if colour.is_empty() { word.to_owned() } else { format!("{colour}{word}{RESET}") }
+        if self.colour && !colour.is_empty() { format!("{colour}{word}{RESET}") } else { word.to_owned() }
     }
 }
 
@@ -104,12 +91,6 @@ impl Lines {
 struct Shown<'a> {
     text: &'a str,
     width: usize,
-}
-
-impl<'a> Shown<'a> {
-    fn new(text: &'a str) -> Self {
-        Self { text, width: width_of(text) }
-    }
 }
 
 fn width_of(text: &str) -> usize {
@@ -186,7 +167,9 @@ impl Table {
             out.push('\n');
             return lines;
         }
-        let headings: Vec<Shown<'_>> = lines.columns.iter().map(|column| Shown::new(column.heading)).collect();
+        let headings =
+            lines.columns.iter().map(|Column { heading, .. }| Shown { text: heading, width: width_of(heading) });
+        let headings: Vec<Shown<'_>> = headings.collect();
         out.reserve(self.plain.len() + ends.len() * GAP.len() * 2);
         lines.layout.push_line(&headings, &[], out);
         lines.push_rows(self, out);
@@ -330,9 +313,9 @@ impl Layout {
 
 const NOTHING: &str = "-";
 const RESET: &str = "\u{1b}[0m";
-const GREEN: &str = "\u{1b}[32m";
-const YELLOW: &str = "\u{1b}[33m";
-const RED: &str = "\u{1b}[31m";
+pub(crate) const GREEN: &str = "\u{1b}[32m";
+pub(crate) const YELLOW: &str = "\u{1b}[33m";
+pub(crate) const RED: &str = "\u{1b}[31m";
 
 /// Every escape sequence that a text may contain.
 pub const COLOURS: [&str; 4] = [RESET, GREEN, YELLOW, RED];

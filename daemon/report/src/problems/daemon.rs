@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage, Untranslated};
 use super::reason::{Reason, Severity};
-use crate::check::Check;
 use crate::time::Time;
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::service::Source;
@@ -29,11 +28,6 @@ const DROPS_WITHIN: u64 = 300_000;
 /// The maximum number of names in one line.
 const SHOWN: usize = 4;
 
-/// Whether the node is not ready because of this check.
-pub(super) fn blocks_readiness(check: &Check) -> bool {
-    !check.passed
-}
-
 pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     let mut found = Vec::new();
     failed_checks(observed, &mut found);
@@ -47,7 +41,7 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
 }
 
 fn failed_checks(observed: &Observed, found: &mut Vec<Problem>) {
-    for check in observed.checks.iter().filter(|check| blocks_readiness(check)) {
+    for check in observed.checks.iter().filter(|check| !check.passed) {
         let (reason, object) = match check.name.as_str() {
             "loop" => (Reason::LoopStuck, "nodelb"),
             "reconcile" => (Reason::NotSynced, "nodelb"),

@@ -111,13 +111,11 @@ pub struct Reloads {
 }
 
 impl Reloads {
-    /// After a reload that was applied.
     pub fn applied(&self, now: Time, restart_keys: Vec<String>) -> Self {
         let since = self.restart.as_ref().map_or(now, |(since, _)| *since);
         Self { restart: (!restart_keys.is_empty()).then_some((since, restart_keys)), refused: None }
     }
 
-    /// After a reload that was refused.
     pub fn refused(&self, now: Time, why: String) -> Self {
         let since = self.refused.as_ref().map_or(now, |(since, _)| *since);
         Self { refused: Some((since, why)), restart: self.restart.clone() }
@@ -146,7 +144,6 @@ pub struct Observed {
     pub apiserver: Option<ApiserverState>,
     /// Whether the maps are in memory, so that nothing is translated.
     pub is_in_memory: bool,
-    /// The usage of the kernel's tables.
     pub tables: Vec<TableUsage>,
     /// Whether the process that closes stale sockets has stopped.
     pub is_reaper_down: bool,
@@ -174,6 +171,5 @@ pub struct Observed {
     pub not_forwarding: Option<Vec<String>>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
-    /// The problems of the previous run that have not ended since.
     pub earlier: Earlier,
 }

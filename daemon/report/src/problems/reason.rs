@@ -1,7 +1,5 @@
 //! The catalogue of problems: the only list of what counts as wrong, with severity and next command.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +33,7 @@ macro_rules! reasons {
     ($($name:ident, $severity:ident, $command:literal, [$($alert:literal),*], $meaning:literal;)*) => {
         /// The kind of a problem.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[derive(strum::Display)]
         pub enum Reason {
             $(#[doc = concat!($meaning, ".")] $name,)*
         }
@@ -151,11 +150,5 @@ reasons! {
 impl Reason {
     pub fn entry(self) -> &'static ReasonEntry {
         &Self::CATALOGUE[self as usize]
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.entry().name)
     }
 }

@@ -218,12 +218,8 @@ fn by(Cause { origin, .. }: &Cause) -> String {
 }
 
 fn held(observed: &Observed, found: &mut Vec<Problem>) {
-    let mut seen: Vec<&ServiceName> = Vec::new();
-    for port in observed.snapshot.held() {
-        if seen.contains(&&port.key.service) {
-            continue;
-        }
-        seen.push(&port.key.service);
+    let mut seen = BTreeSet::new();
+    for port in observed.snapshot.held().filter(|port| seen.insert(&port.key.service)) {
         let why = match &port.problem {
             Some(problem) => format!("{}: {problem}", port.cause.origin.object),
             None => emptied(&port.cause),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::services::{ServiceRow, direct_return, policy};
+use super::services::{ServiceRow, direct_return};
 use crate::explain::reports::{self, Used};
 use crate::explain::rows::{BackendReport, OutsideAccess};
 use crate::filter::Filter;
@@ -31,8 +31,8 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>, used: Used<'_>) -> Servi
         service: Some(String::from(&service.name)),
         source: service.source.to_string(),
         ports: port_texts(service),
-        internal_policy: policy(service.internal_policy),
-        external_policy: policy(service.external_policy),
+        internal_policy: service.internal_policy.to_string(),
+        external_policy: service.external_policy.to_string(),
         affinity: service.affinity_seconds.map(u64::from),
         forward: direct_return(service.forward),
         frontends: 0,

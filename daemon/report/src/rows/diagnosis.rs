@@ -22,7 +22,7 @@ pub enum FindingSeverity {
 /// The kind of a finding. The comments are in the documents, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-#[derive(strum::EnumIter, strum::EnumMessage, strum::IntoStaticStr)]
+#[derive(strum::Display, strum::EnumIter, strum::EnumMessage)]
 #[strum(serialize_all = "kebab-case")]
 pub enum FindingKind {
     /// The maps are in memory, and no connection is translated.
@@ -133,13 +133,6 @@ pub enum FindingKind {
     ApiserverBalanced,
     /// Addresses that answer.
     Works,
-}
-
-impl FindingKind {
-    /// The name in output.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// A problem or an observation.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::services::{BackendRow, FrontendRow};
-use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
+use crate::explain::explanation::{Client, ConnectResult, ViewKind, result};
 use crate::explain::outside;
 use crate::explain::ranges::Admitted;
 use crate::explain::reports::{affinity_flag, distinct, forward_flag, port_keys};
@@ -74,7 +74,6 @@ impl Names {
         unused.filter_map(|at| Some((*at, drain::find(drains, (at.addr, at.port))?))).collect()
     }
 
-    /// Adds the port of a recorded change.
     pub fn add_record(&mut self, record: &Record) {
         if let (Some(key), Some(source)) = (&record.event.port, record.event.source) {
             self.add(key, source);
@@ -121,10 +120,10 @@ pub struct MapTrace<'a> {
     pub found: Option<MapMatch<'a>>,
 }
 
-/// The frontend that an address leads to, and its service.
+/// The frontend that an address leads to, as [`MatchedFrontend`](crate::explain::explanation::MatchedFrontend), and its
+/// service.
 #[derive(Debug)]
 pub struct MapMatch<'a> {
-    /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
     pub at: L4Addr,
     pub id: ServiceId,
     /// The service port; `None` if its name is unknown.
@@ -132,9 +131,7 @@ pub struct MapMatch<'a> {
     /// The kind of the address; `None` if it is unknown.
     pub kind: Option<FrontendKind>,
     pub view: ViewKind,
-    /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
-    /// How packets of clients outside reach backends on other machines.
     pub forward: Forward,
     /// Every backend of the service port, with the number of its slots in the view.
     pub backends: Vec<(L4Addr, usize)>,
@@ -241,11 +238,7 @@ impl MapContent {
         let Some((at, Lead { service: id, local: is_local, .. })) = found else {
             return MapTrace { result: ConnectResult::PassedThrough, admitted, found: None };
         };
-        let result = match from {
-            Client::Outside => outside_result(state, range, to, None),
-            Client::Host | Client::Pod => inside_result(state, range, to),
-        };
-        let result = result.restricted(admitted.admission, from);
+        let result = result(state, range, to, (from, None)).restricted(admitted.admission, from);
         let entry = state.services.get(&id);
         let [all, view] = [false, is_local].map(|is_local| entry.map_or(&[][..], |entry| entry.view(is_local)));
         let slots = |backend: L4Addr| view.iter().filter(|slot: &&Slot| slot.addr == backend).count();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::from_maps::slot_rows;
-use super::services::{BackendRow, FrontendRow, ServiceRow, direct_return, policy};
+use super::services::{BackendRow, FrontendRow, ServiceRow, direct_return};
 use crate::explain::kept::why_kept;
 use crate::explain::outside;
 use crate::explain::reports::distinct;
@@ -81,7 +81,7 @@ fn service(snapshot: &Snapshot, id: ServiceId, addresses: &[Kept<'_>]) -> Option
     let (first, of_first, _) = addresses.first()?;
     let is_local = |view: fn(&FrontendEntry) -> bool| {
         let is_any = addresses.iter().any(|(_, entry, _)| view(entry));
-        policy(if is_any { TrafficPolicy::Local } else { TrafficPolicy::Cluster })
+        if is_any { TrafficPolicy::Local } else { TrafficPolicy::Cluster }.to_string()
     };
     let mut ports: Vec<String> =
         addresses.iter().map(|(address, ..)| format!("{}/{}", address.port, address.protocol)).collect();

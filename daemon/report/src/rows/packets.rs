@@ -4,15 +4,10 @@ use super::answer::answers;
 use super::row::rows;
 use crate::time::Time;
 
-/// What a device is used for.
 pub const ROLES: [&str; 3] = ["uplink", "pod", "none"];
-/// The states of a device's programs.
 const PROGRAMS: [&str; 3] = ["attached", "unused", "failed"];
-/// Whether packets are translated.
 const ACTIVITIES: [&str; 3] = ["on", "draining", "off"];
-/// Through which hook of the device a packet passes.
 pub const DIRECTIONS: [&str; 2] = ["in", "out"];
-/// What a packet begins with.
 pub const LINKS: [&str; 2] = ["ethernet", "ip"];
 /// Through the network stack of the node, or past it to another node.
 pub const PATHS: [&str; 4] = ["stack", "redirect", "direct", "tunnel"];

@@ -71,79 +71,35 @@ impl JsonSchema for Micros {
     }
 }
 
-impl ToCell for String {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Text(self.as_str().into())
-    }
-}
-
-impl ToCell for u64 {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Number(*self)
-    }
-}
-
-/// A rate or another number with one decimal place.
-impl ToCell for f64 {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Text(format!("{self:.1}").into())
-    }
-}
-
-/// Data of any kind, as in JSON.
-impl ToCell for serde_json::Value {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Text(self.to_string().into())
-    }
-}
-
-impl ToCell for bool {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Flag(*self)
-    }
-}
-
-impl ToCell for Time {
-    fn to_cell(&self, now: Time) -> Cell<'_> {
-        Cell::Since { time: *self, now }
-    }
-}
-
-impl ToCell for Micros {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Duration(self.0)
-    }
-}
-
-impl ToCell for L4Addr {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Address(*self)
-    }
-}
-
-impl ToCell for Vec<String> {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::List(self.as_slice().into())
-    }
-}
-
-impl ToCell for Vec<L4Addr> {
-    fn to_cell(&self, _: Time) -> Cell<'_> {
-        Cell::Addresses(self)
-    }
-}
-
-macro_rules! words {
-    ($($type:ty),*) => {
+/// Defines the cells of types, with the value and the time from which ages are computed.
+macro_rules! cells {
+    ($($type:ty: |$value:pat_param, $now:pat_param| $cell:expr;)*) => {
         $(impl ToCell for $type {
-            fn to_cell(&self, _: Time) -> Cell<'_> {
-                Cell::Text(Self::VARIANTS[*self as usize].into())
+            fn to_cell(&self, $now: Time) -> Cell<'_> {
+                let $value = self;
+                $cell
             }
         })*
     };
 }
 
-words!(Status, BackendState, Choice, What, SourceState);
+cells! {
+    String: |text, _| Cell::Text(text.as_str().into());
+    u64: |number, _| Cell::Number(*number);
+    f64: |rate, _| Cell::Text(format!("{rate:.1}").into());
+    serde_json::Value: |data, _| Cell::Text(data.to_string().into());
+    bool: |flag, _| Cell::Flag(*flag);
+    Time: |time, now| Cell::Since { time: *time, now };
+    Micros: |duration, _| Cell::Duration(duration.0);
+    L4Addr: |address, _| Cell::Address(*address);
+    Vec<String>: |values, _| Cell::List(values.as_slice().into());
+    Vec<L4Addr>: |values, _| Cell::Addresses(values);
+    Status: |word, _| Cell::Text(Self::VARIANTS[*word as usize].into());
+    BackendState: |word, _| Cell::Text(Self::VARIANTS[*word as usize].into());
+    Choice: |word, _| Cell::Text(Self::VARIANTS[*word as usize].into());
+    What: |word, _| Cell::Text(Self::VARIANTS[*word as usize].into());
+    SourceState: |word, _| Cell::Text(Self::VARIANTS[*word as usize].into());
+}
 
 impl<T: ToCell> ToCell for Option<T> {
     fn to_cell(&self, now: Time) -> Cell<'_> {

@@ -17,7 +17,7 @@ use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::forward::Forward;
-use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::model::service::{BackendState, FrontendKind};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
 
@@ -238,7 +238,6 @@ impl HistoryRow {
         format!("the service {service} was removed {} ago{cause}", durations::human(self.time.age(now)))
     }
 
-    /// The cells of the short form.
     pub fn short(&self, now: Time) -> [Cell<'_>; 6] {
         let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
         let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
@@ -284,15 +283,6 @@ impl FrontendRow {
 /// The value of the columns `Forward`; `None` if packets are translated.
 pub fn direct_return(forward: Forward) -> Option<String> {
     (forward != Forward::Translate).then(|| forward.to_string())
-}
-
-pub(super) fn policy(policy: TrafficPolicy) -> String {
-    let [cluster, local] = POLICIES;
-    match policy {
-        TrafficPolicy::Cluster => cluster,
-        TrafficPolicy::Local => local,
-    }
-    .to_owned()
 }
 
 impl From<BackendReport> for BackendRow {

@@ -13,7 +13,6 @@ use nodelb_core::source_report::{SourceReport, SourceState};
 
 const RESULTS: [&str; 2] = ["ok", "failed"];
 const NAME_STATES: [&str; 4] = ["Ok", "Held", "Empty", "Pending"];
-/// The origins of configuration values.
 const ORIGINS: [&str; 2] = ["default", "file"];
 
 rows! {

@@ -33,7 +33,7 @@ fn the_catalogue_of_problems_is_documented() {
 /// The tables of `docs/diagnose.md` are the catalogue of findings and the fields of the rows. `UPDATE=1` rewrites them.
 #[test]
 fn the_findings_of_diagnose_are_documented() {
-    let name = |kind: &FindingKind| format!("`{}`", kind.name());
+    let name = |kind: &FindingKind| format!("`{kind}`");
     let all = |kinds: &[FindingKind]| kinds.iter().map(name).collect::<Vec<_>>().join(", ");
     let rows = catalogue::findings().iter().map(|entry| {
         let severity = format!("{:?}", entry.severity).to_lowercase();

@@ -17,12 +17,9 @@ pub(super) fn find(services: &[ServiceRow], sources: &[SourceRow], name: &Servic
     let is_file = |row: &&SourceRow| row.source.eq_ignore_ascii_case("files");
     let origin =
         |file: &str| services.iter().any(|row| row.origin == file || row.origin.ends_with(&format!("/{file}")));
-    let of_row = sources.iter().filter(is_file).find(|row| origin(&row.path));
-    if let Some(row) = of_row {
-        return Some(Definition {
-            line: read(&row.path).and_then(|text| line_of(&text, name)),
-            file: row.path.clone(),
-        });
+    let line = |row: &SourceRow| read(&row.path).and_then(|text| line_of(&text, name));
+    if let Some(row) = sources.iter().filter(is_file).find(|row| origin(&row.path)) {
+        return Some(Definition { line: line(row), file: row.path.clone() });
     }
     // What is kept from before the start has no origin.
     if services.iter().any(|row| !row.origin.is_empty()) {
@@ -30,7 +27,7 @@ pub(super) fn find(services: &[ServiceRow], sources: &[SourceRow], name: &Servic
     }
     let refused = sources.iter().filter(is_file).filter(|row| row.state != "Ok").take(FILES);
     let mut found = refused.filter_map(|row| {
-        let line = read(&row.path).and_then(|text| line_of(&text, name));
+        let line = line(row);
         let quoted = row.problems.iter().any(|problem| problem.contains(&format!("service {name}:")));
         (line.is_some() || quoted).then(|| Definition { file: row.path.clone(), line })
     });

@@ -6,16 +6,13 @@ use std::path::Path;
 use super::routes;
 use crate::diagnose::facts::KernelSettings;
 
-/// Where the settings of the network are.
-const NET: &str = "/proc/sys/net";
-
 /// The value of `rp_filter` for strict checks.
 const STRICT: u8 = 1;
 
 /// Reads the settings of the network namespace of this command.
 pub(super) fn settings() -> KernelSettings {
     let routes = routes::routes_in(Path::new("/proc/net"), Path::new("/sys/class/net"));
-    KernelSettings { addresses: routes::addresses(), routes, ..settings_in(Path::new(NET)) }
+    KernelSettings { addresses: routes::addresses(), routes, ..settings_in(Path::new("/proc/sys/net")) }
 }
 
 fn settings_in(net: &Path) -> KernelSettings {

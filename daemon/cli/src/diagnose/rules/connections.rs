@@ -110,23 +110,17 @@ pub(super) fn frontends(context: &Context<'_>) -> Vec<Finding> {
     for (connect, why) in failed(context, false).filter(|(connect, why)| !is_excluded(context, connect, why)) {
         by_kind.entry(judged(context, connect, why)).or_default().push((connect, why));
     }
-    let mut tests = context.facts.connect_tests.iter();
-    let does_a_backend = tests.any(|connect| connect.is_backend && connect.accepted().is_some());
-    // As in `/status`: critical is what concerns all addresses of the service.
-    let mut tests = context.facts.connect_tests.iter();
-    let does_a_frontend = tests.any(|connect| !connect.is_backend && connect.accepted().is_some());
+    let accepted = context.facts.connect_tests.iter().filter(|connect| connect.accepted().is_some());
+    let (backends, frontends): (Vec<_>, Vec<_>) = accepted.partition(|connect| connect.is_backend);
     let found = by_kind.into_iter().map(|((kind, severity), failed)| {
         let (first, why) = failed[0];
         let what = format!("a connection from here to {} fails: {why}", first.to);
-        let backends = does_a_backend.then_some("a backend of it can be connected to directly");
-        let finding = match kind {
-            Kind::FrontendFails if context.daemon.is_none() => {
-                context.finding_in(kind, what, "no-daemon", &[("address", &first.to)])
-            }
-            _ => context.finding(kind, what),
-        };
-        let finding = finding.severity(if does_a_frontend { Severity::Warning } else { severity });
-        finding.evidence(failed.iter().skip(1).take(10).filter_map(one_line)).evidence(backends)
+        let backend = (!backends.is_empty()).then_some("a backend of it can be connected to directly");
+        let case = if kind == Kind::FrontendFails && context.daemon.is_none() { "no-daemon" } else { "" };
+        let finding = context.finding_in(kind, what, case, &[("address", &first.to)]);
+        // As in `/status`: critical is what concerns all addresses of the service.
+        let finding = finding.severity(if frontends.is_empty() { severity } else { Severity::Warning });
+        finding.evidence(failed.iter().skip(1).take(10).filter_map(one_line)).evidence(backend)
     });
     found.collect()
 }

@@ -66,7 +66,7 @@ impl<'f> Context<'f> {
         let name = &self.facts.service;
         let own = [("service", &*name.to_string()), ("namespace", &name.namespace), ("name", &name.name)];
         let fill = |text: String, (name, value): &(&str, &str)| text.replace(&format!("{{{name}}}"), value);
-        let remedy = entry.remedy_for(case).map(Into::into).or(finding.remedy);
+        let remedy = entry.remedies.get(case).cloned().or(finding.remedy);
         finding.remedy = remedy.map(|remedy| own.iter().chain(values).fold(remedy, fill));
         finding
     }
@@ -107,7 +107,6 @@ impl<'f> Context<'f> {
         self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == Some(Status::Held)))
     }
 
-    /// Whether a connection from here has failed.
     pub(super) fn has_failed_connect(&self) -> bool {
         self.facts.connect_tests.iter().any(|connect| connect.failure().is_some())
     }
@@ -129,7 +128,6 @@ impl<'f> Context<'f> {
         format!("last written by {writer}{at} (resourceVersion {})", objects::text(&metadata.resource_version))
     }
 
-    /// Returns the last writers of the first slices.
     pub(super) fn slices_written(&self) -> impl Iterator<Item = String> {
         let slices = self.slices.into_iter().flatten().take(5);
         slices.map(|slice| format!("slice {}: {}", named(&slice.metadata), self.written(&slice.metadata)))

@@ -237,12 +237,10 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
     let is_bare = daemon.definition.is_some() && daemon.backends.is_empty();
     let is_of_name = |error: &&str| error.starts_with("DNS ") || error.starts_with(HOLD_ENDED);
     let names = rows.iter().find_map(|row| row.error.as_deref().filter(is_of_name));
-    let case = if names.is_some() {
-        "dns"
-    } else if is_bare {
-        "file"
-    } else {
-        ""
+    let case = match names {
+        Some(_) => "dns",
+        None if is_bare => "file",
+        None => "",
     };
     let finding = context.finding_in(Kind::NoBackends, "no usable backend", case, &[]);
     // The words of `/status` have it, too.

@@ -86,12 +86,8 @@ pub(super) fn unknown_to_daemon(context: &Context<'_>, service: &Service) -> Opt
         return Some(context.finding_in(Kind::NotForProxies, what, "another-proxy", &[]));
     }
     if let Some(why) = unselected(&daemon.selection, context, service) {
-        return Some(context.finding_in(
-            Kind::NotForProxies,
-            format!("nodelb does not read it: {why}"),
-            "unselected",
-            &[],
-        ));
+        let what = format!("nodelb does not read it: {why}");
+        return Some(context.finding_in(Kind::NotForProxies, what, "unselected", &[]));
     }
     let what = "Kubernetes has it, but the daemon does not know it";
     let finding = context.finding_in(Kind::MemoryDiffers, what, "unknown", &[]).severity(Severity::Critical);

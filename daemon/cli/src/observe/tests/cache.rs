@@ -9,7 +9,7 @@ fn object(name: &str, version: u32, port: u16) -> Value {
 }
 
 fn text(event: &Event) -> String {
-    let text = super::super::line::Line::event(std::time::SystemTime::UNIX_EPOCH, event.clone()).to_text();
+    let text = super::super::line::Line::event(nodelb_report::time::Time(0), event.clone()).to_text();
     text.trim_end().trim_start_matches("1970-01-01T00:00:00.000Z ").to_owned()
 }
 

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use serde_json::json;
 
 use super::*;
@@ -22,7 +20,7 @@ fn a_line_says_who_what_and_which_version() {
     let mut before = slice();
     before["endpoints"] = json!([{"addresses": ["169.254.128.7"]}]);
     let event = Event::between("EndpointSlice", Some(&before), Some(&slice()), false);
-    let line = Line::event(SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_007), event);
+    let line = Line::event(Time(1_700_000_000_007), event);
     assert_eq!(
         line.to_text(),
         "2023-11-14T22:13:20.007Z EndpointSlice default/kubernetes MODIFIED rv=8812 gen=4 by=kube-apiserver: backends \
@@ -49,7 +47,7 @@ fn an_annotation_only_update_is_shown_as_such() {
 
 #[test]
 fn a_notice_is_distinguishable() {
-    let line = Line::notice(SystemTime::UNIX_EPOCH, "lost".into());
+    let line = Line::notice(Time(0), "lost".into());
     assert_eq!(line.to_text(), "1970-01-01T00:00:00.000Z # lost\n");
     assert_eq!(line.to_json().unwrap(), "{\"at\":\"1970-01-01T00:00:00.000Z\",\"notice\":\"lost\"}\n");
 }

@@ -9,7 +9,7 @@ use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, backends_of};
+use nodelb_core::state::entries::{MapState, ServiceEntry, ServiceId, Slot, backends_of};
 use nodelb_core::state::kernel_check::{Content, EntryKey, Fault, detect};
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
@@ -101,10 +101,16 @@ pub(super) fn entry(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: 
 /// The content of an entry; `None` if the maps do not have it.
 fn text_in(snapshot: &Snapshot, state: &MapState, key: EntryKey) -> Option<String> {
     match key {
-        EntryKey::Frontend(address) => state.frontends.get(&address).map(|entry| frontend_text(snapshot, *entry)),
+        EntryKey::Frontend(address) => state
+            .frontends
+            .get(&address)
+            .map(|entry| format!("leads to {}{}", name_of(snapshot, entry.service), view_text(entry.inside_local))),
         EntryKey::Service(id) => state.services.get(&id).map(|entry| service_text(entry)),
         EntryKey::NodeAddress(addr) => state.node_addrs.contains(&addr).then(|| "answers NodePorts".into()),
-        EntryKey::Outside(address) => state.outside.get(&address).map(|entry| outside_text(snapshot, *entry)),
+        EntryKey::Outside(address) => state.outside.get(&address).map(|entry| {
+            let ranges = if entry.has_ranges { ", for clients in its source ranges" } else { "" };
+            format!("leads to {}{}{ranges}", name_of(snapshot, entry.service), view_text(entry.local))
+        }),
         EntryKey::SourceRange(id, range) => {
             state.source_ranges.contains(&(id, range)).then(|| format!("may connect to {}", name_of(snapshot, id)))
         }
@@ -167,15 +173,8 @@ fn name_of(snapshot: &Snapshot, id: ServiceId) -> String {
     snapshot.service_of(id).unwrap_or_else(|| format!("service id {id}"))
 }
 
-fn frontend_text(snapshot: &Snapshot, entry: FrontendEntry) -> String {
-    let view = if entry.inside_local { " (local view)" } else { "" };
-    format!("leads to {}{view}", name_of(snapshot, entry.service))
-}
-
-fn outside_text(snapshot: &Snapshot, entry: OutsideEntry) -> String {
-    let view = if entry.local { " (local view)" } else { "" };
-    let ranges = if entry.has_ranges { ", for clients in its source ranges" } else { "" };
-    format!("leads to {}{view}{ranges}", name_of(snapshot, entry.service))
+fn view_text(is_local: bool) -> &'static str {
+    if is_local { " (local view)" } else { "" }
 }
 
 fn uplink_name(snapshot: &Snapshot, index: u32) -> String {
@@ -191,26 +190,16 @@ fn uplink_text(entry: &UplinkEntry) -> String {
 
 fn service_text(entry: &ServiceEntry) -> String {
     let view = |name, list: &[Slot]| format!("{name} {}", addresses(backends_of(list).map(|(addr, _)| addr)));
-    let mut text = view("cluster", &entry.cluster);
-    if !entry.local.is_empty() {
-        text = format!("{text}, {}", view("local", &entry.local));
-    }
-    if entry.affinity_seconds > 0 {
-        text.push_str(&format!(", affinity {} s", entry.affinity_seconds));
-    }
-    if entry.may_be_bound {
-        text.push_str(", NodePorts may be bound");
-    }
-    if entry.cluster.is_empty() && entry.has_backends {
-        text.push_str(", backends elsewhere");
-    }
-    if entry.has_rings {
-        text.push_str(", with rings");
-    }
-    if entry.forward != Forward::Translate {
-        text.push_str(&format!(", forward {}", entry.forward));
-    }
-    text
+    let parts = [
+        Some(view("cluster", &entry.cluster)),
+        (!entry.local.is_empty()).then(|| view("local", &entry.local)),
+        (entry.affinity_seconds > 0).then(|| format!("affinity {} s", entry.affinity_seconds)),
+        entry.may_be_bound.then(|| "NodePorts may be bound".into()),
+        (entry.cluster.is_empty() && entry.has_backends).then(|| "backends elsewhere".into()),
+        entry.has_rings.then(|| "with rings".into()),
+        (entry.forward != Forward::Translate).then(|| format!("forward {}", entry.forward)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<String>>().join(", ")
 }
 
 /// Formats as `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP]`, with at most five addresses.
