@@ -136,7 +136,7 @@ async fn servers(
 
 /// The addresses that worked before in the same cluster.
 async fn remembered(directory: &Path, authority: &Authorities) -> Vec<Server> {
-    match state_file::load(directory, PoolTimeouts::duration(PoolTimeouts::default().load)).await {
+    match state_file::load(directory, Duration::from_millis(PoolTimeouts::default().load)).await {
         Some(state) if state.is_of(authority) => {
             state.apiservers.into_iter().map(|remembered| remembered.server).collect()
         }
