@@ -69,11 +69,7 @@ pub fn path(state_directory: &Path) -> PathBuf {
 
 /// Removes the file, which no later start will use. May block. Returns whether the file existed.
 pub fn forget(state_directory: &Path) -> io::Result<bool> {
-    match std::fs::remove_file(path(state_directory)) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    state_file::remove(&path(state_directory))
 }
 
 /// Reads the file. May block. `cluster` is `None` while the identity of the cluster is unknown; then a file of any
