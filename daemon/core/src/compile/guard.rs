@@ -172,7 +172,6 @@ impl Guard {
         }
     }
 
-    /// Whether [`Guard::check_backend`] allows the backend.
     pub fn admits_backend(&self, backend: L4Addr, source: Source, apiservers: &Apiservers) -> bool {
         self.check_backend(backend, source, apiservers).is_ok()
     }

@@ -69,7 +69,6 @@ impl Trigger {
         Cause { origin, is_removed }
     }
 
-    /// Whether the change concerns a slice of the service.
     pub(crate) fn is_slice(&self) -> bool {
         self.slice().is_some()
     }
@@ -180,7 +179,6 @@ impl Cause {
         self.origin.object.starts_with(CHECKS)
     }
 
-    /// Whether a hold of the source has ended.
     pub fn is_end_of_hold(&self) -> bool {
         self.origin.object.starts_with(HOLD_ENDED)
     }

@@ -31,7 +31,6 @@ impl Broken {
         self.entries.is_empty() && self.with_invalid_key.is_empty()
     }
 
-    /// The descriptions of all entries.
     pub fn into_texts(self) -> impl Iterator<Item = String> {
         self.entries.into_values().chain(self.with_invalid_key)
     }
@@ -56,10 +55,8 @@ pub enum DriftKind {
 /// How an entry differs from what nodelb wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Fault {
-    /// The entry does not exist.
     #[strum(to_string = "deleted")]
     Missing,
-    /// The entry has a different value.
     #[strum(to_string = "overwritten")]
     Changed,
     /// nodelb did not write the entry.
@@ -73,7 +70,6 @@ pub struct Drift {
     pub key: EntryKey,
     pub kind: DriftKind,
     pub fault: Fault,
-    /// The service port that the entry belongs to, if any.
     pub owner: Option<Arc<PortKey>>,
 }
 

@@ -42,7 +42,6 @@ pub enum Kind {
 #[serde(rename_all = "lowercase")]
 pub enum Start {
     Healthy,
-    /// It is not used.
     Unhealthy,
 }
 
@@ -56,17 +55,12 @@ pub struct Settings {
     pub port: Option<NonZeroU16>,
     pub path: Option<Arc<str>>,
     pub host: Option<Arc<str>>,
-    /// The status codes that count as success.
     pub expected_status: Option<RangeInclusive<u16>>,
     pub interval: Option<Duration>,
     pub timeout: Option<Duration>,
-    /// The number of successful checks that make a backend healthy.
     pub rise: Option<u32>,
-    /// The number of failed checks that quarantine a backend.
     pub fall: Option<u32>,
-    /// Whether a backend is used before its first check.
     pub start: Option<Start>,
-    /// Whether quarantined backends are used if there are no others.
     pub last_resort: Option<bool>,
 }
 
@@ -226,7 +220,6 @@ fn annotation(key: &str) -> String {
 }
 
 impl Settings {
-    /// Takes the value of an annotation.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if value.len() > MAX_VALUE {
             return Err(format!("the value has more than {MAX_VALUE} bytes; shorten it"));

@@ -18,11 +18,8 @@ use crate::apiserver::connection::link::{Body, Link};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// All objects, and nothing after them.
-    List {
-        /// The number of objects in a page; 0 for the whole list in one page.
-        page: u32,
-    },
+    /// All objects, and nothing after them, in pages of this many objects; 0 for one page.
+    List { page: u32 },
     /// All objects and then all changes (KEP-3157).
     StreamingList,
     /// All changes after this version.
