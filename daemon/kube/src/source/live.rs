@@ -80,16 +80,10 @@ impl Live {
     pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
         match self.try_compare(service).await {
             Ok(rows) => rows,
-            Err((cause, action)) => vec![Difference {
-                between: Between::SourceMemory,
-                what: "apiserver".into(),
-                service: service.cloned(),
-                source: Some("cannot be asked".into()),
-                memory: Some("as last received".into()),
-                kernel: None,
-                cause,
-                action,
-            }],
+            Err((cause, action)) => {
+                let sides = ("cannot be asked".into(), "as last received".into());
+                vec![Difference { action, ..row("apiserver", service.cloned(), sides, cause) }]
+            }
         }
     }
 
