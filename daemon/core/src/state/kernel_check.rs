@@ -76,17 +76,16 @@ pub struct Drift {
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.key, &self.owner) {
-            (EntryKey::Frontend(address), _) => write!(f, "frontend {address} {}", self.fault),
-            (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner} {}", self.kind, self.fault),
-            (EntryKey::Service(id), None) => write!(f, "{} of id {id} {}", self.kind, self.fault),
-            (EntryKey::NodeAddress(addr), _) => write!(f, "node address {addr} {}", self.fault),
-            (EntryKey::Outside(address), _) => write!(f, "outside frontend {address} {}", self.fault),
-            (EntryKey::SourceRange(_, range), Some(owner)) => {
-                write!(f, "source range {range} of {owner} {}", self.fault)
-            }
-            (EntryKey::SourceRange(id, range), None) => write!(f, "source range {range} of id {id} {}", self.fault),
-            (EntryKey::Uplink(index), _) => write!(f, "uplink {index} {}", self.fault),
-        }
+            (EntryKey::Frontend(address), _) => write!(f, "frontend {address}"),
+            (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner}", self.kind),
+            (EntryKey::Service(id), None) => write!(f, "{} of id {id}", self.kind),
+            (EntryKey::NodeAddress(addr), _) => write!(f, "node address {addr}"),
+            (EntryKey::Outside(address), _) => write!(f, "outside frontend {address}"),
+            (EntryKey::SourceRange(_, range), Some(owner)) => write!(f, "source range {range} of {owner}"),
+            (EntryKey::SourceRange(id, range), None) => write!(f, "source range {range} of id {id}"),
+            (EntryKey::Uplink(index), _) => write!(f, "uplink {index}"),
+        }?;
+        write!(f, " {}", self.fault)
     }
 }
 

@@ -29,8 +29,9 @@ const MAX_VALUE: usize = MAX_TEXT + 16;
 /// The maximum number of characters of a value that a message quotes.
 const MAX_QUOTED: usize = 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, strum::EnumString)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     Tcp,
     /// An HTTP GET request.
@@ -38,8 +39,9 @@ pub enum Kind {
 }
 
 /// Whether a backend is used before its first check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, strum::EnumString)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Start {
     Healthy,
     Unhealthy,
@@ -235,11 +237,8 @@ impl Settings {
             "-rise" => self.rise = Some(number()?),
             "-fall" => self.fall = Some(number()?),
             "-start" => {
-                self.start = Some(match value {
-                    "healthy" => Start::Healthy,
-                    "unhealthy" => Start::Unhealthy,
-                    _ => return Err(format!("`{}` is neither healthy nor unhealthy", quoted())),
-                });
+                let refused = |_| format!("`{}` is neither healthy nor unhealthy", quoted());
+                self.start = Some(value.parse().map_err(refused)?);
             }
             "-last-resort" => {
                 let is_bool = |_| format!("`{}` is neither true nor false", quoted());
@@ -263,11 +262,7 @@ impl Settings {
             )
         };
         let (kind, rest) = value.split_once(':').map_or((value, None), |(kind, rest)| (kind, Some(rest)));
-        let kind = match kind {
-            "tcp" => Kind::Tcp,
-            "http" => Kind::Http,
-            _ => return Err(refused()),
-        };
+        let kind = kind.parse().map_err(|_not_a_kind| refused())?;
         let rest = rest.unwrap_or_default();
         let (port, at) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if value.ends_with(':') || kind == Kind::Tcp && !at.is_empty() {

@@ -252,22 +252,17 @@ impl Collection {
 
     pub(super) fn skip(&mut self, key: Option<Key>, reason: String) {
         self.skipped += 1;
-        match (key, &mut self.listing) {
-            (Some(key), listing) => {
-                if let Some(listing) = listing {
-                    listing.seen.insert(key.clone());
-                }
-                self.missing.remove(&key);
-                if self.problems.len() < MAX_REPORTED || self.problems.contains_key(&key) {
-                    self.problems.insert(key, reason);
-                }
-            }
-            (None, listing) => {
-                if let Some(listing) = listing {
-                    listing.nameless += 1;
-                }
-                self.nameless = Some(reason);
-            }
+        let Some(key) = key else {
+            self.listing.iter_mut().for_each(|listing| listing.nameless += 1);
+            self.nameless = Some(reason);
+            return;
+        };
+        if let Some(listing) = &mut self.listing {
+            listing.seen.insert(key.clone());
+        }
+        self.missing.remove(&key);
+        if self.problems.len() < MAX_REPORTED || self.problems.contains_key(&key) {
+            self.problems.insert(key, reason);
         }
     }
 
