@@ -90,7 +90,6 @@ pub enum ReleaseReason {
 pub struct Emptied {
     pub id: ServiceId,
     pub key: Arc<PortKey>,
-    /// The object that emptied the port.
     pub cause: Cause,
     /// Whether the maps still have its backends, because it has to wait.
     pub is_kept: bool,

@@ -71,7 +71,7 @@ impl Supervisor {
             self.pool.note(now, address, Outcome::Another(error));
             return;
         }
-        self.tasks.give_up_opening();
+        self.tasks.give_up(|task| matches!(task, Task::Open(_)));
         self.pool.opened(now, address);
         self.journal.opened(now, address, why);
         self.sessions += 1;
