@@ -17,7 +17,6 @@ use crate::state::status::Status;
 /// One service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The service port that claims the address.
     pub key: Arc<PortKey>,
     /// The file that describes the service; empty for Kubernetes.
     pub file: Arc<str>,
@@ -120,7 +119,6 @@ impl Incumbent {
 pub enum Precedence {
     /// It is in a local file without a creation time, and counts as older than anything in Kubernetes.
     LocalFile,
-    /// Its creation time is earlier.
     Older,
     /// Their ages are equal, so something other than age decides.
     Equal,
@@ -142,16 +140,13 @@ impl Precedence {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     claims: SmallVec<[Claim; 1]>,
-    /// The state of the first claim.
     pub status: RowStatus,
 }
 
 /// The status of the owner's claim, regardless of whether it has healthy backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowStatus {
-    /// Whether connections reach a backend, and if not, why.
     pub status: Status,
-    /// Since when it has this status.
     pub since: Moment,
     /// Why the status is not OK.
     pub error: Option<Arc<str>>,

@@ -29,17 +29,12 @@ mod weight;
 /// The inputs of a compilation other than the service and its slices.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileContext<'a> {
-    /// The node that the service is compiled for.
     pub node: &'a NodeFacts,
     /// The addresses that answer NodePorts.
     pub node_addrs: &'a OrdSet<Addr>,
-    /// The rules that no service may break.
     pub guard: &'a Guard,
-    /// The addresses where apiservers are known to listen.
     pub apiservers: &'a Apiservers,
-    /// The results of the service's own health checks.
     pub checks: Checks<'a>,
-    /// The backends of the service that the operator drains.
     pub drains: Option<&'a Drains>,
     pub packets: PacketsConfig,
 }

@@ -6,10 +6,8 @@ use crate::compile::guard::Guard;
 pub use crate::compile::outside::PacketsConfig;
 use crate::model::service::Source;
 
-/// The configuration of the engine, which is set once.
 #[derive(Clone, Debug, Default)]
 pub struct EngineConfig {
-    /// The restrictions on all services.
     pub guard: Guard,
     /// The sources that will report. Nothing is pruned, and the engine is not ready, until all of them are synced.
     pub sources: BTreeSet<Source>,

@@ -91,8 +91,7 @@ pub trait Datapath {
     fn dump(&self) -> Result<Realised, MapError>;
 
     /// The content of the maps under these keys, and possibly under others.
-    fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
-        let _ = keys;
+    fn read(&self, _keys: &[EntryKey]) -> Result<Content, MapError> {
         Ok(Content { state: self.dump()?, ..Content::default() })
     }
 }

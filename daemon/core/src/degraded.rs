@@ -14,7 +14,6 @@ use crate::state::status::Status;
 pub struct Degraded {
     /// [`Status::NoBackends`] or [`Status::LastResort`].
     pub status: Status,
-    /// Since when this is so.
     pub since: Moment,
     pub cause: Cause,
     pub had_backends: bool,
@@ -70,7 +69,6 @@ impl DegradedPorts {
         }
     }
 
-    /// The state of the port with this id, if it is degraded.
     pub fn get(&self, id: ServiceId) -> Option<&Arc<Degraded>> {
         self.ports.get(&id)
     }

@@ -19,11 +19,9 @@ pub enum Between {
 /// A row of `/diff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The two sides that disagree.
     pub between: Between,
     /// The subject: an address, a service port or a hook.
     pub what: String,
-    /// The service concerned, if any.
     pub service: Option<ServiceName>,
     /// The value according to the source, if it is one of the two sides.
     pub source: Option<String>,

@@ -65,7 +65,6 @@ mod rings;
 pub use absent::{Kept, KeptBecause};
 pub use conflicts::{AddressConflict, Takeover};
 
-/// A service that was compiled again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledService {
     pub name: ServiceName,
@@ -85,11 +84,9 @@ pub struct Round {
     /// The number of these services that were compiled only because nodelb's own health checks reported a different set
     /// of unhealthy backends.
     pub by_checks: usize,
-    /// Service ports that lost their last usable backend.
     pub emptied: Vec<Emptied>,
     /// Service ports that started to be held in this round.
     pub held: Vec<Arc<HeldPort>>,
-    /// Service ports that are no longer held since this round.
     pub released: Vec<Release>,
     /// Frontends that changed to the status Refused, each with its error.
     pub errors: Vec<(L4Addr, Arc<str>)>,
@@ -171,7 +168,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine for maps with this content.
     pub fn new(config: EngineConfig, realised: Realised) -> Self {
         let sync = SyncState::new(&config, &realised);
         let is_kubernetes_asked =
@@ -448,19 +444,14 @@ impl Engine {
 /// The sizes of the engine's collections; see [`Engine::sizes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineSizes {
-    /// The number of compiled services.
     pub services: usize,
-    /// The number of slices in the table.
     pub slices: usize,
     /// The number of services with quarantined backends.
     pub quarantined: usize,
     /// The number of frontend addresses with a claim.
     pub rows: usize,
-    /// The number of service ids in use.
     pub service_ids: usize,
-    /// The number of service ids with an owner.
     pub id_owners: usize,
-    /// The number of backend addresses with an id.
     pub backend_ids: usize,
     /// The number of service ids that a realised frontend or entry of `outside` points at, including the canary's.
     pub references: usize,

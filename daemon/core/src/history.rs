@@ -31,9 +31,7 @@ pub struct History {
 /// When an event was received, and how long its steps took: see [`Record`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// See [`Record::at`].
     pub at: u64,
-    /// See [`Record::to_kernel`].
     pub to_kernel: u64,
 }
 

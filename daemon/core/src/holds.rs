@@ -24,7 +24,6 @@ pub fn says_emptied(text: &str) -> bool {
     text.contains(EMPTIED)
 }
 
-/// A service port with held backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldPort {
     pub key: Arc<PortKey>,
@@ -32,7 +31,6 @@ pub struct HeldPort {
     pub backends: Vec<L4Addr>,
     /// The object that emptied the port.
     pub cause: Cause,
-    /// Since when the port is held.
     pub since: Moment,
     /// The text about the hold that `/frontends` shows.
     pub text: Arc<str>,
@@ -72,7 +70,6 @@ pub struct Release {
     pub reason: ReleaseReason,
 }
 
-/// Why a hold ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum ReleaseReason {
     /// The service or the port.
@@ -93,7 +90,6 @@ pub enum ReleaseReason {
 pub struct Emptied {
     pub id: ServiceId,
     pub key: Arc<PortKey>,
-    /// The object that emptied the port.
     pub cause: Cause,
     /// Whether the maps still have its backends, because it has to wait.
     pub is_kept: bool,
@@ -145,7 +141,6 @@ impl Holds {
         self.held.get(&id).filter(|_| !self.unannounced.contains(&id))
     }
 
-    /// Every hold that has been reported.
     pub(crate) fn all_announced(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
         self.held.keys().filter_map(|id| self.announced(*id))
     }

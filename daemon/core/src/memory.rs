@@ -79,20 +79,18 @@ impl MemoryDatapath {
             return Err(MapError::Failed { map: "any", reason: "injected fault".into() });
         }
         let (state, limits) = (&self.state, self.limits);
+        let full = |map| move |limit| MapError::Full { map, limit };
         match op {
             MapOp::PutService(id, entry) => self.publish(*id, entry, now)?,
             MapOp::DeleteService(id) => self.withdraw(*id, now),
             MapOp::PutFrontend(key, _) if !state.frontends.contains_key(key) => {
-                let full = |limit| MapError::Full { map: "frontends", limit };
-                check_room(state.frontends.len(), limits.frontends, full)?;
+                check_room(state.frontends.len(), limits.frontends, full("frontends"))?;
             }
             MapOp::PutOutside(address, _) if !state.outside.contains_key(address) => {
-                let full = |limit| MapError::Full { map: "outside", limit };
-                check_room(state.outside.len(), limits.outside, full)?;
+                check_room(state.outside.len(), limits.outside, full("outside"))?;
             }
             MapOp::PutSourceRange(id, range) if !state.source_ranges.contains(&(*id, *range)) => {
-                let full = |limit| MapError::Full { map: "source_ranges", limit };
-                check_room(state.source_ranges.len(), limits.source_ranges, full)?;
+                check_room(state.source_ranges.len(), limits.source_ranges, full("source_ranges"))?;
             }
             MapOp::PutUplink(index, _) if !state.uplinks.contains_key(index) => {
                 let limit = if limits.outside == 0 { 0 } else { MAX_UPLINKS };

@@ -30,13 +30,11 @@ use crate::table::Facts;
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub at: Moment,
-    /// What the maps should contain.
     pub desired: Desired,
     /// What the maps contain according to the successful operations.
     pub realised: Realised,
     /// Whether every source had synced and the first full reconcile after that was complete.
     pub is_ready: bool,
-    /// The counters that show whether sockets may have become stale.
     pub stale_generation: StaleGeneration,
     /// The desired state, except that NodePorts are answered only on those node addresses that the maps contain. This
     /// is the state that clients see.
@@ -44,11 +42,9 @@ pub struct Snapshot {
     /// The entries that the maps did not accept, each with the error.
     pub failures: OrdMap<EntryKey, MapError>,
     pub config: Arc<EngineConfig>,
-    /// The facts of the node and of the sources.
     pub facts: Facts,
     /// The claims to each address, and their state.
     pub rows: OrdMap<L4Addr, Arc<Row>>,
-    /// The service port of each id.
     pub owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
     pub(crate) before: Before,

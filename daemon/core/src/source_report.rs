@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{Display, VariantNames};
 
 use crate::model::service::Source;
 
@@ -15,9 +16,7 @@ pub struct SourceReport {
     pub kind: Option<&'static str>,
     /// Whether nodelb serves the current content of the place.
     pub state: SourceState,
-    /// The number of services read from it.
     pub services: usize,
-    /// The number of slices read from it.
     pub slices: usize,
     /// The content that was ignored on purpose, such as `3 objects of other kinds`.
     pub notices: Vec<String>,
@@ -32,18 +31,7 @@ pub struct SourceReport {
 
 /// The state of a [`SourceReport`].
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    strum::Display,
-    strum::VariantNames,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, Display, VariantNames,
 )]
 pub enum SourceState {
     /// The current content is served. Any problems concern single objects in it.

@@ -266,7 +266,6 @@ impl Table {
         Effect::Services(smallvec![name], cause.map_or(Trigger::Other, Trigger::Drain))
     }
 
-    /// Removes the slice from the record of the service.
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {
         let Some(record) = self.facts.records.get_mut(service) else { return };
         let Ok(place) = record.find_slice(source, name) else { return };

@@ -12,7 +12,6 @@ macro_rules! messages {
         $(#[doc = concat!($subject, ".")]
         pub const $name: MessageId = MessageId($id);)*
 
-        /// Every message.
         pub static MESSAGES: &[Message] = &[$(Message {
             name: stringify!($name),
             id: $name,

@@ -43,6 +43,15 @@ fn open_with(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
+/// Removes a file. Returns whether it existed. May block.
+pub fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Replaces the file at `path` atomically: `write` fills the file `new`, which is then renamed to `path`. Creates the
 /// directory if it does not exist. May block.
 ///
@@ -51,10 +60,7 @@ fn open_with(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
 pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     // A file that an earlier run left incomplete may belong to another user, or may be a link or a pipe.
-    match fs::remove_file(new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove(new)?;
     let file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
     write(&file)?;
     file.sync_all()?;
@@ -107,9 +113,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u3
 /// created or removed next to it. May block.
 pub fn replaceable(path: &Path) -> io::Result<()> {
     let new = path.with_extension("json.new");
-    let gone =
-        fs::remove_file(&new).or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) });
-    let created = gone.and_then(|()| File::options().write(true).create_new(true).open(&new));
+    let created = remove(&new).and_then(|_existed| File::options().write(true).create_new(true).open(&new));
     let removed = created.and_then(|_| fs::remove_file(&new));
     removed.map_err(|error| io::Error::other(format!("it may be outdated, because it cannot be replaced: {error}")))
 }

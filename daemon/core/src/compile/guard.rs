@@ -11,7 +11,6 @@ use crate::model::service::{FrontendKind, FrontendSpec, Source};
 use crate::state::entries::CANARIES;
 use crate::table::apiservers::Apiservers;
 
-/// The restrictions that apply to every service on this node, regardless of its source.
 #[derive(Clone, Debug)]
 pub struct Guard {
     /// nodelb's own admin addresses. They are never backends, so that no translated connection reaches nodelb itself.
@@ -172,7 +171,6 @@ impl Guard {
         }
     }
 
-    /// Whether [`Guard::check_backend`] allows the backend.
     pub fn admits_backend(&self, backend: L4Addr, source: Source, apiservers: &Apiservers) -> bool {
         self.check_backend(backend, source, apiservers).is_ok()
     }

@@ -13,21 +13,16 @@ pub struct PortPlan {
     pub key: PortKey,
     pub cluster: View,
     pub local: View,
-    /// See [`super::select::Selection::has_backends`].
     pub has_backends: bool,
-    /// See [`super::select::Selection::is_last_resort`].
     pub is_last_resort: bool,
-    /// See [`super::select::Selection::is_local_last_resort`].
     pub is_local_last_resort: bool,
     /// Whether the guard refuses a backend in the port's slices.
     pub has_refused: bool,
     /// The session affinity timeout in seconds; 0 without affinity.
     pub affinity_seconds: u32,
-    /// See [`crate::state::entries::ServiceEntry::may_be_bound`].
     pub may_be_bound: bool,
     /// See [`super::outside::source_ranges`]; `None` also if they apply to no frontend of the port.
     pub source_ranges: Option<Vec<SourceRange>>,
-    /// See [`crate::model::service::Service::forward`].
     pub forward: Forward,
     pub frontends: Vec<FrontendPlan>,
 }
@@ -47,7 +42,6 @@ impl PortPlan {
 /// One frontend address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendPlan {
-    /// The address that clients connect to.
     pub address: L4Addr,
     pub kind: FrontendKind,
     /// See [`super::select::is_inside_local`].

@@ -23,7 +23,6 @@ pub struct Candidate<'a> {
     pub slice: &'a Arc<Slice>,
     /// The error of nodelb's own health check; `None` if the backend did not fail it.
     pub failure: Option<&'a Arc<str>>,
-    /// The drain by the operator.
     pub drain: Option<&'a Drain>,
 }
 

@@ -20,9 +20,7 @@ use crate::state::status::Status;
 /// Service ports that were in the maps at the start and are kept although no source describes them now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The source that described them.
     pub source: Source,
-    /// The number of service ports.
     pub ports: usize,
     pub because: KeptBecause,
 }

@@ -32,7 +32,6 @@ impl References {
         self.0.get(&id).is_some_and(|count| *count > 0)
     }
 
-    /// The number of service entries with a reference.
     pub(super) fn len(&self) -> usize {
         self.0.values().filter(|count| **count > 0).count()
     }

@@ -33,7 +33,6 @@ impl Batching {
         self.waiting.first().map(|(due, _)| *due)
     }
 
-    /// Removes and returns the lists that are due.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<ServiceId> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.waiting.first().filter(|(at, _)| *at <= now) {

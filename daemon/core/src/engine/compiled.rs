@@ -28,7 +28,6 @@ pub(super) struct CompiledPort {
 /// The service that is being compiled, and the reason.
 pub(super) struct Subject<'a> {
     pub(super) service: &'a Service,
-    /// The previous result of the compilation.
     pub(super) old: &'a Compiled,
     /// Whether the service reaches an apiserver according to its name, its addresses or the current content of its
     /// slices.

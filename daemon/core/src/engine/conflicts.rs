@@ -15,9 +15,7 @@ use crate::model::service::PortKey;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressConflict {
     pub address: L4Addr,
-    /// The service port that has to wait.
     pub claimant: Arc<PortKey>,
-    /// The service port that owns the address.
     pub owner: Arc<PortKey>,
     /// The reason, in the words of `/frontends`.
     pub text: Arc<str>,
@@ -29,7 +27,6 @@ pub struct AddressConflict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Takeover {
     pub address: L4Addr,
-    /// The service port that owns the address now.
     pub owner: Arc<PortKey>,
     /// The service port that owned the address before; `None` if its name is not known.
     pub before: Option<Arc<PortKey>>,
@@ -71,14 +68,12 @@ impl ClaimOrder {
 pub(super) struct Conflicts(BTreeMap<L4Addr, ClaimOrder>);
 
 impl Conflicts {
-    /// Records the claims to the address before they change.
     pub(super) fn note_before(&mut self, address: L4Addr, row: &Row) {
         if row.claims().len() > 1 {
             self.0.entry(address).or_insert_with(|| ClaimOrder::new(row));
         }
     }
 
-    /// Records the claims to the address after they changed.
     pub(super) fn note_after(&mut self, address: L4Addr, row: &Row) {
         if row.claims().len() > 1 {
             // At most one claim existed before, so none waited.

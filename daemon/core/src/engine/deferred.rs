@@ -27,7 +27,6 @@ impl Deferred {
         self.services.is_empty() && self.frontends.is_empty()
     }
 
-    /// When entries are planned again without a change.
     pub(super) fn due(&self) -> Option<Moment> {
         self.due
     }
@@ -58,7 +57,6 @@ impl Deferred {
         }
     }
 
-    /// Removes and returns all entries, to be planned again.
     pub(super) fn take_all(&mut self) -> Touched {
         let Self { services, frontends, .. } = std::mem::take(self);
         Touched {

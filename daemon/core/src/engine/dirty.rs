@@ -10,7 +10,6 @@ use indexmap::map::Entry;
 use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::service::ServiceName;
 
-/// The dirty services, each with the reason.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     /// The services in the order in which they became dirty. At a start this is their order in memory.

@@ -17,7 +17,6 @@ use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONT
 pub(super) struct UnrepairedDrift(BTreeMap<EntryKey, Drift>);
 
 impl UnrepairedDrift {
-    /// Removes and returns the entries that are correct again.
     pub(super) fn take_repaired(
         &mut self,
         desired: &Desired,

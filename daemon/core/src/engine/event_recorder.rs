@@ -49,7 +49,6 @@ pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
     own.filter_map(|claim| Some((Arc::clone(&claim.key), Arc::clone(claim.target.as_ref().err()?)))).collect()
 }
 
-/// The state that the engine keeps for its events.
 #[derive(Debug, Default)]
 pub(super) struct EventRecorder {
     /// The sources that have reported everything once. Their later reports are news.
@@ -69,7 +68,6 @@ pub(super) struct EventRecorder {
     /// Refused claims to addresses that still lead to backends of the service, as before the start.
     without_effect: BTreeSet<(L4Addr, Arc<PortKey>)>,
     omitted: usize,
-    /// The drains that began or ended.
     drains: Vec<(ServiceName, DrainCause)>,
     /// What observers of the node have reported.
     happened: Vec<Event>,
@@ -186,7 +184,6 @@ impl EventRecorder {
         }
     }
 
-    /// Records what an observer of the node has reported.
     pub(super) fn note_happened(&mut self, event: &Event) {
         if self.happened.len() < MAX_EVENTS {
             self.happened.push(event.clone());

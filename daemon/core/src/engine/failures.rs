@@ -36,7 +36,6 @@ impl Failures {
         self.by_entry.get(&key)
     }
 
-    /// The errors of entries of `services`.
     pub(super) fn of_services(&self) -> impl Iterator<Item = &MapError> {
         self.by_entry.iter().take_while(|(key, _)| matches!(key, EntryKey::Service(_))).map(|(_, error)| error)
     }
@@ -47,7 +46,6 @@ impl Failures {
         keys.into_iter().find_map(|key| self.get(key))
     }
 
-    /// The error of one of the service's source ranges.
     pub(super) fn of_ranges(&self, service: ServiceId) -> Option<&MapError> {
         let key = |range| EntryKey::SourceRange(service, range);
         self.by_entry.range(key(SourceRange::FIRST)..=key(SourceRange::LAST)).next().map(|(_, error)| error)

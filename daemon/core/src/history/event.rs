@@ -74,7 +74,6 @@ pub enum Kernel {
     /// The maps did not have to change.
     #[default]
     Untouched,
-    /// The maps contain the change.
     Done,
     /// The change waits: nothing that was in the maps at the start is removed before the sources have reported
     /// everything.
@@ -88,7 +87,6 @@ pub enum Kernel {
 pub struct Addresses {
     /// The first addresses, at most [`MAX_SHOWN`].
     pub shown: Vec<L4Addr>,
-    /// The number of further addresses that are not shown.
     pub more: usize,
 }
 
@@ -127,7 +125,6 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     pub what: What,
-    /// The object that caused the event, and its author.
     #[serde(default)]
     pub cause: Cause,
     /// The backends that can be selected now and could not before.
@@ -148,7 +145,6 @@ pub struct Event {
     /// The frontend addresses that the service port owned until the event.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub withdrawn: Addresses,
-    /// Whether the maps contain the change.
     #[serde(default)]
     pub kernel: Kernel,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -46,9 +46,7 @@ impl Addr {
     pub const UNSPECIFIED_V4: Self = Self::from_v4(Ipv4Addr::UNSPECIFIED);
     /// The unspecified IPv6 address: the address part of an IPv6 NodePort frontend.
     pub const UNSPECIFIED_V6: Self = Self([0; 16]);
-    /// The IPv4 loopback address, 127.0.0.1.
     pub const LOOPBACK_V4: Self = Self::from_v4(Ipv4Addr::LOCALHOST);
-    /// The IPv6 loopback address, `::1`.
     pub const LOOPBACK_V6: Self = Self(Ipv6Addr::LOCALHOST.octets());
 
     /// The address with these 16 bytes, in network order.
@@ -81,7 +79,6 @@ impl Addr {
         if self.v4().is_some() { Family::Ipv4 } else { Family::Ipv6 }
     }
 
-    /// Whether the address is `0.0.0.0` or `::`.
     pub fn is_unspecified(self) -> bool {
         self == Self::UNSPECIFIED_V4 || self == Self::UNSPECIFIED_V6
     }
@@ -173,16 +170,13 @@ impl fmt::Debug for Addr {
 #[strum(serialize_all = "UPPERCASE", ascii_case_insensitive, parse_err_fn = no_such_protocol, parse_err_ty = AddrError)]
 #[repr(u8)]
 pub enum Protocol {
-    /// RFC 9293.
     Tcp = 6,
-    /// RFC 768.
     Udp = 17,
     /// RFC 9260. The table contains it, but the socket path does not translate it.
     Sctp = 132,
 }
 
 impl Protocol {
-    /// The IANA protocol number, as in the kernel maps.
     pub const fn number(self) -> u8 {
         self as u8
     }

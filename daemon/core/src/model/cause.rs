@@ -69,7 +69,6 @@ impl Trigger {
         Cause { origin, is_removed }
     }
 
-    /// Whether the change concerns a slice of the service.
     pub(crate) fn is_slice(&self) -> bool {
         self.slice().is_some()
     }
@@ -161,15 +160,12 @@ pub struct Cause {
 impl Cause {
     /// The cause of a change by health checks, such as `health checks (192.0.2.11:8080: connection refused)`.
     fn from_checks(checked: &Checked) -> Self {
-        let object = match checked {
-            Checked::Failed((addr, port), error) => {
-                format!("{CHECKS} ({}: {error})", SocketAddr::new(addr.ip(), *port))
-            }
-            Checked::Recovered((addr, port)) => {
-                format!("{CHECKS} ({} is healthy again)", SocketAddr::new(addr.ip(), *port))
-            }
-        };
-        Self::of_object(object.into())
+        let (Checked::Failed((addr, port), _) | Checked::Recovered((addr, port))) = checked;
+        let backend = SocketAddr::new(addr.ip(), *port);
+        Self::of_object(match checked {
+            Checked::Failed(_, error) => format!("{CHECKS} ({backend}: {error})").into(),
+            Checked::Recovered(_) => format!("{CHECKS} ({backend} is healthy again)").into(),
+        })
     }
 
     pub(crate) fn of_object(object: Arc<str>) -> Self {
@@ -180,7 +176,6 @@ impl Cause {
         self.origin.object.starts_with(CHECKS)
     }
 
-    /// Whether a hold of the source has ended.
     pub fn is_end_of_hold(&self) -> bool {
         self.origin.object.starts_with(HOLD_ENDED)
     }

@@ -17,9 +17,7 @@ pub struct HealthCheck {
     pub method: Method,
     /// The port to check; `None` for the backend's own.
     pub port: Option<u16>,
-    /// The time from one check to the next.
     pub interval: Duration,
-    /// The time limit for a response.
     pub timeout: Duration,
     /// The number of successive successful checks that make a quarantined backend healthy.
     pub rise: u8,

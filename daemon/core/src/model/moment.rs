@@ -7,7 +7,6 @@ use std::time::Duration;
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// The time `millis` milliseconds later.
     pub const fn plus(self, millis: u64) -> Self {
         Self(self.0 + millis)
     }

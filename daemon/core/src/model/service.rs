@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumIter, VariantNames};
 
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::forward::Forward;
@@ -156,7 +157,7 @@ impl From<&ServiceName> for String {
 
 /// The source of a service or slice. The order is the order of precedence between two sources that claim the same
 /// service with equal creation times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Source {
@@ -201,9 +202,7 @@ pub struct Service {
     pub created: Option<u64>,
     /// The ports of the service, each identified by name and protocol.
     pub ports: Vec<ServicePort>,
-    /// The traffic policy for clients inside the cluster.
     pub internal_policy: TrafficPolicy,
-    /// The traffic policy for clients outside the cluster.
     pub external_policy: TrafficPolicy,
     /// The time in seconds for which a client keeps its backend after its last new connection; `None` without affinity.
     pub affinity_seconds: Option<u32>,
@@ -226,7 +225,6 @@ pub struct Service {
     /// Whether clients outside the node may connect to the Static addresses. Only the packet path reads it.
     #[serde(default)]
     pub is_outside: bool,
-    /// How packets of clients outside the node reach backends on other machines.
     #[serde(default)]
     pub forward: Forward,
 }
@@ -260,9 +258,7 @@ impl Service {
 pub struct ServicePort {
     /// Kubernetes `ports[].name`; empty if the service has one unnamed port.
     pub name: Arc<str>,
-    /// The protocol of every frontend of the port.
     pub protocol: Protocol,
-    /// The addresses of the port, without the protocol.
     pub frontends: Vec<FrontendSpec>,
 }
 
@@ -278,19 +274,7 @@ pub struct FrontendSpec {
 
 /// The kind of a frontend, which determines the traffic policy that applies.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    strum::Display,
-    strum::EnumIter,
-    strum::VariantNames,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display, EnumIter, VariantNames,
 )]
 pub enum FrontendKind {
     /// Kubernetes `spec.clusterIPs`.
@@ -313,7 +297,7 @@ impl FrontendKind {
 }
 
 /// Kubernetes `internalTrafficPolicy` and `externalTrafficPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrafficPolicy {
     #[default]
@@ -343,9 +327,7 @@ pub struct Slice {
 /// The backends that a slice has for one port name and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlicePort {
-    /// The port name, which matches [`ServicePort::name`].
     pub name: Arc<str>,
-    /// The protocol, which matches [`ServicePort::protocol`].
     pub protocol: Protocol,
     /// The backends in the order of the source.
     pub backends: Vec<Backend>,
@@ -397,9 +379,9 @@ pub struct Hints {
     Serialize,
     Deserialize,
     JsonSchema,
-    strum::Display,
-    strum::EnumIter,
-    strum::VariantNames,
+    Display,
+    EnumIter,
+    VariantNames,
 )]
 pub enum BackendState {
     /// Receives new connections.

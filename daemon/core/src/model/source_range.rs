@@ -9,7 +9,6 @@ use crate::model::addr::{Addr, Family};
 /// The length of the prefix `::ffff:0:0` of stored IPv4 addresses.
 const V4_PREFIX: u8 = 96;
 
-/// A range of client addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceRange {
     /// The first address of the range.
@@ -28,7 +27,6 @@ impl SourceRange {
         Self { addr: masked(addr, prefix), prefix }
     }
 
-    /// The family of the clients in the range.
     pub fn family(self) -> Family {
         if self.prefix >= V4_PREFIX { self.addr.family() } else { Family::Ipv6 }
     }

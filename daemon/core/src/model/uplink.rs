@@ -6,12 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::addr::Addr;
 
-/// A device that connects this node to other machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
-    /// The kernel's index of the device.
     pub ifindex: u32,
-    /// The name of the device, for display.
     pub name: Arc<str>,
     #[serde(flatten)]
     pub entry: UplinkEntry,
@@ -32,7 +29,6 @@ pub struct UplinkEntry {
     /// be a service's.
     #[serde(default)]
     pub is_v4_source: bool,
-    /// `is_v4_source` for `v6`.
     #[serde(default)]
     pub is_v6_source: bool,
     /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.

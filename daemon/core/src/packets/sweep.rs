@@ -18,11 +18,8 @@ pub struct SweepTimeouts {
 /// Why a connection is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SweepReason {
-    /// The backend or the client has not answered.
     Handshake,
-    /// TCP: both ends have closed the connection.
     Closed,
-    /// TCP: one end has reset the connection.
     Reset,
     /// No packet came for too long.
     Idle,

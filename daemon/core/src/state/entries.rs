@@ -60,7 +60,6 @@ pub struct ServiceEntry {
     pub has_rings: bool,
     /// Whether some addresses admit only clients in the source ranges of the service.
     pub has_ranges: bool,
-    /// How packets of clients outside the node reach backends on other machines.
     pub forward: Forward,
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
@@ -79,7 +78,6 @@ impl ServiceEntry {
         if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }
     }
 
-    /// The local view or the cluster view.
     pub fn view(&self, is_local: bool) -> &[Slot] {
         if is_local { &self.local } else { &self.cluster }
     }
@@ -88,7 +86,6 @@ impl ServiceEntry {
 /// The content of the maps for one frontend address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendEntry {
-    /// The index of the service entry.
     pub service: ServiceId,
     /// Whether clients on this node get the local view instead of the cluster view.
     pub inside_local: bool,
@@ -134,7 +131,6 @@ pub enum MapOp {
     DeleteService(ServiceId),
     /// Answers NodePorts on the address.
     PutNodeAddr(Addr),
-    /// Stops answering NodePorts on the address.
     DeleteNodeAddr(Addr),
     /// Lets clients outside the node connect to the address.
     PutOutside(L4Addr, OutsideEntry),
@@ -142,7 +138,6 @@ pub enum MapOp {
     DeleteOutside(L4Addr),
     /// Admits the clients in the range to the service.
     PutSourceRange(ServiceId, SourceRange),
-    /// Stops admitting the clients in the range.
     DeleteSourceRange(ServiceId, SourceRange),
     /// Describes the uplink to the packet programs.
     PutUplink(u32, UplinkEntry),
@@ -162,7 +157,6 @@ pub enum EntryKey {
 }
 
 impl MapOp {
-    /// The entry that the operation changes.
     pub fn key(&self) -> EntryKey {
         match *self {
             Self::PutService(id, _) | Self::DeleteService(id) => EntryKey::Service(id),
@@ -175,7 +169,6 @@ impl MapOp {
     }
 }
 
-/// The value of one entry in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryValue<'a> {
     Service(&'a Arc<ServiceEntry>),
@@ -271,7 +264,6 @@ pub const MAX_UPLINKS: u32 = 256;
 /// Where clients that connect to an address are led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
-    /// The index of the service entry.
     pub service: ServiceId,
     /// Whether the clients get the local view instead of the cluster view.
     pub local: bool,

@@ -178,7 +178,6 @@ pub struct BackendIds {
 }
 
 impl BackendIds {
-    /// Creates the numbers from the content of the maps.
     pub fn new(realised: &Realised) -> Self {
         let mut ids = Self::default();
         for slot in realised.services.values().flat_map(|entry| entry.cluster.iter().chain(entry.local.iter())) {
@@ -249,7 +248,6 @@ impl BackendIds {
         self.by_address.retain(|_, (_, users)| *users > 0);
     }
 
-    /// The number of backends with a number.
     pub fn used(&self) -> usize {
         self.by_address.len()
     }

@@ -31,7 +31,6 @@ impl Broken {
         self.entries.is_empty() && self.with_invalid_key.is_empty()
     }
 
-    /// The descriptions of all entries.
     pub fn into_texts(self) -> impl Iterator<Item = String> {
         self.entries.into_values().chain(self.with_invalid_key)
     }
@@ -56,10 +55,8 @@ pub enum DriftKind {
 /// How an entry differs from what nodelb wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Fault {
-    /// The entry does not exist.
     #[strum(to_string = "deleted")]
     Missing,
-    /// The entry has a different value.
     #[strum(to_string = "overwritten")]
     Changed,
     /// nodelb did not write the entry.
@@ -73,24 +70,22 @@ pub struct Drift {
     pub key: EntryKey,
     pub kind: DriftKind,
     pub fault: Fault,
-    /// The service port that the entry belongs to, if any.
     pub owner: Option<Arc<PortKey>>,
 }
 
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.key, &self.owner) {
-            (EntryKey::Frontend(address), _) => write!(f, "frontend {address} {}", self.fault),
-            (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner} {}", self.kind, self.fault),
-            (EntryKey::Service(id), None) => write!(f, "{} of id {id} {}", self.kind, self.fault),
-            (EntryKey::NodeAddress(addr), _) => write!(f, "node address {addr} {}", self.fault),
-            (EntryKey::Outside(address), _) => write!(f, "outside frontend {address} {}", self.fault),
-            (EntryKey::SourceRange(_, range), Some(owner)) => {
-                write!(f, "source range {range} of {owner} {}", self.fault)
-            }
-            (EntryKey::SourceRange(id, range), None) => write!(f, "source range {range} of id {id} {}", self.fault),
-            (EntryKey::Uplink(index), _) => write!(f, "uplink {index} {}", self.fault),
-        }
+            (EntryKey::Frontend(address), _) => write!(f, "frontend {address}"),
+            (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner}", self.kind),
+            (EntryKey::Service(id), None) => write!(f, "{} of id {id}", self.kind),
+            (EntryKey::NodeAddress(addr), _) => write!(f, "node address {addr}"),
+            (EntryKey::Outside(address), _) => write!(f, "outside frontend {address}"),
+            (EntryKey::SourceRange(_, range), Some(owner)) => write!(f, "source range {range} of {owner}"),
+            (EntryKey::SourceRange(id, range), None) => write!(f, "source range {range} of id {id}"),
+            (EntryKey::Uplink(index), _) => write!(f, "uplink {index}"),
+        }?;
+        write!(f, " {}", self.fault)
     }
 }
 

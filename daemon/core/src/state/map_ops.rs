@@ -19,9 +19,7 @@ pub struct Touched {
     pub services: Vec<ServiceId>,
     /// Entries of `frontends`, with those of `outside` under the same address.
     pub frontends: Vec<L4Addr>,
-    /// Entries of `node_addrs`.
     pub node_addrs: Vec<Addr>,
-    /// Entries of `uplinks`.
     pub uplinks: Vec<u32>,
 }
 

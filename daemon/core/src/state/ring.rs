@@ -25,7 +25,6 @@ pub fn size(slots: usize) -> u32 {
     }
 }
 
-/// The number of slots that this list takes together with its ring.
 pub fn slots_with_ring(slots: usize) -> usize {
     slots + (size(slots) as usize).div_ceil(OFFSETS_PER_SLOT)
 }

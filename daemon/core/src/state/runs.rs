@@ -37,7 +37,6 @@ pub struct Runs {
     unused: Extents,
     /// The freed runs that programs may still read, oldest first.
     resting: VecDeque<Resting>,
-    /// The number of completed rounds.
     rounds: u64,
     /// The number of rounds known to have freed only what no program still reads.
     released: u64,
@@ -96,7 +95,6 @@ impl Runs {
         self.used
     }
 
-    /// The number of resting slots.
     pub fn resting(&self) -> u32 {
         self.resting_slots
     }

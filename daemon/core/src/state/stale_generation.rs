@@ -6,9 +6,7 @@ use crate::model::addr::Protocol;
 /// meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StaleGeneration {
-    /// The number of changes for UDP sockets.
     pub udp: u64,
-    /// The number of changes for TCP sockets.
     pub tcp: u64,
 }
 

@@ -42,7 +42,6 @@ impl Apiservers {
         self.reported.is_empty() && self.observed.is_empty()
     }
 
-    /// Every known address, each once.
     pub fn iter(&self) -> impl Iterator<Item = (Addr, u16)> {
         self.reported.union(&self.observed).copied()
     }

@@ -34,9 +34,7 @@ pub struct Facts {
     pub health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
     /// The services that request health checks, each as the description that takes precedence.
     pub checked: OrdMap<ServiceName, Arc<Service>>,
-    /// See [`Self::quarantine`].
     pub quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
-    /// See [`Self::drains`].
     pub drains: OrdMap<ServiceName, Arc<Drains>>,
     /// The NodePorts that processes of this node have bound, under their frontend addresses, each with the process.
     pub bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
@@ -129,7 +127,6 @@ impl Facts {
         self.node_object.is_some() || self.is_node_missing
     }
 
-    /// The addresses that answer NodePorts.
     pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
         node::answering(&self.node, self.node_object())
     }
@@ -151,7 +148,6 @@ impl Facts {
         Self { drains: self.drains.update(name.clone(), Arc::new(drains)), ..self.clone() }
     }
 
-    /// The addresses where apiservers are known to listen.
     pub fn apiservers(&self) -> &Apiservers {
         &self.apiservers
     }

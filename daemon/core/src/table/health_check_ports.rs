@@ -55,7 +55,6 @@ impl HealthCheckPorts {
         self.0.ptr_eq(&other.0)
     }
 
-    /// The number of services that want a port.
     pub fn len(&self) -> usize {
         self.0.len()
     }

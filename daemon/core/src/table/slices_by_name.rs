@@ -31,7 +31,6 @@ impl SlicesByName {
         }
     }
 
-    /// Removes and returns the slice of this name.
     pub(super) fn remove(&mut self, source: Source, name: &SliceName) -> Option<Arc<Slice>> {
         let hash = self.hash(source, name);
         let found = self.slices.find_entry(hash, |(_, slice)| is_named(slice, source, name)).ok()?;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
-use nodelb_core::model::service::{Source, is_default_kubernetes, is_name_part};
+use nodelb_core::model::service::{FullName, Source, is_default_kubernetes, is_name_part};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -59,18 +59,7 @@ impl Kind {
 }
 
 /// Namespace (`default` for a Node) and name of an object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    pub namespace: Arc<str>,
-    pub name: Arc<str>,
-}
-
-impl Key {
-    /// The key of a Node, which has no namespace.
-    pub fn of_node(name: &str) -> Self {
-        Self { namespace: translate::namespace(&Metadata::default()).into(), name: name.into() }
-    }
-}
+pub type Key = FullName;
 
 /// `metadata.uid` as a number, 0 if unknown. It distinguishes successive objects of the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -238,13 +227,10 @@ impl Decoder {
         self.reader.object = format!("{} {namespace}/{name}", self.kind.name()).into();
         let (change, notices) = object.change(&mut self.reader);
         decoded.notices = notices.iter().map(|notice| text::sentence(notice).into_owned()).collect();
-        let shared = match &change {
-            Some(Change::UpsertService(service)) => Some((&service.name.namespace, &service.name.name)),
-            Some(Change::UpsertSlice(slice)) => Some((&slice.name.namespace, &slice.name.name)),
-            _ => None,
-        };
-        if let Some((namespace, name)) = shared {
-            decoded.key = Key { namespace: Arc::clone(namespace), name: Arc::clone(name) };
+        match &change {
+            Some(Change::UpsertService(service)) => decoded.key.clone_from(&service.name),
+            Some(Change::UpsertSlice(slice)) => decoded.key.clone_from(&slice.name),
+            _ => {}
         }
         decoded.change = change;
         ListWatchEvent::Upsert(decoded)
@@ -323,7 +309,7 @@ fn skipped(bytes: &[u8], error: &serde_json::Error) -> ListWatchEvent {
 
 fn key(namespace: &str, name: &str) -> Result<Key, String> {
     if is_name_part(namespace) && is_name_part(name) {
-        return Ok(Key { namespace: namespace.into(), name: name.into() });
+        return Ok(Key::new(namespace, name));
     }
     let shown: String = format!("{namespace}/{name}").chars().take(80).collect();
     Err(format!("`{}` is not a Kubernetes name", shown.escape_debug()))

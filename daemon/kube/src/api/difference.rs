@@ -50,7 +50,7 @@ pub fn differences(before: Option<&Value>, after: Option<&Value>) -> (Vec<Differ
     keyed("labels", [before, after].map(|it| &it["metadata"]["labels"]), false, &mut found);
     keyed("annotations", [before, after].map(|it| &it["metadata"]["annotations"]), true, &mut found);
     if is_slice(before) || is_slice(after) {
-        lists("backends", &backends(before), &backends(after), &mut found);
+        backend_changes([before, after], &mut found);
         without_endpoints(before, after, &mut found);
     }
     let [rest_before, rest_after] = [before, after].map(rest);
@@ -134,12 +134,8 @@ fn state(endpoint: &Value) -> String {
     state.join(", ")
 }
 
-fn lists(
-    field: &str,
-    before: &BTreeMap<String, String>,
-    after: &BTreeMap<String, String>,
-    found: &mut BTreeSet<Difference>,
-) {
+fn backend_changes(slices: [&Value; 2], found: &mut BTreeSet<Difference>) {
+    let [before, after] = slices.map(backends);
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for name in names {
         let shown = |state: &String| format!("{name} ({state})");
@@ -150,7 +146,7 @@ fn lists(
                 (Some(_), Some(to)) => Some(to.clone()),
                 _ => to.map(shown),
             };
-            found.insert(Difference { field: field.into(), from: from.map(shown), to: to_shown });
+            found.insert(Difference { field: "backends".into(), from: from.map(shown), to: to_shown });
         }
     }
 }

@@ -29,8 +29,9 @@ const MAX_VALUE: usize = MAX_TEXT + 16;
 /// The maximum number of characters of a value that a message quotes.
 const MAX_QUOTED: usize = 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, strum::EnumString)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     Tcp,
     /// An HTTP GET request.
@@ -38,11 +39,11 @@ pub enum Kind {
 }
 
 /// Whether a backend is used before its first check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, strum::EnumString)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Start {
     Healthy,
-    /// It is not used.
     Unhealthy,
 }
 
@@ -56,17 +57,12 @@ pub struct Settings {
     pub port: Option<NonZeroU16>,
     pub path: Option<Arc<str>>,
     pub host: Option<Arc<str>>,
-    /// The status codes that count as success.
     pub expected_status: Option<RangeInclusive<u16>>,
     pub interval: Option<Duration>,
     pub timeout: Option<Duration>,
-    /// The number of successful checks that make a backend healthy.
     pub rise: Option<u32>,
-    /// The number of failed checks that quarantine a backend.
     pub fall: Option<u32>,
-    /// Whether a backend is used before its first check.
     pub start: Option<Start>,
-    /// Whether quarantined backends are used if there are no others.
     pub last_resort: Option<bool>,
 }
 
@@ -226,7 +222,6 @@ fn annotation(key: &str) -> String {
 }
 
 impl Settings {
-    /// Takes the value of an annotation.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if value.len() > MAX_VALUE {
             return Err(format!("the value has more than {MAX_VALUE} bytes; shorten it"));
@@ -242,11 +237,8 @@ impl Settings {
             "-rise" => self.rise = Some(number()?),
             "-fall" => self.fall = Some(number()?),
             "-start" => {
-                self.start = Some(match value {
-                    "healthy" => Start::Healthy,
-                    "unhealthy" => Start::Unhealthy,
-                    _ => return Err(format!("`{}` is neither healthy nor unhealthy", quoted())),
-                });
+                let refused = |_| format!("`{}` is neither healthy nor unhealthy", quoted());
+                self.start = Some(value.parse().map_err(refused)?);
             }
             "-last-resort" => {
                 let is_bool = |_| format!("`{}` is neither true nor false", quoted());
@@ -270,11 +262,7 @@ impl Settings {
             )
         };
         let (kind, rest) = value.split_once(':').map_or((value, None), |(kind, rest)| (kind, Some(rest)));
-        let kind = match kind {
-            "tcp" => Kind::Tcp,
-            "http" => Kind::Http,
-            _ => return Err(refused()),
-        };
+        let kind = kind.parse().map_err(|_not_a_kind| refused())?;
         let rest = rest.unwrap_or_default();
         let (port, at) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if value.ends_with(':') || kind == Kind::Tcp && !at.is_empty() {

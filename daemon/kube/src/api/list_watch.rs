@@ -18,11 +18,8 @@ use crate::apiserver::connection::link::{Body, Link};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// All objects, and nothing after them.
-    List {
-        /// The number of objects in a page; 0 for the whole list in one page.
-        page: u32,
-    },
+    /// All objects, and nothing after them, in pages of this many objects; 0 for one page.
+    List { page: u32 },
     /// All objects and then all changes (KEP-3157).
     StreamingList,
     /// All changes after this version.
@@ -63,6 +60,10 @@ impl Response {
     fn page(size: u32) -> Self {
         Self::Page { size, splitter: Splitter::default(), metadata: None }
     }
+
+    fn stream(is_list: bool) -> Self {
+        Self::Stream { lines: Lines::default(), is_list }
+    }
 }
 
 impl<'l> ListWatch<'l> {
@@ -70,13 +71,10 @@ impl<'l> ListWatch<'l> {
     pub async fn open(link: &'l Link, query: Query, start: Start, timeouts: Timeouts) -> Result<Self, LinkError> {
         let (path, response) = match start {
             Start::List { page } => (query.page("", page)?, Response::page(page)),
-            Start::StreamingList => {
-                (query.stream(timeouts.watch)?, Response::Stream { lines: Lines::default(), is_list: true })
+            Start::StreamingList => (query.stream(timeouts.watch)?, Response::stream(true)),
+            Start::Version(Version(after)) => {
+                (query.watch(&after.to_string(), timeouts.watch)?, Response::stream(false))
             }
-            Start::Version(version) => (
-                query.watch(&version.0.to_string(), timeouts.watch)?,
-                Response::Stream { lines: Lines::default(), is_list: false },
-            ),
         };
         let body = link.get(&path, timeouts.head).await?.into_body();
         Ok(Self { link, query, timeouts, body, response, error: None, has_lost_events: false })

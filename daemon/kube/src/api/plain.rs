@@ -54,12 +54,16 @@ impl serde::de::Error for NotPlain {
 pub(super) struct Fields(u32);
 
 impl Fields {
-    /// Fails if the object has had the field before.
-    pub(super) fn once(&mut self, number: u32) -> Result<(), NotPlain> {
-        let field = 1 << number;
-        let is_new = self.0 & field == 0;
-        self.0 |= field;
-        if is_new { Ok(()) } else { Err(NotPlain) }
+    /// Stores the value of a field. Fails if the object has had the field before.
+    #[inline]
+    pub(super) fn set<T>(&mut self, number: u32, field: &mut T, value: T) -> Result<(), NotPlain> {
+        let bit = 1 << number;
+        if self.0 & bit != 0 {
+            return Err(NotPlain);
+        }
+        self.0 |= bit;
+        *field = value;
+        Ok(())
     }
 }
 

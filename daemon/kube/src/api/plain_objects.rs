@@ -17,19 +17,10 @@ impl<'a, O: FromPlain<'a>> FromPlain<'a> for Envelope<'a, O> {
     fn from_plain(plain: &mut Plain<'a>) -> Result<Self, NotPlain> {
         let (mut kind, mut object) = (None, None);
         let mut fields = Fields::default();
-        plain.object(|plain, key| {
-            match key {
-                "type" => {
-                    fields.once(0)?;
-                    kind = Some(plain.string()?);
-                }
-                "object" => {
-                    fields.once(1)?;
-                    object = Some(O::from_plain(plain)?);
-                }
-                _ => plain.skip()?,
-            }
-            Ok(())
+        plain.object(|plain, key| match key {
+            "type" => fields.set(0, &mut kind, Some(plain.string()?)),
+            "object" => fields.set(1, &mut object, Some(O::from_plain(plain)?)),
+            _ => plain.skip(),
         })?;
         Ok(Self { kind: Cow::Borrowed(kind.ok_or(NotPlain)?), object: object.ok_or(NotPlain)? })
     }
@@ -39,27 +30,12 @@ impl<'a> FromPlain<'a> for EndpointSlice {
     fn from_plain(plain: &mut Plain<'a>) -> Result<Self, NotPlain> {
         let mut slice = Self::default();
         let mut fields = Fields::default();
-        plain.object(|plain, key| {
-            match key {
-                "metadata" => {
-                    fields.once(0)?;
-                    slice.metadata = null_is_default(plain)?;
-                }
-                "addressType" => {
-                    fields.once(1)?;
-                    slice.address_type = null_is_default(plain)?;
-                }
-                "endpoints" => {
-                    fields.once(2)?;
-                    slice.endpoints = endpoints(plain)?;
-                }
-                "ports" => {
-                    fields.once(3)?;
-                    slice.ports = list(plain)?;
-                }
-                _ => plain.skip()?,
-            }
-            Ok(())
+        plain.object(|plain, key| match key {
+            "metadata" => fields.set(0, &mut slice.metadata, null_is_default(plain)?),
+            "addressType" => fields.set(1, &mut slice.address_type, null_is_default(plain)?),
+            "endpoints" => fields.set(2, &mut slice.endpoints, endpoints(plain)?),
+            "ports" => fields.set(3, &mut slice.ports, list(plain)?),
+            _ => plain.skip(),
         })?;
         Ok(slice)
     }
@@ -89,35 +65,17 @@ fn endpoint<'a>(plain: &mut Plain<'a>, pattern: &mut Pattern<'a>) -> Result<Endp
     pattern.begin(plain);
     let mut endpoint = Endpoint::default();
     let mut fields = Fields::default();
-    plain.object(|plain, key| {
-        match key {
-            "addresses" => {
-                fields.once(0)?;
-                endpoint.address = first(plain, pattern)?;
-            }
-            "conditions" => {
-                fields.once(1)?;
-                endpoint.conditions = null_is_default(plain)?;
-            }
-            "nodeName" => {
-                fields.once(2)?;
-                endpoint.node_name = pattern.string(plain, Place::NodeName)?;
-            }
-            "zone" => {
-                fields.once(3)?;
-                endpoint.zone = pattern.string(plain, Place::Zone)?;
-            }
-            "hints" => {
-                fields.once(4)?;
-                endpoint.hints = Option::deserialize(plain)?;
-            }
-            "targetRef" if plain.next()? == b'{' => plain.object(|plain, key| match key {
-                "name" | "uid" if plain.next()? == b'"' => pattern.string(plain, Place::Ignored).map(|_ignored| ()),
-                _ => plain.skip(),
-            })?,
-            _ => plain.skip()?,
-        }
-        Ok(())
+    plain.object(|plain, key| match key {
+        "addresses" => fields.set(0, &mut endpoint.address, first(plain, pattern)?),
+        "conditions" => fields.set(1, &mut endpoint.conditions, null_is_default(plain)?),
+        "nodeName" => fields.set(2, &mut endpoint.node_name, pattern.string(plain, Place::NodeName)?),
+        "zone" => fields.set(3, &mut endpoint.zone, pattern.string(plain, Place::Zone)?),
+        "hints" => fields.set(4, &mut endpoint.hints, Option::deserialize(plain)?),
+        "targetRef" if plain.next()? == b'{' => plain.object(|plain, key| match key {
+            "name" | "uid" if plain.next()? == b'"' => pattern.string(plain, Place::Ignored).map(|_ignored| ()),
+            _ => plain.skip(),
+        }),
+        _ => plain.skip(),
     })?;
     pattern.end(plain, &endpoint);
     Ok(endpoint)

@@ -133,10 +133,7 @@ impl Query {
 }
 
 fn path_and_query(request: Result<hyper::Request<Vec<u8>>, request::Error>) -> Result<String, LinkError> {
-    match request {
-        Ok(request) => Ok(request.uri().to_string()),
-        Err(error) => Err(LinkError::Broken(error.to_string())),
-    }
+    request.map(|request| request.uri().to_string()).map_err(|error| LinkError::Broken(error.to_string()))
 }
 
 #[cfg(test)]

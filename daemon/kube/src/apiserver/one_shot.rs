@@ -6,7 +6,6 @@
 //! ones last. [`Connected::is_balanced`] contains the result.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,25 +65,22 @@ pub struct Connected {
     pub failed: Vec<(Address, String)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The credentials or the proxy cannot be used.
+    #[error("{0}")]
     Credentials(String),
     /// No address responds; empty if no address is known.
+    #[error("{}", unreachable(.0))]
     Unreachable(Vec<(Address, String)>),
 }
 
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Credentials(why) => f.write_str(why),
-            Self::Unreachable(tried) if tried.is_empty() => f.write_str("no apiserver address is known"),
-            Self::Unreachable(tried) => {
-                let each: Vec<_> = tried.iter().map(|(address, why)| format!("{address}: {why}")).collect();
-                write!(f, "no apiserver answers ({})", each.join("; "))
-            }
-        }
+fn unreachable(tried: &[(Address, String)]) -> String {
+    if tried.is_empty() {
+        return "no apiserver address is known".into();
     }
+    let each: Vec<_> = tried.iter().map(|(address, why)| format!("{address}: {why}")).collect();
+    format!("no apiserver answers ({})", each.join("; "))
 }
 
 /// Connects to the first address that responds.
@@ -136,7 +132,7 @@ async fn servers(
 
 /// The addresses that worked before in the same cluster.
 async fn remembered(directory: &Path, authority: &Authorities) -> Vec<Server> {
-    match state_file::load(directory, PoolTimeouts::duration(PoolTimeouts::default().load)).await {
+    match state_file::load(directory, Duration::from_millis(PoolTimeouts::default().load)).await {
         Some(state) if state.is_of(authority) => {
             state.apiservers.into_iter().map(|remembered| remembered.server).collect()
         }

@@ -24,18 +24,16 @@ pub struct Session {
     pub number: u64,
 }
 
-/// A message of a reader to the supervisor.
+/// A message of a reader to the supervisor. Sessions have their [`Session::number`].
 #[derive(Debug)]
 pub enum Report {
     /// A request failed, or a stream ended with an error.
     Failed {
-        /// [`Session::number`].
         session: u64,
         error: LinkError,
     },
     /// The server has sent something: a list, an event, or a bookmark.
     Progress {
-        /// [`Session::number`].
         session: u64,
     },
     /// The ready endpoints of `default/kubernetes`. If the set is empty, no address is forgotten.

@@ -80,16 +80,10 @@ impl Live {
     pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
         match self.try_compare(service).await {
             Ok(rows) => rows,
-            Err((cause, action)) => vec![Difference {
-                between: Between::SourceMemory,
-                what: "apiserver".into(),
-                service: service.cloned(),
-                source: Some("cannot be asked".into()),
-                memory: Some("as last received".into()),
-                kernel: None,
-                cause,
-                action,
-            }],
+            Err((cause, action)) => {
+                let sides = ("cannot be asked".into(), "as last received".into());
+                vec![Difference { action, ..row("apiserver", service.cloned(), sides, cause) }]
+            }
         }
     }
 
@@ -206,12 +200,11 @@ impl<'a> Model<'a> {
         Version::parse(&self.origin().resource_version)
     }
 
-    fn key(&self) -> Key {
-        let (namespace, name) = match self {
-            Self::Service(service) => (&service.name.namespace, &service.name.name),
-            Self::Slice(slice) => (&slice.name.namespace, &slice.name.name),
-        };
-        Key { namespace: namespace.clone(), name: name.clone() }
+    fn key(&self) -> &'a Key {
+        match self {
+            Self::Service(service) => &service.name,
+            Self::Slice(slice) => &slice.name,
+        }
     }
 
     fn service(&self) -> &'a ServiceName {
@@ -268,7 +261,7 @@ fn known_models<'a>(scope: &Scope, facts: &'a Facts) -> BTreeMap<Key, Model<'a>>
         Kind::EndpointSlice => Box::new(facts.slices_of(Source::Kubernetes).map(Model::Slice)),
         Kind::Node => Box::new(std::iter::empty()),
     };
-    models.filter(|model| scope.covers(model.service())).map(|model| (model.key(), model)).collect()
+    models.filter(|model| scope.covers(model.service())).map(|model| (model.key().clone(), model)).collect()
 }
 
 /// An object that differs between the list and the table.
@@ -405,7 +398,7 @@ fn cause(origin: &Origin) -> Cause {
 }
 
 fn named(kind: Kind, key: &Key) -> String {
-    format!("{} {}/{}", kind.name(), key.namespace, key.name)
+    format!("{} {key}", kind.name())
 }
 
 fn row(

@@ -18,7 +18,7 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::node::NodeObject;
-use nodelb_core::model::service::{BackendState, Slice, SliceName};
+use nodelb_core::model::service::{BackendState, Slice};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::messages;
@@ -31,7 +31,7 @@ use super::state_file::{Saver, StateSettings};
 use super::status::WatchStatus;
 use super::store::{Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
-use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent};
+use crate::api::decode::{Decoder, Kind, ListWatchEvent};
 use crate::api::request::Query;
 use crate::api::scope::{Scope, Selection};
 use crate::api::translate::ForwardByClass;
@@ -234,15 +234,9 @@ impl Running {
         self.log_node(&changes);
         for change in &changes {
             match change {
-                Change::UpsertService(service) => {
-                    let (namespace, name) = (Arc::clone(&service.name.namespace), Arc::clone(&service.name.name));
-                    self.store.remember(Kind::Service, Key { namespace, name }, &service.name);
-                }
-                Change::UpsertSlice(slice) => {
-                    let SliceName { namespace, name } = slice.name.clone();
-                    self.store.remember(Kind::EndpointSlice, Key { namespace, name }, &slice.service);
-                }
-                Change::NodeObject(Some(_)) => self.store.remember_node(Key::of_node(&self.source.node)),
+                Change::UpsertService(it) => self.store.remember(Kind::Service, &it.name, &it.name),
+                Change::UpsertSlice(it) => self.store.remember(Kind::EndpointSlice, &it.name, &it.service),
+                Change::NodeObject(Some(_)) => self.store.remember_node(&self.source.node),
                 _ => {}
             }
         }

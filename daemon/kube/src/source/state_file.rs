@@ -69,11 +69,7 @@ pub fn path(state_directory: &Path) -> PathBuf {
 
 /// Removes the file, which no later start will use. May block. Returns whether the file existed.
 pub fn forget(state_directory: &Path) -> io::Result<bool> {
-    match std::fs::remove_file(path(state_directory)) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    state_file::remove(&path(state_directory))
 }
 
 /// Reads the file. May block. `cluster` is `None` while the identity of the cluster is unknown; then a file of any
@@ -199,13 +195,6 @@ impl StateSettings {
         }
         loaded
     }
-
-    /// Whether a snapshot that began with these changes contains everything that is in the file, which then may be
-    /// replaced. If nothing was loaded, perhaps the file could not be read. A file of an unknown cluster may contain
-    /// objects of another one.
-    fn is_whole(&self, loaded: &Loaded) -> bool {
-        self.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0
-    }
 }
 
 /// The names of the certificate authorities, and the latest snapshot at the time of the write. A stored snapshot would
@@ -290,9 +279,10 @@ impl Saver {
         }
     }
 
-    /// Records what every snapshot from now on began with.
+    /// Records what every snapshot from now on began with. The file may be replaced if that is all of it: if nothing was
+    /// loaded, perhaps it could not be read, and a file of an unknown cluster may contain objects of another one.
     pub(super) fn recalled(&mut self, settings: &StateSettings, loaded: &Loaded) {
-        self.has_recalled = settings.is_whole(loaded);
+        self.has_recalled = settings.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0;
     }
 
     /// Reports whether an apiserver is connected. What waits to be written is written soon after the connection was

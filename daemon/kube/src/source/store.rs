@@ -82,11 +82,11 @@ impl Store {
     }
 
     /// Adds an object from the state file, in an unknown version, that is this service or belongs to it.
-    pub fn remember(&mut self, kind: Kind, key: Key, service: &ServiceName) {
+    pub fn remember(&mut self, kind: Kind, key: &Key, service: &ServiceName) {
         let is_in = |watched: &&mut Watched| watched.scope.kind == kind && watched.scope.covers(service);
         match self.served.iter_mut().find(is_in) {
-            Some(watched) => watched.objects.remember(key),
-            None => drop(self.unselected.insert((kind, key))),
+            Some(watched) => watched.objects.remember(key.clone()),
+            None => drop(self.unselected.insert((kind, key.clone()))),
         }
     }
 
@@ -95,8 +95,9 @@ impl Store {
         self.unselected.len()
     }
 
-    pub fn remember_node(&mut self, key: Key) {
-        self.nodes.remember(key);
+    /// Adds the Node of this name from the state file.
+    pub fn remember_node(&mut self, name: &str) {
+        self.nodes.remember(Key::new("default", name));
     }
 
     /// Processes an event of the watcher with this number, and appends the resulting changes to `changes`.

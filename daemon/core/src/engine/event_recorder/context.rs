@@ -21,7 +21,6 @@ use crate::state::entries::{Desired, EntryKey, Realised, ServiceId};
 use crate::state::owner::hash_of;
 use crate::table::Table;
 
-/// The engine at the end of a round.
 pub(in crate::engine) struct Context<'a> {
     pub(in crate::engine) config: &'a EngineConfig,
     pub(in crate::engine) table: &'a Table,

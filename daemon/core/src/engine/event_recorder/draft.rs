@@ -32,7 +32,6 @@ pub(in crate::engine) struct Draft {
     pub(in crate::engine) addresses: Option<Box<AddressChange>>,
 }
 
-/// How the addresses of a service port change.
 #[derive(Clone, Debug, Default)]
 pub(in crate::engine) struct AddressChange {
     /// The addresses that it has since the round.

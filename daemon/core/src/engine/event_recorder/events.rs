@@ -10,7 +10,6 @@ use crate::model::service::PortKey;
 /// The maximum number of events in one round, and of changed lists that it compares. Further ones are only counted.
 pub(super) const MAX_EVENTS: usize = 512;
 
-/// The events of a round during assembly, indexed by port.
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) events: Vec<Event>,

@@ -150,10 +150,7 @@ fn can_i(asked: &Asked<'_>) -> String {
         _ => None,
     };
     let mut rest = segments.skip(1).peekable();
-    let namespace = match rest.next_if_eq(&"namespaces") {
-        Some(_) => rest.next(),
-        None => None,
-    };
+    let namespace = rest.next_if_eq(&"namespaces").and_then(|_| rest.next());
     let is_plain = |text: &&str| !text.contains('\'');
     let mut user = user.filter(is_plain).map(|user| format!(" --as '{user}'")).unwrap_or_default();
     if !user.is_empty() {

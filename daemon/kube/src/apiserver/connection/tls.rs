@@ -31,15 +31,11 @@ const MAX_NAMES: usize = 12;
 
 /// The name that the certificate must contain.
 pub(super) fn server_name(server: &Server) -> Result<ServerName<'static>, LinkError> {
-    match (&server.tls_server_name, &server.address.host) {
-        (Some(name), _) => name_of(name),
-        (None, Host::Name(name)) => name_of(name),
-        (None, Host::Ip(ip)) => Ok(ServerName::IpAddress((*ip).into())),
-    }
-}
-
-fn name_of(name: &str) -> Result<ServerName<'static>, LinkError> {
-    ServerName::try_from(name.to_owned()).ok().ok_or_else(|| {
+    let name = match (&server.tls_server_name, &server.address.host) {
+        (Some(name), _) | (None, Host::Name(name)) => name,
+        (None, Host::Ip(ip)) => return Ok(ServerName::IpAddress((*ip).into())),
+    };
+    ServerName::try_from(name.to_string()).ok().ok_or_else(|| {
         LinkError::Certificate(format!("`{name}` cannot be the name in a certificate; correct tls-server-name"))
     })
 }

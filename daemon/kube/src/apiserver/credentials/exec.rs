@@ -180,13 +180,9 @@ impl Plugin {
             return Err(format!("did not print an ExecCredential of {expected}; correct apiVersion in the kubeconfig"));
         }
         let status = printed.status.ok_or("printed no status")?;
-        let expires = match status.expiration_timestamp {
-            None => None,
-            Some(text) => {
-                let seconds = time::seconds(&text).ok_or("printed an expirationTimestamp that is not RFC 3339")?;
-                SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
-            }
-        };
+        let seconds = |text: String| time::seconds(&text).ok_or("printed an expirationTimestamp that is not RFC 3339");
+        let seconds = status.expiration_timestamp.map(seconds).transpose()?;
+        let expires = seconds.and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
         let certificate = match (status.client_certificate_data, status.client_key_data) {
             (Some(certificate), Some(key)) => Some((certificate.into_bytes(), Secret(key.into_bytes()))),
             (None, None) => None,

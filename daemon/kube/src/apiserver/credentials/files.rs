@@ -121,22 +121,12 @@ fn secret(piece: Piece<Vec<u8>>) -> Piece<Secret> {
 
 /// Identifies the version of a file, after symbolic links are resolved: device, inode and size, and modification and
 /// change time with nanoseconds; or the error if they are unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stamp {
-    Version([u64; 3], [i64; 4]),
-    Missing(io::ErrorKind),
-}
+type Stamp = Result<([u64; 3], [i64; 4]), io::ErrorKind>;
 
-impl Stamp {
-    fn read(path: &Path) -> Self {
-        match fs::metadata(path) {
-            Ok(file) => Self::Version(
-                [file.dev(), file.ino(), file.size()],
-                [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()],
-            ),
-            Err(error) => Self::Missing(error.kind()),
-        }
-    }
+fn stamp(path: &Path) -> Stamp {
+    let file = fs::metadata(path).map_err(|error| error.kind())?;
+    let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
+    Ok(([file.dev(), file.ino(), file.size()], times))
 }
 
 /// Reads files, and records the metadata of each just before, so that a change during the read is detected the next
@@ -149,7 +139,7 @@ pub(super) struct Reading {
 impl Reading {
     /// Whether one of the files has changed, or none was read yet.
     pub(super) fn is_outdated(&self) -> bool {
-        self.stamps.is_empty() || self.stamps.iter().any(|(path, stamp)| Stamp::read(path) != *stamp)
+        self.stamps.is_empty() || self.stamps.iter().any(|(path, before)| stamp(path) != *before)
     }
 
     /// Every file that was read or could not be read.
@@ -158,7 +148,7 @@ impl Reading {
     }
 
     pub(super) fn read(&mut self, path: &Path) -> Result<Piece<Vec<u8>>, CredentialsError> {
-        self.stamps.insert(path.to_owned(), Stamp::read(path));
+        self.stamps.insert(path.to_owned(), stamp(path));
         let origin = path.display().to_string();
         match read(path) {
             Ok(content) => Ok(Piece { content, origin }),

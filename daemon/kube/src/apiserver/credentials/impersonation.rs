@@ -3,7 +3,6 @@
 //! (`transport.NewImpersonatingRoundTripper`).
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use hyper::header::{HeaderName, HeaderValue};
 
@@ -51,15 +50,8 @@ impl Impersonation {
 /// Escapes characters that are not allowed in the name of a header as `%` and two digits, which apiservers decode.
 fn escaped(key: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
-    key.bytes().fold(String::new(), |mut text, byte| {
-        if is_plain(byte) {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a String never fails.
-            let _ = write!(text, "%{byte:02X}");
-        }
-        text
-    })
+    let escape = |b: u8| if is_plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") };
+    key.bytes().map(escape).collect()
 }
 
 #[cfg(test)]

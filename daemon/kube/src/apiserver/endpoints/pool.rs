@@ -114,23 +114,19 @@ impl Pool {
         self.listed.clone_from(listed);
         for &at in listed {
             let address = Address::from(at);
-            if let Some(known) = self.position(&address) {
-                let candidate = &mut self.candidates[known];
-                if candidate.origin == Origin::Remembered {
-                    let mut candidate = self.candidates.remove(known);
-                    candidate.origin = Origin::Learned;
-                    candidate.order = self.order_of(&address);
-                    self.insert(candidate);
-                }
-                continue;
-            }
-            if !self.make_room() {
-                left_out.push(at);
-                continue;
-            }
             let order = self.order_of(&address);
-            let server = self.learned_server(at);
-            self.insert(Candidate::new(server, Origin::Learned, order, now));
+            match self.position(&address) {
+                Some(known) if self.candidates[known].origin == Origin::Remembered => {
+                    let mut known = self.candidates.remove(known);
+                    (known.origin, known.order) = (Origin::Learned, order);
+                    self.insert(known);
+                }
+                Some(_) => {}
+                None if self.make_room() => {
+                    self.insert(Candidate::new(self.learned_server(at), Origin::Learned, order, now));
+                }
+                None => left_out.push(at),
+            }
         }
         left_out
     }

@@ -73,7 +73,7 @@ impl Attempt {
     /// # Errors
     /// The error of the first address that failed.
     pub async fn open(self) -> (Result<Opened, LinkError>, Vec<SocketAddr>) {
-        let timeout = PoolTimeouts::duration(self.timeouts.open);
+        let timeout = Duration::from_millis(self.timeouts.open);
         let work = |attempt: Self, at| async move { attempt.open_at(at, &attempt.login).await };
         self.within(timeout, "is not ready for use", work).await
     }
@@ -92,7 +92,7 @@ impl Attempt {
         let address = &self.server.address;
         let mut resolved = Vec::new();
         let working = async {
-            resolved = resolve(address, &self.last, PoolTimeouts::duration(self.timeouts.resolve)).await?;
+            resolved = resolve(address, &self.last, Duration::from_millis(self.timeouts.resolve)).await?;
             self.race(&resolved, work).await
         };
         let done = tokio::time::timeout(timeout, working)
@@ -115,7 +115,7 @@ impl Attempt {
             if let Some(at) = addresses.next() {
                 tries.spawn(work(self.clone(), *at));
             }
-            let hedge = PoolTimeouts::duration(self.timeouts.hedge);
+            let hedge = Duration::from_millis(self.timeouts.hedge);
             let next = (addresses.len() > 0).then(|| Instant::now() + hedge);
             let error = tokio::select! {
                 done = tries.join_next() => match done {
@@ -155,7 +155,7 @@ impl Attempt {
         match opened {
             Ok(opened) => Ok(opened),
             Err((error, None)) => Err(error),
-            Err((error, Some(link))) => Err(verdict(&link, error, PoolTimeouts::duration(self.timeouts.open)).await),
+            Err((error, Some(link))) => Err(verdict(&link, error, Duration::from_millis(self.timeouts.open)).await),
         }
     }
 
@@ -175,7 +175,7 @@ impl Attempt {
     async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Arc<Link>>)> {
         let link = Link::open(&self.connector, at, &self.server, login).await.map_err(|error| (error, None))?;
         let asked = Instant::now();
-        match ask(&link, PoolTimeouts::duration(self.timeouts.open)).await {
+        match ask(&link, Duration::from_millis(self.timeouts.open)).await {
             Ok((revision, cluster)) => Ok(Opened { link, login: Arc::clone(login), revision, asked, cluster }),
             Err(error) => Err((error, Some(link))),
         }
@@ -263,7 +263,7 @@ pub fn outcome_of(error: &LinkError, timeouts: &PoolTimeouts) -> Outcome {
             Outcome::Refused(reported)
         }
         LinkError::Busy { .. } | LinkError::Gone(_) => {
-            let pause = error.pause(PoolTimeouts::duration(timeouts.retry_most)).as_millis();
+            let pause = error.pause(Duration::from_millis(timeouts.retry_most)).as_millis();
             Outcome::NotReady(reported, u64::try_from(pause).unwrap_or(u64::MAX))
         }
         LinkError::Unproven(_) => Outcome::Unproven(reported),

@@ -99,8 +99,8 @@ pub(super) struct Saver {
 impl Saver {
     pub(super) fn new(directory: &Path, timeouts: PoolTimeouts) -> Self {
         let consequence = "after a restart, only the configured apiservers are known";
-        let retry = PoolTimeouts::duration(SAVE_EVERY);
-        let limits = Limits { every: WRITE_EVERY, retry, timeout: PoolTimeouts::duration(timeouts.load) };
+        let retry = Duration::from_millis(SAVE_EVERY);
+        let limits = Limits { every: WRITE_EVERY, retry, timeout: Duration::from_millis(timeouts.load) };
         let file = StateFile::start(directory.join(NAME), consequence, limits, write);
         Self { file, cluster: None, saved: None, due: None }
     }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
@@ -66,18 +67,13 @@ pub fn start(
     parts: Parts,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<(Apiservers, watch::Receiver<Arc<PoolReport>>, JoinHandle<()>)> {
-    let Made { supervisor, reports, apiservers, report } = make(parts)?;
+    let (supervisor, reports, apiservers, report) = make(parts)?;
     let task = tokio::spawn(supervisor.run(reports, shutdown));
     Ok((apiservers, report, task))
 }
 
 /// A supervisor that does not run yet, and the other ends of its channels.
-struct Made {
-    supervisor: Supervisor,
-    reports: mpsc::Receiver<Report>,
-    apiservers: Apiservers,
-    report: watch::Receiver<Arc<PoolReport>>,
-}
+type Made = (Supervisor, mpsc::Receiver<Report>, Apiservers, watch::Receiver<Arc<PoolReport>>);
 
 fn make(parts: Parts) -> anyhow::Result<Made> {
     let Parts { settings, register, changes, is_frontend, clock, unix, seed, timeouts, connect, credentials } = parts;
@@ -120,7 +116,7 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         session_in,
         report_in,
     };
-    Ok(Made { supervisor, reports, apiservers: Apiservers { session, reports: reports_in }, report })
+    Ok((supervisor, reports, Apiservers { session, reports: reports_in }, report))
 }
 
 impl Supervisor {
@@ -194,7 +190,7 @@ impl Supervisor {
     fn read_credentials(&mut self) {
         let credentials = Arc::clone(&self.credentials);
         let directory = self.login.is_none().then(|| self.settings.state_directory.clone());
-        let timeout = PoolTimeouts::duration(self.timeouts.load);
+        let timeout = Duration::from_millis(self.timeouts.load);
         self.tasks.send(Task::Login, async move {
             let login = credentials.login().await;
             let trouble = credentials.trouble().await;
@@ -247,7 +243,7 @@ impl Supervisor {
             attempt = attempt.pinned(current.session.link.at());
         }
         let factor = if self.pool.is_doubted(&address) { 2 } else { 1 };
-        let timeout = PoolTimeouts::duration(self.timeouts.probe_timeout / factor);
+        let timeout = Duration::from_millis(self.timeouts.probe_timeout / factor);
         let task = Task::Probe(address.clone());
         self.tasks.give_up(|known| *known == task);
         self.tasks.send(task, async move {

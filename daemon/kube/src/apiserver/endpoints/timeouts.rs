@@ -1,7 +1,5 @@
 //! All time constants of the connection to an apiserver, in one value, so that tests can use shorter times.
 
-use std::time::Duration;
-
 use crate::defaults::with_defaults;
 
 with_defaults! {
@@ -61,12 +59,5 @@ with_defaults! {
         /// The loss is logged, once, after this time without a session.
         // A change to another server takes less and needs no warning.
         lost: u64 = 10_000,
-    }
-}
-
-impl PoolTimeouts {
-    /// Converts a time constant for a timer.
-    pub const fn duration(millis: u64) -> Duration {
-        Duration::from_millis(millis)
     }
 }

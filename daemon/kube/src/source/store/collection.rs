@@ -3,11 +3,10 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
-use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
+use nodelb_core::model::service::{ServiceName, ServicePort, Source};
 
 use crate::api::decode::{Key, Kind, Object, Uid, Version};
 
@@ -27,16 +26,12 @@ pub enum Verdict {
     Fine,
     /// List the objects of this scope again, because the list lacked too many of the known objects.
     ListAgain {
-        /// The number of objects that the list lacked.
         missing: usize,
-        /// The number of known objects.
         known: usize,
     },
     /// List all Services again, because the lists together lacked too many service ports of the maps.
     ListAllAgain {
-        /// The number of service ports that the lists lacked.
         missing: usize,
-        /// The number of service ports in the maps.
         known: usize,
     },
 }
@@ -145,14 +140,12 @@ impl Collection {
         is_odd || self.known.keys().any(|key| !self.missing.contains(key))
     }
 
-    /// Forgets all objects, without a change.
     pub(super) fn clear(&mut self) {
         self.missing.clear();
         self.known.clear();
         self.served = 0;
     }
 
-    /// Removes the objects that the lists lack.
     pub(super) fn remove_missing(&mut self, changes: &mut Vec<Change>) {
         let mut missing: Vec<Key> = self.missing.drain().collect();
         missing.sort();
@@ -259,22 +252,17 @@ impl Collection {
 
     pub(super) fn skip(&mut self, key: Option<Key>, reason: String) {
         self.skipped += 1;
-        match (key, &mut self.listing) {
-            (Some(key), listing) => {
-                if let Some(listing) = listing {
-                    listing.seen.insert(key.clone());
-                }
-                self.missing.remove(&key);
-                if self.problems.len() < MAX_REPORTED || self.problems.contains_key(&key) {
-                    self.problems.insert(key, reason);
-                }
-            }
-            (None, listing) => {
-                if let Some(listing) = listing {
-                    listing.nameless += 1;
-                }
-                self.nameless = Some(reason);
-            }
+        let Some(key) = key else {
+            self.listing.iter_mut().for_each(|listing| listing.nameless += 1);
+            self.nameless = Some(reason);
+            return;
+        };
+        if let Some(listing) = &mut self.listing {
+            listing.seen.insert(key.clone());
+        }
+        self.missing.remove(&key);
+        if self.problems.len() < MAX_REPORTED || self.problems.contains_key(&key) {
+            self.problems.insert(key, reason);
         }
     }
 
@@ -321,12 +309,9 @@ impl Collection {
     }
 
     pub(super) fn tally(&self) -> Tally {
-        let named =
-            self.problems.iter().map(|(Key { namespace, name }, reason)| format!("{namespace}/{name}: {reason}"));
+        let named = self.problems.iter().map(|(key, reason)| format!("{key}: {reason}"));
         let nameless = self.nameless.iter().map(|reason| format!("an object without a usable name: {reason}"));
-        let notice = |(Key { namespace, name }, notices): (&Key, &Vec<String>)| {
-            format!("{namespace}/{name}: {}", notices.join("; "))
-        };
+        let notice = |(key, notices): (&Key, &Vec<String>)| format!("{key}: {}", notices.join("; "));
         Tally {
             served: self.served,
             left_out: self.known.len() - self.served,
@@ -349,10 +334,10 @@ pub(super) fn is_mass(missing: usize, known: usize) -> bool {
 }
 
 pub(super) fn removal(kind: Kind, key: &Key) -> Change {
-    let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+    let key = key.clone();
     match kind {
-        Kind::Service => Change::RemoveService(ServiceName::of(namespace, name), Source::Kubernetes),
-        Kind::EndpointSlice => Change::RemoveSlice(SliceName { namespace, name }, Source::Kubernetes),
+        Kind::Service => Change::RemoveService(ServiceName::of(key.namespace, key.name), Source::Kubernetes),
+        Kind::EndpointSlice => Change::RemoveSlice(key, Source::Kubernetes),
         Kind::Node => Change::NodeObject(None),
     }
 }

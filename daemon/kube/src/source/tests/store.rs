@@ -101,7 +101,11 @@ fn synced(services: &[(&str, u32, u32)]) -> World {
 fn nothing_is_removed_before_both_kinds_are_listed() {
     let mut world = World::new();
     for name in ["a", "b"] {
-        world.store.remember(Service, Key { namespace: "ns".into(), name: name.into() }, &ServiceName::new("ns", name));
+        world.store.remember(
+            Service,
+            &Key { namespace: "ns".into(), name: name.into() },
+            &ServiceName::new("ns", name),
+        );
         world.served.insert((Service, format!("ns/{name}")), String::new());
     }
     assert_eq!(world.list(Service, &[("b", 1, 1)]), Verdict::Fine);
@@ -285,7 +289,7 @@ fn of_namespaces(remembered: &[(&str, &str)]) -> (Store, BTreeSet<String>) {
     for (namespace, name) in remembered {
         let service = ServiceName::new(namespace, name);
         let key = || Key { namespace: (*namespace).into(), name: (*name).into() };
-        Kind::SERVED.into_iter().for_each(|kind| store.remember(kind, key(), &service));
+        Kind::SERVED.into_iter().for_each(|kind| store.remember(kind, &key(), &service));
         served.insert(service.to_string());
     }
     (store, served)
@@ -388,7 +392,7 @@ fn a_slice_that_moved_into_the_selection_stays() {
     let selection = Selection { services: vec![ServiceName::new("default", "new")], ..Selection::default() };
     let mut store = Store::new(&selection.scopes(), 0);
     let key = Key { namespace: "default".into(), name: "s".into() };
-    store.remember(EndpointSlice, key, &ServiceName::new("default", "old"));
+    store.remember(EndpointSlice, &key, &ServiceName::new("default", "old"));
     let mut changes = Vec::new();
     for (number, kind) in Kind::SERVED.into_iter().enumerate() {
         _ = store.apply(number, ListWatchEvent::ListStart { is_rewound: false }, &mut changes);
@@ -541,13 +545,13 @@ fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
     let mut world = NodeWorld(store(0));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
     let mut world = NodeWorld(store(0));
-    world.0.remember_node(Key::of_node("n1"));
+    world.0.remember_node("n1");
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
 }
 
 #[test]
 fn an_invalid_node_exists() {
-    let odd = || [ListWatchEvent::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
+    let odd = || [ListWatchEvent::Skipped { key: Some(Key::new("default", "n1")), reason: "odd".into() }];
     let nameless = || [ListWatchEvent::Skipped { key: None, reason: "odd".into() }];
     let mut world = NodeWorld(store(0));
     assert_eq!((world.list(odd()), world.list(nameless()), world.list(odd())), (NOTHING, NOTHING, NOTHING));

@@ -10,7 +10,6 @@ use crate::apiserver::session::Session;
 /// The latest restore that a watcher has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Found {
-    /// The number of restores found so far.
     count: u64,
     /// The number of the session that it was found over, and the generation of its link.
     over: (u64, u64),

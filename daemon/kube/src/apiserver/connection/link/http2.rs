@@ -4,18 +4,16 @@
 //! of the new connection is.
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::InspectReader;
 
 use super::frames::Frames;
 use super::sockets::{Kept, Sockets};
@@ -43,7 +41,6 @@ const MOST_REPEATS: u32 = 3;
 /// this time has passed.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// The HTTP/2 connections of a link.
 pub(super) struct Http2 {
     target: Target,
     login: Arc<Login>,
@@ -150,7 +147,14 @@ impl Http2 {
 async fn handshake(target: &Target, stream: tls::Stream, kept: Kept) -> Result<(Connection, Driver), LinkError> {
     let (at, timeouts) = (target.at, target.connector.timeouts);
     let is_drained = Arc::new(AtomicBool::new(false));
-    let stream = Read { stream, frames: Frames::default(), is_drained: Arc::clone(&is_drained), _kept: kept };
+    let (mut frames, goaway) = (Frames::default(), Arc::clone(&is_drained));
+    let stream = InspectReader::new(stream, move |bytes| {
+        // Moved here, so that the socket stays registered with the link as long as the stream exists.
+        let _kept = &kept;
+        if frames.read(bytes) {
+            goaway.store(true, Ordering::Relaxed);
+        }
+    });
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -202,50 +206,5 @@ impl Driver {
             // A failure ends the link, and its users handle that.
             drop(next.await);
         });
-    }
-}
-
-/// A stream that detects a GOAWAY in the received data, and keeps its socket registered with the link.
-struct Read {
-    stream: tls::Stream,
-    frames: Frames,
-    is_drained: Arc<AtomicBool>,
-    _kept: Kept,
-}
-
-impl AsyncRead for Read {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        if self.frames.read(&buffer.filled()[before..]) {
-            self.is_drained.store(true, Ordering::Relaxed);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Read {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -23,11 +23,7 @@ pub(super) struct Target {
 
 /// An error with its causes, without the links to documentation that libraries append.
 pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    let text = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
     text.split(": https://").next().unwrap_or_default().into()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodelb_core::model::moment::Moment;
 use nodelb_host::messages;
@@ -17,7 +18,6 @@ use crate::apiserver::credentials::login::{CredentialsError, Login};
 use crate::apiserver::endpoints::pool::{Origin, Outcome, Pool};
 use crate::apiserver::endpoints::preflight::{self, Opened, outcome_of, outcome_of_probe};
 use crate::apiserver::endpoints::state_file::EndpointsState;
-use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 use crate::apiserver::session::{Report, Session};
 
 /// The number of consecutive requests that a server may fail to answer before another server is considered.
@@ -71,7 +71,7 @@ impl Supervisor {
             self.pool.note(now, address, Outcome::Another(error));
             return;
         }
-        self.tasks.give_up_opening();
+        self.tasks.give_up(|task| matches!(task, Task::Open(_)));
         self.pool.opened(now, address);
         self.journal.opened(now, address, why);
         self.sessions += 1;
@@ -267,7 +267,7 @@ impl Supervisor {
         let Some(current) = &self.current else { return };
         let (session, at) = (current.session.number, current.session.link.at());
         let attempt = self.attempt(server, login).pinned(at);
-        let (timeout, login) = (PoolTimeouts::duration(self.timeouts.probe_timeout), Arc::clone(login));
+        let (timeout, login) = (Duration::from_millis(self.timeouts.probe_timeout), Arc::clone(login));
         self.tasks.send(Task::Verify, async move {
             let (answer, _) = preflight::probe(attempt, timeout).await;
             Done::Verified(session, login, answer.map(drop))

@@ -17,7 +17,7 @@ const SAME_ADDRESS: u64 = 60_000;
 /// The maximum number of different errors that are logged while no apiserver is reachable.
 const REASONS: usize = 16;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Journal {
     timeouts: PoolTimeouts,
     /// Since when there is no session, and whether this has been logged.
@@ -33,9 +33,7 @@ pub(super) struct Journal {
 
 impl Journal {
     pub(super) fn new(timeouts: PoolTimeouts, now: Moment) -> Self {
-        let (errors, down) = (BTreeMap::new(), Some((now, false)));
-        let [reasons, renewals] = [BTreeSet::new(), BTreeSet::new()];
-        Self { timeouts, down, reasons, used: None, errors, renewals, credentials: None }
+        Self { timeouts, down: Some((now, false)), ..Self::default() }
     }
 
     /// Logs a failed attempt or probe. After the message that no apiserver is reachable, each error only once.

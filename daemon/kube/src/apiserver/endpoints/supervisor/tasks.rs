@@ -55,11 +55,6 @@ impl Tasks {
         self.known.values().any(|(known, _)| known == task)
     }
 
-    /// Aborts all attempts to connect. They yield no result.
-    pub(super) fn give_up_opening(&mut self) {
-        self.give_up(|task| matches!(task, Task::Open(_)));
-    }
-
     /// Aborts the selected tasks. They yield no result.
     pub(super) fn give_up(&mut self, is_meant: impl Fn(&Task) -> bool) {
         self.known.retain(|_, (task, handle)| {

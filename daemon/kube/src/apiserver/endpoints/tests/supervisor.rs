@@ -482,7 +482,7 @@ async fn a_token_that_the_previous_server_accepts_is_not_used_over_the_next_sess
     let (session, _) = running.session_at(1).await;
     let good = session.link.login();
     let better = Arc::new(Login::clone(&good));
-    let Made { mut supervisor, .. } = make(world.parts(world.settings(&[1])).0).unwrap();
+    let (mut supervisor, ..) = make(world.parts(world.settings(&[1])).0).unwrap();
     let (server, login) = (configured(1), Arc::clone(&good));
     let current = Current { session, server, login, complaints: 0, objections: (0, Moment(0)), unauthorized: None };
     let number = current.session.number;
@@ -715,7 +715,7 @@ async fn keeps_previous(world: &World, running: &mut Running, wrong: [(&str, &st
 #[tokio::test]
 async fn a_reason_not_to_use_new_credentials_is_logged_once_although_the_address_works() {
     let world = World::with(&[1]).await;
-    let Made { mut supervisor, .. } = make(world.parts(world.settings(&[1])).0).unwrap();
+    let (mut supervisor, ..) = make(world.parts(world.settings(&[1])).0).unwrap();
     let address = Address::from(at(1));
     for (error, is_new) in [("401", true), ("401", false), ("403", true), ("401", false)] {
         assert_eq!(supervisor.journal.is_new_of_renewal(error), is_new, "{error}");
