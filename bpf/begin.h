@@ -219,7 +219,7 @@ static __always_inline bool is_in_the_middle(const struct packet *packet)
  * A RST is never answered.
  */
 static __always_inline int
-unknown(struct __sk_buff *skb, const struct scratch *here,
+unknown(struct frame_context *frame, const struct scratch *here,
 	const volatile struct packet_settings *settings)
 {
 	__u8 flags = here->packet.tcp_flags;
@@ -229,7 +229,7 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 		return OUTCOME_LEAVE;
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
-		     ? is_served_by_other(skb, &here->packet.key)
+		     ? is_served_by_other(frame, &here->packet.key)
 		     : !here->direct_return &&
 			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
@@ -249,7 +249,7 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 }
 
 /* Whether the client may connect now, and which view it gets. */
-VERIFIED_ONCE int admit(struct __sk_buff *skb)
+VERIFIED_ONCE int admit(struct frame_context *frame)
 {
 	const volatile struct packet_settings *now = settings();
 	struct scratch *here = scratch();
@@ -265,7 +265,7 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 		return OUTCOME_LEAVE;
 	here->direct_return = direct_return_of(here, service);
 	if (is_in_the_middle(&here->packet))
-		outcome = unknown(skb, here, now);
+		outcome = unknown(frame, here, now);
 	if (outcome != OUTCOME_TRANSLATE)
 		return outcome;
 	if (here->has_ranges &&
@@ -345,11 +345,12 @@ static __always_inline bool join_other(struct scratch *here)
 	return true;
 }
 
-static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
+static __always_inline int
+put_both(struct frame_context *frame, struct scratch *here)
 {
 	long result;
 
-	if (!claim_port(skb))
+	if (!claim_port(frame))
 		return OUTCOME_ANSWER | PACKET_NO_PORT;
 	here->entry.bytes = here->packet.end - l2_length(&here->packet);
 	result = put_half_open(&here->packet.key, &here->entry, BPF_NOEXIST);
@@ -397,30 +398,54 @@ continue_unknown(const struct scratch *here, int outcome)
 }
 
 /*
- * Begins a connection with the packet in the scratch memory; its service has
- * been found. Returns an outcome.
+ * Decides which backend the first packet of a connection gets, and how. Its
+ * service has been found. Fills the entry in the scratch memory, and stores
+ * only session affinity. Returns an outcome.
  */
-VERIFIED_ONCE int begin(struct __sk_buff *skb)
+static __always_inline int
+decide(struct frame_context *frame, struct scratch *here)
 {
-	struct scratch *here = scratch();
-	int outcome = admit(skb);
-	bool is_first;
+	int outcome = admit(frame);
 
-	if (!here)
-		return OUTCOME_LEAVE;
-	is_first = !is_in_the_middle(&here->packet);
 	if (outcome == OUTCOME_TRANSLATE)
-		outcome = choose_backend(skb->ifindex)
-				  ? locate(skb)
+		outcome = choose_backend(frame_ifindex(frame))
+				  ? locate(frame)
 				  : OUTCOME_DROP | PACKET_NO_BACKEND;
 	if (outcome == OUTCOME_TRANSLATE && here->direct_return &&
 	    here->entry.flags & CONNECTION_REDIRECTED)
 		outcome = decide_forwarded(here);
+	return outcome;
+}
+
+/* Stores what was decided. Returns an outcome. */
+static __always_inline int
+put_begun(struct frame_context *frame, struct scratch *here)
+{
+	return is_forwarded(here) ? put_forwarded(here) : put_both(frame, here);
+}
+
+/*
+ * Begins a connection with the packet in the scratch memory; its service has
+ * been found. Returns an outcome.
+ */
+VERIFIED_ONCE int begin(struct frame_context *frame)
+{
+	struct scratch *here = scratch();
+	bool is_first;
+	int outcome;
+
+	if (!here)
+		return OUTCOME_LEAVE;
+	here->is_unforwarded = 0;
+	is_first = !is_in_the_middle(&here->packet);
+	outcome = decide(frame, here);
+	if (here->is_unforwarded)
+		count_dropped(here->service_id, PACKET_NO_FORWARDING,
+			      PACKET_PASSED);
 	if (!is_first)
 		outcome = continue_unknown(here, outcome);
 	if (outcome == OUTCOME_TRANSLATE)
-		outcome = is_forwarded(here) ? put_forwarded(here)
-					     : put_both(skb, here);
+		outcome = put_begun(frame, here);
 	if (is_first && outcome != OUTCOME_TRANSLATE &&
 	    outcome != OUTCOME_LEAVE)
 		count_not_begun(here->service_id);

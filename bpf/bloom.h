@@ -84,18 +84,21 @@ static __always_inline bool is_in_bloom(const __u32 *addr, __u32 port_be,
 	       (*word & (BLOOM_READY | bloom_bit(port_be))) != BLOOM_READY;
 }
 
+/* Whether a service or a connection may have the address of an arrival. */
+static __always_inline bool may_be_known(const struct packet_key *key)
+{
+	return is_in_bloom(key->target, key->target_port_be, key->protocol,
+			   PACKET_ARRIVING) ||
+	       passes_bloom(bpf_ntohs(key->target_port_be));
+}
+
 /*
  * Whether a packet that arrives belongs to no service. A SYN may end an old
  * connection although it belongs to none: see forget_former().
  */
 static __always_inline bool is_foreign(const struct packet *packet)
 {
-	const struct packet_key *key = &packet->key;
-
-	return !is_in_bloom(key->target, key->target_port_be, key->protocol,
-			    PACKET_ARRIVING) &&
-	       !passes_bloom(bpf_ntohs(key->target_port_be)) &&
-	       !is_plain_syn(packet);
+	return !may_be_known(&packet->key) && !is_plain_syn(packet);
 }
 
 #endif

@@ -54,9 +54,9 @@ struct nf_conn {
  * only with CAP_SYS_ADMIN, which the daemon does not have.
  */
 extern struct nf_conn *
-bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
-		  __u32 tuple_size, struct bpf_ct_opts *options,
-		  __u32 options_size) __ksym __weak;
+frame_ct_lookup(struct frame_context *frame, struct bpf_sock_tuple *tuple,
+		__u32 tuple_size, struct bpf_ct_opts *options,
+		__u32 options_size) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 
 /*
@@ -67,7 +67,7 @@ const volatile __u8 lists_tracked = 0;
 
 static __always_inline bool can_ask_conntrack(void)
 {
-	return !lists_tracked && bpf_ksym_exists(bpf_skb_ct_lookup) &&
+	return !lists_tracked && bpf_ksym_exists(frame_ct_lookup) &&
 	       bpf_ksym_exists(bpf_ct_release);
 }
 
@@ -90,7 +90,7 @@ static __always_inline __u32 tuple_of(const struct packet_key *key, bool is_v6,
 
 /* The status of the connection with this key, or -1 if there is none. */
 VERIFIED_ONCE long
-tracked_status(struct __sk_buff *skb, const struct packet_key *key)
+tracked_status(struct frame_context *frame, const struct packet_key *key)
 {
 	struct bpf_ct_opts options = {.netns_id = CURRENT_NETNS};
 	struct bpf_sock_tuple tuple = {};
@@ -104,12 +104,12 @@ tracked_status(struct __sk_buff *skb, const struct packet_key *key)
 	/* The verifier wants each length as a constant. */
 	if (is_v4(key->source)) {
 		tuple_of(key, false, &tuple);
-		connection = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4),
-					       &options, sizeof(options));
+		connection = frame_ct_lookup(frame, &tuple, sizeof(tuple.ipv4),
+					     &options, sizeof(options));
 	} else {
 		tuple_of(key, true, &tuple);
-		connection = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6),
-					       &options, sizeof(options));
+		connection = frame_ct_lookup(frame, &tuple, sizeof(tuple.ipv6),
+					     &options, sizeof(options));
 	}
 	if (!connection)
 		return -1;
@@ -130,9 +130,9 @@ tracked_status(struct __sk_buff *skb, const struct packet_key *key)
  * too, if the network stack gets one; that alone is no connection.
  */
 static __always_inline bool
-is_served_by_other(struct __sk_buff *skb, const struct packet_key *key)
+is_served_by_other(struct frame_context *frame, const struct packet_key *key)
 {
-	long status = tracked_status(skb, key);
+	long status = tracked_status(frame, key);
 
 	return status >= 0 && status & (TRACKED_SEEN_REPLY | TRACKED_DST_NAT);
 }

@@ -32,13 +32,16 @@ enum summed {
 };
 
 /*
- * The struct that the programs receive. A macro, because the verifier compares
- * its name with that of the hook's context.
+ * The struct that the programs receive, and the kernel's function that looks
+ * one up in its connection tracking. Macros, because the verifier compares the
+ * names with those of the hook.
  */
 #ifdef NODELB_XDP
 #define frame_context xdp_md
+#define frame_ct_lookup bpf_xdp_ct_lookup
 #else
 #define frame_context __sk_buff
+#define frame_ct_lookup bpf_skb_ct_lookup
 #endif
 
 /* The part of the packet that is read without a call, which may be short. */

@@ -55,7 +55,7 @@ static __always_inline bool always_masquerades(const struct scratch *here)
 
 /* The search for a way back to the client. */
 struct way_back {
-	struct __sk_buff *skb;
+	struct frame_context *frame;
 	/* The device, 0: any. */
 	__u32 ifindex;
 	bool found;
@@ -75,9 +75,9 @@ static long try_way_back(__u32 step, struct way_back *way)
 	copy_addr(source, here->packet.key.target);
 	if (step)
 		source[3] = bpf_get_prandom_u32();
-	ask_between(here, way->skb->ifindex, source, here->packet.key.source,
-		    here->packet.is_v6);
-	if (!is_routed(look_up_route(way->skb, here, 0)))
+	ask_between(here, frame_ifindex(way->frame), source,
+		    here->packet.key.source, here->packet.is_v6);
+	if (!is_routed(look_up_route(way->frame, here, 0)))
 		return 1;
 	way->found = !way->ifindex || here->fib.ifindex == way->ifindex;
 	return way->found;
@@ -89,11 +89,11 @@ static long try_way_back(__u32 step, struct way_back *way)
  * node; and with net.ipv4.conf.DEVICE.rp_filter = 1, that way begins at the
  * device. IPv6 has no such setting.
  */
-VERIFIED_ONCE bool has_way_back(struct __sk_buff *skb)
+VERIFIED_ONCE bool has_way_back(struct frame_context *frame)
 {
-	struct way_back way = {.skb = skb};
+	struct way_back way = {.frame = frame};
 	struct scratch *here = scratch();
-	__u32 ifindex = skb->ifindex;
+	__u32 ifindex = frame_ifindex(frame);
 	const struct uplink *uplink;
 
 	if (!here)
@@ -128,15 +128,15 @@ static __always_inline void ask_for_backend(struct scratch *here, __u32 ifindex)
  * Whether a packet to the address does not leave this node by an uplink, if the
  * network stack gets it.
  */
-static __always_inline bool stays_here(struct __sk_buff *skb,
+static __always_inline bool stays_here(struct frame_context *frame,
 				       struct scratch *here,
 				       const __u32 *source, const __u32 *target)
 {
 	__u32 ifindex;
 	long result;
 
-	ask_between(here, skb->ifindex, source, target, !is_v4(target));
-	result = look_up_route(skb, here, 0);
+	ask_between(here, frame_ifindex(frame), source, target, !is_v4(target));
+	result = look_up_route(frame, here, 0);
 	ifindex = here->fib.ifindex;
 	if (result == BPF_FIB_LKUP_RET_NOT_FWDED ||
 	    result == BPF_FIB_LKUP_RET_FWD_DISABLED)
@@ -148,11 +148,11 @@ static __always_inline bool stays_here(struct __sk_buff *skb,
  * For a backend on this node with an address of another family than the packet,
  * which cannot be translated: the backend has the service's address itself.
  */
-VERIFIED_ONCE int leave_to_backend(struct __sk_buff *skb)
+VERIFIED_ONCE int leave_to_backend(struct frame_context *frame)
 {
 	struct scratch *here = scratch();
 
-	if (here && stays_here(skb, here, here->packet.key.source,
+	if (here && stays_here(frame, here, here->packet.key.source,
 			       here->packet.key.target))
 		return OUTCOME_LEAVE;
 	return OUTCOME_DROP | PACKET_NO_ROUTE;
@@ -172,7 +172,7 @@ VERIFIED_ONCE int leave_to_backend(struct __sk_buff *skb)
  * this node to the pod's device. Only a pod that is its own backend does, which
  * would otherwise answer itself directly.
  */
-VERIFIED_ONCE int locate(struct __sk_buff *skb)
+VERIFIED_ONCE int locate(struct frame_context *frame)
 {
 	struct scratch *here = scratch();
 	const struct uplink *uplink;
@@ -188,38 +188,37 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 		return OUTCOME_DROP | PACKET_NO_BACKEND;
 	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
 		return OUTCOME_TRANSLATE;
-	ask_for_backend(here, skb->ifindex);
-	result = look_up_route(skb, here, FIB_SKIP_NEIGH | FIB_SOURCE);
+	ask_for_backend(here, frame_ifindex(frame));
+	result = look_up_route(frame, here, FIB_SKIP_NEIGH | FIB_SOURCE);
 	if (result == -EINVAL || result == FIB_RESULT_NO_SOURCE) {
 		has_source = false;
-		ask_for_backend(here, skb->ifindex);
-		result = look_up_route(skb, here, 0);
+		ask_for_backend(here, frame_ifindex(frame));
+		result = look_up_route(frame, here, 0);
 	}
-	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
-	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
-		count_dropped(here->service_id, PACKET_NO_FORWARDING,
-			      PACKET_PASSED);
+	here->is_unforwarded =
+		result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
+		!bpf_map_lookup_elem(&node_addrs, here->entry.target);
 	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
-		return is_other_family(here) ? leave_to_backend(skb)
+		return is_other_family(here) ? leave_to_backend(frame)
 					     : OUTCOME_TRANSLATE;
 	if (!is_routed(result))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	if (!uplink && is_other_family(here))
-		return leave_to_backend(skb);
+		return leave_to_backend(frame);
 	if (!uplink && !here->at_pod) {
 		if (!always_masquerades(here))
 			return OUTCOME_TRANSLATE;
 		/* The backend is on this node. */
 		here->direct_return = 0;
-		ifindex = skb->ifindex;
+		ifindex = frame_ifindex(frame);
 		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	}
 	if (!masquerade(here, uplink, has_source))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	if (!here->at_pod && !has_way_back(skb))
+	if (!here->at_pod && !has_way_back(frame))
 		return OUTCOME_DROP | PACKET_REVERSE_PATH;
 	here->entry.flags |= CONNECTION_REDIRECTED;
 	return OUTCOME_TRANSLATE;

@@ -397,6 +397,8 @@ struct scratch {
 	__u8 at_pod;
 	/* The backend of a new connection is a process of this node. */
 	__u8 is_process;
+	/* It is in a pod of this node, which does not forward packets. */
+	__u8 is_unforwarded;
 	/* The destination is a NodePort. */
 	__u8 by_nodeport;
 	/* SERVICE_DIRECT, SERVICE_TUNNEL or 0, for the destination. */

@@ -21,7 +21,12 @@ const volatile __u8 shares_ports = 0;
  * Ports that are tried for one connection. With 90 % of the range in use, a
  * search fails in less than 0.25 % of all cases.
  */
+#ifdef NODELB_XDP
+/* Only a free port: without one, the search begins again at tc. */
+#define MOST_PORT_TRIES 2
+#else
 #define MOST_PORT_TRIES 64
+#endif
 /*
  * How many of them follow each other; the others are random. A cursor that
  * begins again, as for a backend that comes back or after a change of
@@ -65,18 +70,18 @@ static __always_inline void reverse(struct scratch *here)
 }
 
 /* Whether a socket of this node would get the backend's packets. */
-static __always_inline bool
-has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
+static __always_inline bool has_socket(struct frame_context *frame,
+				       const struct packet_key *key, bool is_v6)
 {
 	struct bpf_sock_tuple tuple = {};
 	__u32 size = tuple_of(key, is_v6, &tuple);
 	struct bpf_sock *found;
 
 	if (key->protocol == IPPROTO_TCP)
-		found = bpf_skc_lookup_tcp(skb, &tuple, size,
+		found = bpf_skc_lookup_tcp(frame, &tuple, size,
 					   BPF_F_CURRENT_NETNS, 0);
 	else
-		found = bpf_sk_lookup_udp(skb, &tuple, size,
+		found = bpf_sk_lookup_udp(frame, &tuple, size,
 					  BPF_F_CURRENT_NETNS, 0);
 	if (!found)
 		return false;
@@ -92,13 +97,13 @@ has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
  * that has ended, which conntrack keeps for two minutes.
  */
 static __always_inline bool
-is_tracked(struct __sk_buff *skb, const struct packet_key *key)
+is_tracked(struct frame_context *frame, const struct packet_key *key)
 {
 	long status;
 
 	if (!can_ask_conntrack())
 		return bpf_map_lookup_elem(&foreign_ports, key);
-	status = tracked_status(skb, key);
+	status = tracked_status(frame, key);
 	return status >= 0 && status & TRACKED_IS_ANSWER &&
 	       !(status & TRACKED_IS_OVER);
 }
@@ -108,7 +113,7 @@ is_tracked(struct __sk_buff *skb, const struct packet_key *key)
  * a process of this node. Its packets would get the source of the service. One
  * in TIME_WAIT has ended: it accepts the SYN of the next connection.
  */
-VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
+VERIFIED_ONCE bool has_direct_connection(struct frame_context *frame)
 {
 	struct scratch *here = scratch();
 	struct bpf_sock_tuple tuple = {};
@@ -126,7 +131,7 @@ VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
 	direct->source_port_be = answer->target_port_be;
 	direct->target_port_be = answer->source_port_be;
 	size = tuple_of(direct, here->packet.is_v6, &tuple);
-	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	found = bpf_skc_lookup_tcp(frame, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found)
 		return false;
 	state = found->state;
@@ -136,7 +141,7 @@ VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
 
 /* The ports that are tried: count ports from first, beginning with start. */
 struct attempt {
-	struct __sk_buff *skb;
+	struct frame_context *frame;
 	__u32 first;
 	__u32 count;
 	__u32 start;
@@ -144,8 +149,9 @@ struct attempt {
 	__u32 free_tries;
 	__u32 tries;
 	__u32 found;
-	/* Where the next search for the backend begins. */
+	/* Where the next search begins, and how far this one has moved it. */
 	__u32 *cursor;
+	__u32 moved;
 	/* The sum of all jumps to another position. */
 	__u32 jumped;
 };
@@ -263,30 +269,30 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 
 /* Whether something else of this node than nodelb uses the port. */
 static __always_inline bool
-is_foreign_port(struct __sk_buff *skb, struct scratch *here)
+is_foreign_port(struct frame_context *frame, struct scratch *here)
 {
 	const struct packet_key *key = &here->partner_key;
 
 	if (needs_port_of_node(&here->entry))
-		return is_tracked(skb, key) ||
+		return is_tracked(frame, key) ||
 		       (shares_ports &&
-			has_socket(skb, key, here->packet.is_v6));
+			has_socket(frame, key, here->packet.is_v6));
 	return here->is_process && key->protocol == IPPROTO_TCP &&
-	       has_direct_connection(skb);
+	       has_direct_connection(frame);
 }
 
 /*
  * Puts the entry for the backend's packets under the key with this port, if
  * no other connection uses it. Returns whether it did.
  */
-VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
+VERIFIED_ONCE bool take_port(struct frame_context *frame, __u32 port)
 {
 	struct scratch *here = scratch();
 
 	if (!here)
 		return false;
 	here->partner_key.target_port_be = bpf_htons(port);
-	return !is_in_the_way(here) && !is_foreign_port(skb, here) &&
+	return !is_in_the_way(here) && !is_foreign_port(frame, here) &&
 	       !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
 
@@ -297,7 +303,7 @@ VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
  * later one, and the handshake of the other is repeated. Returns whether it
  * did.
  */
-VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
+VERIFIED_ONCE bool take_port_of_other(struct frame_context *frame, __s32 least)
 {
 	struct scratch *here = scratch();
 	struct connection *other;
@@ -310,7 +316,7 @@ VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 	here->idle_of_other = -1;
 	key = &here->partner_key;
 	key->target_port_be = here->port_of_other_be;
-	if (is_foreign_port(skb, here))
+	if (is_foreign_port(frame, here))
 		return false;
 	other = bpf_map_lookup_elem(&connections, key);
 	is_established = other;
@@ -340,9 +346,9 @@ static long try_port(__u32 step, struct attempt *attempt)
 		jump(attempt);
 	port = attempt->first + (attempt->start + step) % attempt->count;
 	attempt->tries++;
-	if (!take_port(attempt->skb, port) &&
+	if (!take_port(attempt->frame, port) &&
 	    (attempt->tries < attempt->free_tries ||
-	     !take_port_of_other(attempt->skb, QUIET_SECONDS)))
+	     !take_port_of_other(attempt->frame, QUIET_SECONDS)))
 		return 0;
 	attempt->found = 1;
 	return 1;
@@ -372,9 +378,10 @@ set_ports(struct attempt *attempt, const struct connection *entry, bool is_udp)
 	attempt->first = snat_first;
 	attempt->count = snat_last - snat_first + 1;
 	attempt->cursor = bpf_map_lookup_elem(&snat_cursors, &index);
+	attempt->moved = 1 + bpf_get_prandom_u32() % 3;
 	if (attempt->cursor)
-		attempt->start = __sync_fetch_and_add(
-			attempt->cursor, 1 + bpf_get_prandom_u32() % 3);
+		attempt->start =
+			__sync_fetch_and_add(attempt->cursor, attempt->moved);
 }
 
 /*
@@ -383,10 +390,10 @@ set_ports(struct attempt *attempt, const struct connection *entry, bool is_udp)
  * idle for the longest time: its answer does not acknowledge the new SYN. The
  * answer of an active UDP flow would reach the new client.
  */
-VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
+VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 {
 	struct scratch *here = scratch();
-	struct attempt attempt = {.skb = skb};
+	struct attempt attempt = {.frame = frame};
 	struct packet_counts *all = counts();
 	bool is_udp;
 
@@ -400,8 +407,13 @@ VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 	if (!attempt.count)
 		return false;
 	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
+	if (MOST_PORT_TRIES < FREE_PORT_TRIES && !attempt.found) {
+		if (attempt.cursor)
+			__sync_fetch_and_add(attempt.cursor, -attempt.moved);
+		return false;
+	}
 	if (!attempt.found && !is_udp)
-		attempt.found = take_port_of_other(skb, 0);
+		attempt.found = take_port_of_other(frame, 0);
 	/*
 	 * The next search begins behind this port. If it began at ports that
 	 * were just found in use, most searches would fail.

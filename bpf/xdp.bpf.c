@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
- * Packets of known connections to and from backends on other machines, also
- * those of backends that answer the client themselves, at the
- * devices that connect this node to other machines: before the kernel makes a
- * packet buffer for them (XDP). The program has the same functions and maps as
- * packet.bpf.c, and does the same with a packet.
+ * Packets of connections to and from backends on other machines, also those
+ * that answer the client themselves, at the devices that connect this node to
+ * other machines: before the kernel makes a packet buffer for them (XDP). The
+ * program has the same functions and maps as packet.bpf.c, and does the same
+ * with a packet.
  *
- * It decides first, without any change. Every other packet is passed on as it
- * arrived, and the programs of packet.bpf.c find it: the beginnings of
- * connections, what is answered or dropped, fragments, options, errors, and
+ * It decides first, without any change, and translates packets that begin a
+ * connection or belong to an established one. Every other packet is passed on
+ * as it arrived, and the programs of packet.bpf.c find it: the rest of the
+ * handshake, what is answered or dropped, fragments, options, errors, and
  * packets that the network stack must see.
  */
 #define NODELB_XDP
@@ -21,7 +22,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "forward.h"
+#include "begin.h"
 #include "sums.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -113,7 +114,7 @@ static __always_inline bool is_hop_kept(struct scratch *here)
 static __always_inline bool is_plain(const struct packet *packet)
 {
 	return packet->part == PART_WHOLE && !packet->has_options &&
-	       packet->ttl > 1 && !(packet->tcp_flags & TCP_SYN);
+	       packet->ttl > 1 && may_be_known(&packet->key);
 }
 
 /*
@@ -148,26 +149,54 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 	return device && device->sends && is_hop_kept(here);
 }
 
-/*
- * Whether the packet in the scratch memory is this program's. Nothing that
- * others see has changed yet.
- */
-static __always_inline struct connection *
-find_known(struct xdp_md *frame, struct scratch *here, int *offset)
+/* Finds the entry of the packet in the scratch memory. */
+static __always_inline struct connection *find_known(struct scratch *here)
 {
-	struct connection *entry;
+	struct connection *entry =
+		find_at_once_in(&connections, &here->packet.key, &here->entry);
 
-	if (parse(frame, &here->packet, PACKET_ARRIVING) != PARSED_FLOW ||
-	    !is_plain(&here->packet) || is_foreign(&here->packet))
-		return NULL;
-	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
-	if (!entry)
-		entry = find_forwarded(here);
-	if (!entry || !(here->entry.flags & CONNECTION_REDIRECTED) ||
-	    !is_for_device(frame) || !is_current(here, offset) ||
+	return entry ? entry : find_forwarded(here);
+}
+
+/*
+ * Translates the packet by the entry, if it is this program's. Nothing that
+ * others see has changed before.
+ */
+static __always_inline bool go_on_at_once(struct xdp_md *frame,
+					  struct scratch *here,
+					  struct connection *entry)
+{
+	int offset = 0;
+
+	if (here->packet.tcp_flags & TCP_SYN ||
+	    !(here->entry.flags & CONNECTION_REDIRECTED) ||
+	    !is_for_device(frame) || !is_current(here, &offset) ||
 	    !has_whole_sum(frame) || !is_reached(frame, here))
-		return NULL;
-	return entry;
+		return false;
+	if (entry->offset != (__u32)offset)
+		entry->offset = offset;
+	touch_arriving(entry, here);
+	return true;
+}
+
+/*
+ * Begins a connection with the packet, which has no entry in connections, if
+ * the backend is on another machine. The route is that of the client's port:
+ * only afterwards is another one claimed, which must not be in vain.
+ */
+static __always_inline bool
+begin_at_once(struct xdp_md *frame, struct scratch *here)
+{
+	if (is_in_the_middle(&here->packet) || has_former() ||
+	    bpf_map_lookup_elem(&half_open, &here->packet.key) ||
+	    !find_service(false) || !is_for_device(frame) ||
+	    !has_whole_sum(frame))
+		return false;
+	here->is_unwrapped = 0;
+	return decide(frame, here) == OUTCOME_TRANSLATE &&
+	       here->entry.flags & CONNECTION_REDIRECTED &&
+	       is_reached(frame, here) &&
+	       put_begun(frame, here) == OUTCOME_TRANSLATE;
 }
 
 /* Writes the packet, and sends it to the next hop. */
@@ -198,17 +227,16 @@ int xdp_in(struct xdp_md *frame)
 {
 	struct scratch *here = scratch();
 	struct connection *entry;
-	int offset = 0;
 
 	/* Events are written by the programs that see all packets. */
-	if (!here || is_watched())
+	if (!here || is_watched() ||
+	    parse(frame, &here->packet, PACKET_ARRIVING) != PARSED_FLOW ||
+	    !is_plain(&here->packet))
 		return XDP_PASS;
-	entry = find_known(frame, here, &offset);
-	if (!entry)
+	entry = find_known(here);
+	if (entry ? !go_on_at_once(frame, here, entry)
+		  : !begin_at_once(frame, here))
 		return XDP_PASS;
-	if (entry->offset != (__u32)offset)
-		entry->offset = offset;
-	touch_arriving(entry, here);
 	count_packet(here);
 	return send(frame, here);
 }

@@ -187,7 +187,7 @@ impl Kernel {
     }
 
     /// Writes the first entries of an array.
-    fn put_first(&self, array: &str, values: &[u8]) {
+    pub(crate) fn put_first(&self, array: &str, values: &[u8]) {
         let count = u32::try_from(values.len()).unwrap() / self.map(array).value_size();
         self.put_all(array, &(0..count).flat_map(u32::to_ne_bytes).collect::<Vec<_>>(), values);
     }

@@ -8,6 +8,7 @@ use nodelb_model::key::Hook;
 use nodelb_model::node::Packet;
 
 use crate::kernel::{Entry, Kernel, Ran};
+use crate::layout;
 use crate::print;
 use crate::world::World;
 
@@ -22,9 +23,11 @@ const ETHERNET: usize = 14;
 
 /// The maps that the program at tc may change, apart from counts.
 const MAPS: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
+const HALF_OPEN: usize = 1;
+const AFFINITY: usize = 3;
 
-/// Where `last_used` is in an entry of `connections` or `half_open`.
-const LAST_USED: std::ops::Range<usize> = 52..56;
+/// Where the time of the last use is in an entry of each map; a fragment's does not change.
+const LAST_USED: [std::ops::Range<usize>; MAPS.len()] = [52..56, 52..56, 0..0, 0..8];
 
 /// Everything that a packet may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +37,17 @@ pub(crate) struct Everything {
 }
 
 impl Everything {
-    /// The entries of `connections` or `half_open`.
-    fn without_times(&self, map: usize) -> Vec<Entry> {
-        let mut entries = self.maps[map].clone();
-        entries.iter_mut().for_each(|(_, value)| value[LAST_USED].fill(0));
-        entries.sort();
-        entries
+    fn without_times(&self) -> [Vec<Entry>; MAPS.len()] {
+        let mut maps = self.maps.clone();
+        for (entries, last_used) in maps.iter_mut().zip(LAST_USED) {
+            entries.iter_mut().for_each(|(_, value)| value[last_used.clone()].fill(0));
+            entries.sort();
+        }
+        maps
+    }
+
+    fn has_key(&self, (key, _): &Entry) -> bool {
+        self.maps[HALF_OPEN].iter().any(|(other, _)| other == key)
     }
 
     /// What was counted since.
@@ -55,6 +63,13 @@ pub(crate) struct Translated {
     left: Option<(i32, Vec<u8>)>,
     before: Everything,
     after: Everything,
+}
+
+impl Translated {
+    /// Whether the packet has begun a connection.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.after.maps[HALF_OPEN].len() > self.before.maps[HALF_OPEN].len()
+    }
 }
 
 impl Kernel {
@@ -75,13 +90,24 @@ impl Kernel {
         Everything { maps: MAPS.map(|map| self.entries(map)), counts }
     }
 
+    /// Makes the maps what they were before the program ran.
+    fn undo(&self, before: &Everything, after: &Everything, cursors: &[(u32, u32)]) {
+        for (map, (before, after)) in MAPS.iter().zip(before.maps.iter().zip(&after.maps)) {
+            for (key, _) in after.iter().filter(|(key, _)| !before.iter().any(|(other, _)| other == key)) {
+                self.map(map).delete(key).unwrap();
+            }
+            self.put_entries(map, before);
+        }
+        self.put_first("snat_cursors", &cursors.iter().flat_map(|(_, port)| port.to_ne_bytes()).collect::<Vec<_>>());
+    }
+
     /// Runs the XDP program on the packet, and undoes what it did. The error is what it must not do.
     pub(crate) fn run_xdp(&mut self, packet: &Packet) -> Result<Option<Translated>, String> {
         if packet.hook != Hook::In || packet.l2_length != ETHERNET || packet.is_gso {
             return Ok(None);
         }
         let input = packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, came_by: 0, gso_size: 0 };
-        let before = self.everything();
+        let (before, cursors) = (self.everything(), self.cursors().collect::<Vec<_>>());
         // The first packet to a neighbour in each second is passed on.
         for _ in 0..2 {
             let left = match self.xdp.run(&input, 1) {
@@ -91,29 +117,35 @@ impl Kernel {
             };
             let after = self.everything();
             if left.as_ref().is_none_or(|(code, _)| *code != PASS) {
-                self.put_entries("connections", &before.maps[0]);
-                self.put_entries("half_open", &before.maps[1]);
+                self.undo(&before, &after, &cursors);
                 return Ok(Some(Translated { left, before, after }));
             }
-            if left.is_some_and(|(_, bytes)| bytes != packet.bytes) || after != before {
+            // The program at tc makes the same choice by session affinity again.
+            if left.is_some_and(|(_, bytes)| bytes != packet.bytes)
+                || after.maps[..AFFINITY] != before.maps[..AFFINITY]
+                || after.counts != before.counts
+            {
                 return Err("  XDP has passed the packet on with a change\n".into());
             }
         }
         Ok(None)
     }
 
-    /// What differs from what the program at tc has now done with the same packet.
+    /// What differs from what the program at tc has now done with the same packet, unless both have chosen at random.
     pub(crate) fn compare_xdp(&mut self, translated: &Translated, world: &World, ran: &Ran) -> String {
         let Translated { left, before, after } = translated;
+        if after.maps[HALF_OPEN].iter().any(|entry| !before.has_key(entry) && is_random(entry, world)) {
+            return String::new();
+        }
         let mut text = match left {
             Some(left) => compare_frames(left, world, ran),
             None if ran.code == 7 => String::new(),
             None => format!("  XDP has put the packet into a tunnel, tc has returned {}\n", ran.code),
         };
         let now = self.everything();
-        let differs = |map: usize| after.without_times(map) != now.without_times(map);
-        if differs(0) || differs(1) || after.maps[2..] != now.maps[2..] {
-            for (map, (xdp, tc)) in MAPS.iter().zip(after.maps.iter().zip(&now.maps)) {
+        let (early, late) = (after.without_times(), now.without_times());
+        if early != late {
+            for (map, (xdp, tc)) in MAPS.iter().zip(early.iter().zip(&late)) {
                 let only = |one: &[Entry], other: &[Entry]| -> Vec<Entry> {
                     one.iter().filter(|entry| !other.contains(entry)).cloned().collect()
                 };
@@ -126,6 +158,14 @@ impl Kernel {
         }
         text
     }
+}
+
+/// Whether the backend of the entry was chosen at random.
+fn is_random((_, value): &Entry, world: &World) -> bool {
+    let entry = layout::connection(value);
+    let services = &world.state.services;
+    let of_entry = services.iter().find_map(|(id, service)| (*id == entry.service).then_some(service));
+    of_entry.is_some_and(|service| !service.has_rings && service.view(entry.flags.is_local_view).len() > 1)
 }
 
 /// What differs between the frames, which the kernel links to the neighbour of the route only for XDP.

@@ -14,7 +14,7 @@ use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
 use crate::error::{OpenError, failed, into_io};
-use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
+use crate::load::{listening, refusal};
 use crate::packets::bare::{BareDevices, LinkLayer};
 use crate::packets::bloom;
 use crate::packets::foreign::ForeignConnections;
@@ -55,6 +55,38 @@ pub struct PacketOptions {
     pub xdp: Option<XdpMode>,
     pub settings: PacketSettings,
 }
+
+impl PacketOptions {
+    /// Copies of the counters of services; 0 if connections are not counted.
+    pub(super) fn counter_shards(&self) -> u32 {
+        let shards = if self.count_connections { Counters::shards(self.limits.services) } else { 0 };
+        u32::try_from(shards).unwrap_or(0)
+    }
+
+    /// Whether the kernel may give one of the source ports to a socket.
+    pub(super) fn shares_ports(&self) -> bool {
+        fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &self.source_ports))
+    }
+}
+
+/// Sets the constants that the programs at tc and at XDP have in common.
+macro_rules! set_constants {
+    ($rodata:ident, $options:ident) => {
+        $rodata.weakly_ordered = crate::load::IS_WEAKLY_ORDERED.into();
+        $rodata.nodeport_first = *$options.nodeport_range.start();
+        $rodata.nodeport_last = *$options.nodeport_range.end();
+        $rodata.snat_first = *$options.source_ports.start();
+        $rodata.snat_last = *$options.source_ports.end();
+        $rodata.bloom_mask = crate::packets::bloom::words($options.limits.outside) - 1;
+        $rodata.lists_tracked = $options.foreign_connections.is_some().into();
+        $rodata.shares_ports = $options.shares_ports().into();
+        if let Some(mask) = $options.counter_shards().checked_sub(1) {
+            $rodata.counted_services = $options.limits.services;
+            $rodata.counter_shards_mask = mask;
+        }
+    };
+}
+pub(super) use set_constants;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
@@ -160,26 +192,13 @@ fn prepare<'o>(
     let skeleton = skeleton::with_layout(is_next, || PacketSkelBuilder::default().open(object));
     let mut skeleton = skeleton.map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
-    rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
-    rodata.nodeport_first = *options.nodeport_range.start();
-    rodata.nodeport_last = *options.nodeport_range.end();
-    rodata.snat_first = *options.source_ports.start();
-    rodata.snat_last = *options.source_ports.end();
+    set_constants!(rodata, options);
     let connections = existing.get("connections").map(MapHandle::max_entries);
     // Two entries for each connection. UDP flows may use half of them.
     rodata.most_udp_entries = connections.map_or(options.max_connections, |entries| entries / 2);
-    rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
-    rodata.lists_tracked = options.foreign_connections.is_some().into();
-    rodata.shares_ports =
-        fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &options.source_ports)).into();
-    let shards = if options.count_connections { Counters::shards(options.limits.services) } else { 0 };
-    if shards > 0 {
-        rodata.counted_services = options.limits.services;
-        rodata.counter_shards_mask = u32::try_from(shards - 1).unwrap_or(0);
-    }
     // The kernel verifies each program when it is loaded, which takes most of the time of a start.
     skeleton.progs.pod_in.set_autoload(options.has_pods);
-    set_maps(&mut skeleton, options, shards, existing).map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
+    set_maps(&mut skeleton, options, existing).map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
     Ok(skeleton)
 }
 
@@ -193,7 +212,6 @@ fn overlaps(setting: &str, ports: &RangeInclusive<u16>) -> bool {
 fn set_maps(
     skeleton: &mut OpenPacketSkel<'_>,
     options: &PacketOptions,
-    shards: usize,
     existing: &PacketMaps,
 ) -> libbpf_rs::Result<()> {
     let limits = options.limits;
@@ -219,7 +237,7 @@ fn set_maps(
             "source_ranges" => limits.source_ranges,
             bloom::NAME => bloom::words(limits.outside),
             // At least one entry: the programs refer to the map even if they count nothing.
-            "outside_counters" => u32::try_from(shards).unwrap_or(0).saturating_mul(limits.services).max(1),
+            "outside_counters" => options.counter_shards().saturating_mul(limits.services).max(1),
             _ => continue,
         };
         map.set_max_entries(entries)?;

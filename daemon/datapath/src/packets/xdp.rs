@@ -9,10 +9,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject};
 
 use crate::error::{OpenError, failed, into_io};
-use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
-use crate::packets::bloom;
+use crate::load::{listening, refusal};
 use crate::packets::handles::PacketMaps;
-use crate::packets::load::{PacketOptions, XdpMode};
+use crate::packets::load::{PacketOptions, XdpMode, set_constants};
 use crate::packets::run::{Packet, Verdict};
 use crate::skeleton;
 use crate::skeleton::xdp::XdpSkelBuilder;
@@ -50,12 +49,7 @@ impl XdpProgram {
             skeleton::with_layout(maps.service_words().is_next(), || XdpSkelBuilder::default().open(&mut object));
         let mut skeleton = opened.map_err(failed("opening", Path::new(OBJECT)))?;
         let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
-        rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
-        rodata.nodeport_first = *options.nodeport_range.start();
-        rodata.nodeport_last = *options.nodeport_range.end();
-        rodata.snat_first = *options.source_ports.start();
-        rodata.snat_last = *options.source_ports.end();
-        rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
+        set_constants!(rodata, options);
         if options.xdp == Some(XdpMode::Auto) {
             // Packets may be in several parts, as devices with a large MTU receive them. Since Linux 6.9, the programs at tc
             // do not find the link-layer header of packets that such a program has passed on in the network stack.
