@@ -341,7 +341,8 @@ static __always_inline bool join_other(struct scratch *here)
 	    ports_of_key(claimed) != ports_of_key(other) ||
 	    claimed->side != other->side)
 		bpf_map_delete_elem(&half_open, claimed);
-	touch(entry, here, 0, false);
+	if (!FRAME_IS_EARLY)
+		touch(entry, here, 0, false);
 	return true;
 }
 
@@ -355,8 +356,10 @@ put_both(struct frame_context *frame, struct scratch *here)
 	here->entry.bytes = here->packet.end - l2_length(&here->packet);
 	result = put_half_open(&here->packet.key, &here->entry, BPF_NOEXIST);
 	if (result == -EEXIST) {
+		/* The route at XDP is not that of the other entry. */
 		if (join_other(here))
-			return OUTCOME_TRANSLATE;
+			return FRAME_IS_EARLY ? OUTCOME_LEAVE
+					      : OUTCOME_TRANSLATE;
 		/* The entry has ended meanwhile, or its seal is wrong. */
 		result =
 			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
@@ -375,6 +378,12 @@ put_both(struct frame_context *frame, struct scratch *here)
 	return OUTCOME_DROP | PACKET_NO_ROOM;
 }
 
+/* Whether each packet of the client selects the same backend. */
+static __always_inline bool is_certain(const struct scratch *here)
+{
+	return here->has_rings || here->view.count == 1;
+}
+
 /*
  * Decides about a packet in the middle of a connection. It continues only if
  * the same backend is certain to be found again, and sees the client's address,
@@ -384,14 +393,12 @@ put_both(struct frame_context *frame, struct scratch *here)
 static __always_inline int
 continue_unknown(const struct scratch *here, int outcome)
 {
-	bool is_certain = here->has_rings || here->view.count == 1;
-
 	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
 	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
 		return outcome;
 	if (outcome == OUTCOME_TRANSLATE && is_forwarded(here))
 		return outcome;
-	if (outcome != OUTCOME_TRANSLATE || !is_certain ||
+	if (outcome != OUTCOME_TRANSLATE || !is_certain(here) ||
 	    here->entry.flags & CONNECTION_REDIRECTED)
 		return OUTCOME_ANSWER | PACKET_UNKNOWN;
 	return OUTCOME_TRANSLATE;

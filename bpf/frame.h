@@ -33,15 +33,18 @@ enum summed {
 
 /*
  * The struct that the programs receive, and the kernel's function that looks
- * one up in its connection tracking. Macros, because the verifier compares the
- * names with those of the hook.
+ * one up in its connection tracking: macros, because the verifier compares the
+ * names with those of the hook. And whether the programs at tc find the packet
+ * afterwards, if this one passes it on.
  */
 #ifdef NODELB_XDP
 #define frame_context xdp_md
 #define frame_ct_lookup bpf_xdp_ct_lookup
+#define FRAME_IS_EARLY 1
 #else
 #define frame_context __sk_buff
 #define frame_ct_lookup bpf_skb_ct_lookup
+#define FRAME_IS_EARLY 0
 #endif
 
 /* The part of the packet that is read without a call, which may be short. */

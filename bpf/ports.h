@@ -21,12 +21,9 @@ const volatile __u8 shares_ports = 0;
  * Ports that are tried for one connection. With 90 % of the range in use, a
  * search fails in less than 0.25 % of all cases.
  */
-#ifdef NODELB_XDP
-/* Only a free port: without one, the search begins again at tc. */
-#define MOST_PORT_TRIES 2
-#else
 #define MOST_PORT_TRIES 64
-#endif
+/* At XDP, which only takes a free port: the search begins again at tc. */
+#define EARLY_PORT_TRIES 2
 /*
  * How many of them follow each other; the others are random. A cursor that
  * begins again, as for a backend that comes back or after a change of
@@ -406,8 +403,9 @@ VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 	/* The verifier does not know that the range is not empty. */
 	if (!attempt.count)
 		return false;
-	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
-	if (MOST_PORT_TRIES < FREE_PORT_TRIES && !attempt.found) {
+	bpf_loop(FRAME_IS_EARLY ? EARLY_PORT_TRIES : MOST_PORT_TRIES, try_port,
+		 &attempt, 0);
+	if (FRAME_IS_EARLY && !attempt.found) {
 		if (attempt.cursor)
 			__sync_fetch_and_add(attempt.cursor, -attempt.moved);
 		return false;

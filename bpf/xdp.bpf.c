@@ -180,22 +180,33 @@ static __always_inline bool go_on_at_once(struct xdp_md *frame,
 }
 
 /*
+ * Whether the packet in the scratch memory has no entry. Another CPU may be
+ * moving one: it is put into connections before it leaves half_open.
+ */
+static __always_inline bool is_new(const struct scratch *here)
+{
+	return !bpf_map_lookup_elem(&half_open, &here->packet.key) &&
+	       !bpf_map_lookup_elem(&connections, &here->packet.key) &&
+	       !has_former();
+}
+
+/*
  * Begins a connection with the packet, which has no entry in connections, if
  * the backend is on another machine. The route is that of the client's port:
- * only afterwards is another one claimed, which must not be in vain.
+ * another port is claimed only when the packet can be sent. A random choice is
+ * left to tc, which would make another one if the packet is passed on.
  */
 static __always_inline bool
 begin_at_once(struct xdp_md *frame, struct scratch *here)
 {
-	if (is_in_the_middle(&here->packet) || has_former() ||
-	    bpf_map_lookup_elem(&half_open, &here->packet.key) ||
-	    !find_service(false) || !is_for_device(frame) ||
-	    !has_whole_sum(frame))
+	if (is_in_the_middle(&here->packet) || !is_new(here) ||
+	    !find_service(false) || here->uses_local_view ||
+	    !is_for_device(frame))
 		return false;
 	here->is_unwrapped = 0;
 	return decide(frame, here) == OUTCOME_TRANSLATE &&
-	       here->entry.flags & CONNECTION_REDIRECTED &&
-	       is_reached(frame, here) &&
+	       here->entry.flags & CONNECTION_REDIRECTED && is_certain(here) &&
+	       has_whole_sum(frame) && is_reached(frame, here) &&
 	       put_begun(frame, here) == OUTCOME_TRANSLATE;
 }
 

@@ -51,13 +51,14 @@ struct Parties<'a> {
     services: [Service; 2],
 }
 
-fn in_lab(test: &str, body: impl FnOnce(&Parties<'_>)) {
+/// `xdp` is the value of `packets.xdp`.
+fn in_lab(test: &str, xdp: &str, body: impl FnOnce(&Parties<'_>)) {
     sandbox::run(&format!("outside_flood::{test}"), |sandbox| {
         let host = Host::without_the_test(sandbox);
         let lab = Lab::new();
         // Answers to strangers are lost, as in a network that does not know them.
         NETWORKS.iter().for_each(|network| lab.router.ip(&format!("route add blackhole {network}")));
-        host.configure(PACKETS_ON);
+        host.configure(&format!("{PACKETS_ON}xdp = {xdp:?}\n"));
         let near = lab.pod_a1.run(|| Server::start("a1", &POD_A1, 8_001));
         let far = lab.pod_b.run(|| Server::start("b", &POD_B, 8_002));
         let services = [Service::new(1, &[ON_A1]), Service::new(2, &[ON_B])];
@@ -396,22 +397,33 @@ fn assert_counted(
 
 #[test]
 fn a_flood_of_syns_breaks_no_connection() {
-    in_lab("a_flood_of_syns_breaks_no_connection", |parties| parties.flood(Kind::Syns));
+    in_lab("a_flood_of_syns_breaks_no_connection", "off", |parties| parties.flood(Kind::Syns));
+}
+
+#[test]
+fn a_flood_of_syns_breaks_no_connection_with_xdp() {
+    in_lab("a_flood_of_syns_breaks_no_connection_with_xdp", "generic", |parties| parties.flood(Kind::Syns));
 }
 
 #[test]
 fn a_flood_of_half_handshakes_breaks_no_connection() {
-    in_lab("a_flood_of_half_handshakes_breaks_no_connection", |parties| parties.flood(Kind::HalfHandshakes));
+    in_lab("a_flood_of_half_handshakes_breaks_no_connection", "off", |parties| parties.flood(Kind::HalfHandshakes));
 }
 
 #[test]
 fn a_flood_of_answered_datagrams_breaks_no_connection() {
-    in_lab("a_flood_of_answered_datagrams_breaks_no_connection", |parties| parties.flood(Kind::Answered));
+    in_lab("a_flood_of_answered_datagrams_breaks_no_connection", "off", |parties| parties.flood(Kind::Answered));
+}
+
+#[test]
+fn a_flood_of_answered_datagrams_breaks_no_connection_with_xdp() {
+    let test = "a_flood_of_answered_datagrams_breaks_no_connection_with_xdp";
+    in_lab(test, "generic", |parties| parties.flood(Kind::Answered));
 }
 
 #[test]
 fn a_flood_of_datagrams_without_answers_breaks_no_connection() {
-    in_lab("a_flood_of_datagrams_without_answers_breaks_no_connection", |parties| {
+    in_lab("a_flood_of_datagrams_without_answers_breaks_no_connection", "off", |parties| {
         // A firewall in front of the backends.
         let rule = format!("udp length >= 9 @th,64,8 {MARK} drop");
         let rules = format!("table inet flood {{ chain input {{ type filter hook input priority 0; {rule}; }}; }}\n");
@@ -422,15 +434,15 @@ fn a_flood_of_datagrams_without_answers_breaks_no_connection() {
 
 #[test]
 fn a_flood_of_first_fragments_breaks_no_connection() {
-    in_lab("a_flood_of_first_fragments_breaks_no_connection", |parties| parties.flood(Kind::FirstFragments));
+    in_lab("a_flood_of_first_fragments_breaks_no_connection", "off", |parties| parties.flood(Kind::FirstFragments));
 }
 
 #[test]
 fn a_flood_of_later_fragments_breaks_no_connection() {
-    in_lab("a_flood_of_later_fragments_breaks_no_connection", |parties| parties.flood(Kind::LaterFragments));
+    in_lab("a_flood_of_later_fragments_breaks_no_connection", "off", |parties| parties.flood(Kind::LaterFragments));
 }
 
 #[test]
 fn a_flood_of_errors_breaks_no_connection() {
-    in_lab("a_flood_of_errors_breaks_no_connection", |parties| parties.flood(Kind::Errors));
+    in_lab("a_flood_of_errors_breaks_no_connection", "off", |parties| parties.flood(Kind::Errors));
 }

@@ -8,7 +8,6 @@ use nodelb_model::key::Hook;
 use nodelb_model::node::Packet;
 
 use crate::kernel::{Entry, Kernel, Ran};
-use crate::layout;
 use crate::print;
 use crate::world::World;
 
@@ -44,10 +43,6 @@ impl Everything {
             entries.sort();
         }
         maps
-    }
-
-    fn has_key(&self, (key, _): &Entry) -> bool {
-        self.maps[HALF_OPEN].iter().any(|(other, _)| other == key)
     }
 
     /// What was counted since.
@@ -131,12 +126,9 @@ impl Kernel {
         Ok(None)
     }
 
-    /// What differs from what the program at tc has now done with the same packet, unless both have chosen at random.
+    /// What differs from what the program at tc has now done with the same packet.
     pub(crate) fn compare_xdp(&mut self, translated: &Translated, world: &World, ran: &Ran) -> String {
         let Translated { left, before, after } = translated;
-        if after.maps[HALF_OPEN].iter().any(|entry| !before.has_key(entry) && is_random(entry, world)) {
-            return String::new();
-        }
         let mut text = match left {
             Some(left) => compare_frames(left, world, ran),
             None if ran.code == 7 => String::new(),
@@ -158,14 +150,6 @@ impl Kernel {
         }
         text
     }
-}
-
-/// Whether the backend of the entry was chosen at random.
-fn is_random((_, value): &Entry, world: &World) -> bool {
-    let entry = layout::connection(value);
-    let services = &world.state.services;
-    let of_entry = services.iter().find_map(|(id, service)| (*id == entry.service).then_some(service));
-    of_entry.is_some_and(|service| !service.has_rings && service.view(entry.flags.is_local_view).len() > 1)
 }
 
 /// What differs between the frames, which the kernel links to the neighbour of the route only for XDP.

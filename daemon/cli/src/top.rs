@@ -66,8 +66,7 @@ impl Options {
             thread::sleep(self.interval);
             let (ended, after) = count()?;
             let seconds = ((ended - begun).as_secs_f64() * 1_000.0).round() / 1_000.0;
-            let mut rates = Rates::between(&before, &after, (now(), seconds), self.name.is_some());
-            rates.rates.truncate(self.limit.unwrap_or(usize::MAX));
+            let rates = Rates::between(&before, &after, (now(), seconds), self.name.is_some());
             if !self.show(rates)? || self.once {
                 return Ok(());
             }
@@ -86,7 +85,11 @@ impl Options {
 
     /// Prints the rates, and returns whether the output still has a reader.
     fn show(&self, mut rates: Rates) -> Result<bool, Failure> {
-        let json = || serde_json::to_value(&rates).map_err(|error| Failure::new(Code::Internal, error));
+        let limit = self.limit.unwrap_or(usize::MAX);
+        let mut json = || {
+            rates.rates.truncate(limit);
+            serde_json::to_value(&rates).map_err(|error| Failure::new(Code::Internal, error))
+        };
         let text = match self.asking.output {
             Format::Json => format!("{}\n", json()?),
             Format::Yaml => format!("---\n{}", yaml::text(&json()?)),
@@ -94,12 +97,11 @@ impl Options {
                 let is_redrawn = std::io::stdout().is_terminal() && !self.once;
                 if is_redrawn {
                     let lines = terminal_size::terminal_size().map_or(usize::MAX, |(_, height)| height.0.into());
-                    let summary = rates.summary();
-                    rates.rates.truncate(lines.saturating_sub(OTHER_LINES).max(1));
-                    return redraw(&(summary + &rates.text(rates.time, &self.asking.style())));
+                    let rows = lines.saturating_sub(OTHER_LINES).max(1);
+                    return redraw(&rates.busiest(rows.min(limit), &self.asking.style()));
                 }
                 let end = if self.once { "" } else { "\n" };
-                rates.summary() + &rates.text(rates.time, &self.asking.style()) + end
+                rates.busiest(limit, &self.asking.style()) + end
             }
         };
         print_on(&mut Sanitizer::default(), text.as_bytes())

@@ -1,5 +1,5 @@
 //! Snapshots, which are immutable views of the engine for readers. Taking or keeping a snapshot blocks no other task.
-//! [`crate::explain`] builds rows from them.
+//! nodelb-report builds rows from them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -153,6 +153,8 @@ pub struct DeviceHooks {
     method: HookMethod,
     pins: Pins,
     devices: BTreeMap<u32, HookedDevice>,
+    /// Those where programs of an earlier process are left: they and the XDP program would use different maps.
+    behind: BTreeSet<u32>,
     /// The open links: a program stays attached as long as its link is open or pinned.
     open_links: BTreeMap<HookPoint, OwnedFd>,
     changes: Box<dyn ChangeFilters>,
@@ -166,7 +168,8 @@ impl DeviceHooks {
     pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins, xdp: Option<XdpHooks>) -> Self {
         let changes = Box::new(InThisProcess);
         let chains = (method == HookMethod::Tcx).then(ChainReader::load).and_then(Result::ok);
-        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes, chains, xdp }
+        let (devices, behind, open_links) = Default::default();
+        Self { programs, method, pins, devices, behind, open_links, changes, chains, xdp }
     }
 
     /// Lets another process change filters, for a process that has dropped CAP_NET_ADMIN.
@@ -197,15 +200,16 @@ impl DeviceHooks {
         let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
         let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
         let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex)).collect::<Vec<_>>();
-        self.keep_xdp();
+        let states = self.keep_xdp();
         let unread: BTreeSet<u32> = attached.iter().filter_map(|it| it.as_ref().err()).map(|it| it.ifindex).collect();
-        let off = xdp::pinned(&self.pins).into_iter();
-        let off = off.filter(|ifindex| !self.has_xdp(*ifindex) && !unread.contains(ifindex));
-        let off = off.map(|ifindex| {
-            let point = HookPoint { ifindex, direction: Direction::In };
-            xdp::remove(ifindex, &self.pins).map(drop).map_err(HookError::at(point))
-        });
-        detached.into_iter().chain(attached).chain(off).filter_map(Result::err).collect()
+        let (at, pinned) = (|ifindex| HookPoint { ifindex, direction: Direction::In }, xdp::pinned(&self.pins));
+        let is_left =
+            |ifindex: &u32, state: &XdpState| matches!(state, XdpState::Failed(_)) && pinned.contains(ifindex);
+        let stuck = states.into_iter().filter(|(ifindex, state)| is_left(ifindex, state));
+        let stuck = stuck.map(|(ifindex, state)| Err(HookError::at(at(ifindex))(io::Error::other(state.to_string()))));
+        let off = pinned.iter().filter(|ifindex| !self.has_xdp(**ifindex) && !unread.contains(ifindex));
+        let off = off.map(|ifindex| xdp::remove(*ifindex, &self.pins).map(drop).map_err(HookError::at(at(*ifindex))));
+        detached.into_iter().chain(attached).chain(off).chain(stuck).filter_map(Result::err).collect()
     }
 
     /// Whether the XDP program may be at the device.
@@ -225,6 +229,7 @@ impl DeviceHooks {
             return self.detach(ifindex);
         }
         self.devices.insert(ifindex, device);
+        self.behind.insert(ifindex);
         Err(error)
     }
 
@@ -263,6 +268,7 @@ impl Attach for DeviceHooks {
             xdp.detach(device.ifindex, &self.pins).map_err(HookError::at(first))?;
         }
         self.devices.insert(device.ifindex, device);
+        self.behind.remove(&device.ifindex);
         Ok(states)
     }
 
@@ -274,6 +280,7 @@ impl Attach for DeviceHooks {
         }
         remove_device(ifindex, &self.pins, &*self.changes)?;
         self.devices.remove(&ifindex);
+        self.behind.remove(&ifindex);
         // Hardly a program still reads the entry, and the next device with this index gets its own.
         let _ = self.programs.set_link_layer(ifindex, LinkLayer::Ethernet);
         Ok(())
@@ -326,7 +333,8 @@ impl Attach for DeviceHooks {
     }
 
     fn keep_xdp(&mut self) -> BTreeMap<u32, XdpState> {
-        let devices: Vec<HookedDevice> = self.devices.values().copied().filter(is_for_xdp).collect();
+        let devices = self.devices.values().copied().filter(is_for_xdp);
+        let devices: Vec<HookedDevice> = devices.filter(|device| !self.behind.contains(&device.ifindex)).collect();
         self.xdp.as_mut().map(|xdp| xdp.keep(&devices, &self.pins)).unwrap_or_default()
     }
 }

@@ -262,7 +262,7 @@ section! {
     /// nodes select the same one; or "random", which requires less memory.
     choice: Choice = Choice::Consistent;
 
-    /// Translate known connections to backends on other nodes by XDP: "off", "auto" (in drivers that support it) or
+    /// Translate connections to backends on other nodes by XDP: "off", "auto" (in drivers that support it) or
     /// "generic" (for tests).
     xdp: Xdp = Xdp::Off;
 

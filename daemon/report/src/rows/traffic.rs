@@ -98,10 +98,17 @@ impl Answer for Rates {
 
 impl Rates {
     /// The line above the table: the sums of all rows.
-    pub fn summary(&self) -> String {
+    fn summary(&self) -> String {
         let sum = |of: fn(&RateRow) -> f64| self.rates.iter().map(of).sum::<f64>();
         let (connections, refused) = (sum(|row| row.per_second), sum(|row| row.refused));
         format!("{}  {connections:.1} connections per second, {refused:.1} refused\n", self.time)
+    }
+
+    /// The summary of all rows, and at most so many of them.
+    pub fn busiest(mut self, rows: usize, style: &Style) -> String {
+        let summary = self.summary();
+        self.rates.truncate(rows);
+        summary + &self.text(self.time, style)
     }
 
     /// The rates of services, or of each of their ports. A count that is lower than before began again at 0.

@@ -115,7 +115,7 @@ fn top(state: &AdminState, style: &Style) -> String {
         (row.inside, row.outside, row.refused) = (less(row.inside), row.outside.map(less), less(row.refused));
     }
     let rates = Rates::between(&before, &after, (Time(UNIX * 1_000), 30.0), false);
-    rates.summary() + &rates.text(rates.time, style)
+    rates.busiest(usize::MAX, style)
 }
 
 /// What `nodelb diagnose` finds out about services from this daemon.

@@ -1,4 +1,5 @@
 use super::{CounterRow, Counters, Rates};
+use crate::output::table::Style;
 use crate::time::Time;
 
 fn counters(rows: &[(&str, &str, u64, Option<u64>, u64)]) -> Counters {
@@ -40,4 +41,13 @@ fn a_count_that_began_again_is_no_negative_rate() {
     assert_eq!(rates(&before, &after, false), [("shop/web".into(), None, 3.0, 0.0, 6)]);
     let at_once = Rates::between(&before, &after, (Time(0), 0.0), false);
     assert_eq!(at_once.rates[0].per_second, 0.0);
+}
+
+#[test]
+fn the_summary_is_that_of_all_services_although_few_are_shown() {
+    let before = counters(&[]);
+    let after = counters(&[("shop/api", "TCP/IPv4", 3, None, 1), ("shop/web", "TCP/IPv4", 20, None, 0)]);
+    let text = Rates::between(&before, &after, (Time(0), 2.0), false).busiest(1, &Style::default());
+    assert!(text.contains("11.5 connections per second, 0.5 refused"), "{text}");
+    assert!(text.contains("shop/web") && !text.contains("shop/api"), "{text}");
 }
