@@ -81,10 +81,10 @@ fn status_names_maps_in_memory_and_a_missing_kubeconfig() {
     let output = command.arg(daemon.config()).output().expect("the binary starts");
     let diagnosis: nodelb_report::rows::Diagnosis = serde_json::from_slice(&output.stdout).expect("JSON");
     let cause = &diagnosis.findings[0];
-    assert_eq!((output.status.code(), cause.kind.name()), (Some(2), "apiserver-away"), "{diagnosis:#?}");
+    assert_eq!((output.status.code(), cause.kind.to_string().as_str()), (Some(2), "apiserver-away"), "{diagnosis:#?}");
     assert_eq!(first["cause"], cause.what.as_str());
     let is_cause = |finding: &&nodelb_report::rows::FindingRow| finding.explained_by.is_none();
     // The maps of this daemon are in memory, which no other finding explains.
-    let causes = diagnosis.findings.iter().filter(is_cause).map(|finding| finding.kind.name());
+    let causes = diagnosis.findings.iter().filter(is_cause).map(|finding| finding.kind.to_string());
     assert_eq!(causes.collect::<Vec<_>>(), ["apiserver-away", "not-translated"], "{diagnosis:#?}");
 }

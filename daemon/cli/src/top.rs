@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use nodelb_report::rows::{Answer, Counters, Rates};
+use nodelb_report::rows::{Counters, Rates};
 
 use super::answer::{Format, decode, now};
 use super::asking::{Asking, Parameter};
