@@ -72,7 +72,7 @@ part_for_users() {
             name = $0
             sub(/^#+ /, "", name)
             kept = name ~ /^(Machine|A cluster of 10,000 services|Packets of clients outside the node|An hour of faults)$/ ||
-                name ~ /^(Known connections|New connections|TCP)$/
+                name ~ /^(Known connections|New connections)$/
         }
         /^\| held while nothing changes / { is_held = 1 }
         # What only the notes about figures need.

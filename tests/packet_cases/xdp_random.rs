@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use nodelb_model::checksum;
 use nodelb_model::node::Packet;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use crate::case;
 use crate::compared::{second, wait_for_second};
@@ -179,6 +180,25 @@ fn leave_sum_to_device(bytes: &mut [u8]) {
     bytes[check..check + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
+/// Changes what the services have, or lets time pass, now and then.
+fn change(runner: &mut TestRunner, kernel: &mut Kernel, world: &mut World) {
+    match pick(runner, &(0_usize..400)) {
+        place @ 0..12 => {
+            // A backend is in a view once.
+            for (backend, service) in [(16, 6), (92, 91)] {
+                if CHANGES[place].starts_with(&format!("backend {backend} ")) {
+                    world.apply(&format!("remove backend {backend} {service}"));
+                }
+            }
+            world.apply(CHANGES[place]);
+            kernel.set(world);
+        }
+        12..16 => kernel.age(1),
+        16 => kernel.age(5),
+        _ => {}
+    }
+}
+
 #[test]
 fn both_hooks_do_the_same_with_random_packets_of_connections() {
     sandbox::run("xdp_random::both_hooks_do_the_same_with_random_packets_of_connections", |_| {
@@ -194,21 +214,7 @@ fn both_hooks_do_the_same_with_random_packets_of_connections() {
                 let ports = (0..KINDS.len()).flat_map(|kind| (0..EACH).map(move |port| (kind, 40_000 + port)));
                 known = ports.map(|(kind, port)| establish(&mut kernel, &world, kind, port)).collect();
             }
-            match pick(&mut runner, &(0_usize..400)) {
-                place @ 0..12 => {
-                    // A backend is in a view once.
-                    for (backend, service) in [(16, 6), (92, 91)] {
-                        if CHANGES[place].starts_with(&format!("backend {backend} ")) {
-                            world.apply(&format!("remove backend {backend} {service}"));
-                        }
-                    }
-                    world.apply(CHANGES[place]);
-                    kernel.set(&world);
-                }
-                12..16 => kernel.age(1),
-                16 => kernel.age(5),
-                _ => {}
-            }
+            change(&mut runner, &mut kernel, &mut world);
             let choice = pick(&mut runner, &choices);
             let (text, mut passes) = text(known[choice.connection % known.len()], &choice);
             let mut input: Packet = case::packet(&world, &text);
