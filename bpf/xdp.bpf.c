@@ -159,8 +159,8 @@ static __always_inline struct connection *find_known(struct scratch *here)
 }
 
 /*
- * Translates the packet by the entry, if it is this program's. Nothing that
- * others see has changed before.
+ * Notes the packet in its entry, if this program translates it. Otherwise
+ * nothing that others see has changed.
  */
 static __always_inline bool go_on_at_once(struct xdp_md *frame,
 					  struct scratch *here,

@@ -271,7 +271,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals, early: [f64;
     }
     for (variant, what) in [(8, "by the link layer"), (9, "by a tunnel")] {
         let what = format!("new connection, direct return {what}, tc: to nftables");
-        goals.add("G3", &what, 0.65, table.ratio(Side::Remote, variant, 2));
+        goals.add("G3", &what, 0.45, table.ratio(Side::Remote, variant, 2));
     }
     for (variant, what) in [
         (12, "new connection, remote, XDP"),
