@@ -25,6 +25,7 @@
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int size, __u32 flags) = (void *)69;
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -239,17 +240,46 @@ struct {
 
 __u32 turn;
 
-/* Only stores two entries for each packet, as a connection has. */
-SEC("tc")
-int store(struct __sk_buff *skb)
+static __always_inline void store_two(void)
 {
 	struct stored_key key = {};
 	struct stored value = {};
 
-	(void)skb;
 	key.words[0] = turn++ % (STORED / 2);
 	bpf_map_update_elem(&stored, &key, &value, 0);
 	key.words[1] = 1;
 	bpf_map_update_elem(&stored, &key, &value, 0);
+}
+
+/* Only stores two entries for each packet, as a connection has. */
+SEC("tc")
+int store(struct __sk_buff *skb)
+{
+	(void)skb;
+	store_two();
 	return TC_ACT_UNSPEC;
+}
+
+/* Backends on the other machine are 203.0.113.32/28. */
+#define OF_MACHINE 0xcb007120
+
+/* The same, and sends packets to the other machine without a buffer. */
+SEC("xdp")
+int store_early(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct bpf_fib_lookup fib = {.family = 2, .tot_len = 1, .ifindex = ctx->ingress_ifindex};
+	struct frame *frame = data;
+
+	if ((void *)(&frame->udp + 1) > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP) ||
+	    frame->ip.protocol != IPPROTO_UDP)
+		return XDP_PASS;
+	store_two();
+	fib.ipv4_src = frame->ip.saddr;
+	fib.ipv4_dst = frame->ip.daddr;
+	if ((bpf_htonl(fib.ipv4_dst) & ~15) != OF_MACHINE || bpf_fib_lookup(ctx, &fib, sizeof(fib), 0))
+		return XDP_PASS;
+	__builtin_memcpy(frame->ethernet.h_dest, fib.dmac, ETH_ALEN);
+	__builtin_memcpy(frame->ethernet.h_source, fib.smac, ETH_ALEN);
+	return bpf_redirect(fib.ifindex, 0);
 }

@@ -38,13 +38,14 @@ const NOW: SweepTimeouts = SweepTimeouts { handshake: 0, closed: 0, reset: 0, tc
 /// The sizes of the maps.
 const LIMITS: Limits = Limits { outside: 65_536, source_ranges: 16, ..world::LIMITS };
 
-/// The options of the packet path: the daemon's defaults.
+/// The options of the packet path: the daemon's defaults, but with room for [`crate::udp::MANY`] connections: those of
+/// UDP may have half of it.
 pub(crate) fn packet_options() -> PacketOptions {
     PacketOptions {
         nodeport_range: 30_000..=32_767,
         source_ports: 10_000..=29_999,
         limits: LIMITS,
-        max_connections: 131_072,
+        max_connections: 262_144,
         max_handshakes: 32_768,
         max_fragments: 8_192,
         count_connections: true,
@@ -97,6 +98,8 @@ pub(crate) struct Nodes {
     pub(crate) empty_tracked: Site,
     /// A program that only stores entries for packets of clients; those at the other hooks do nothing.
     pub(crate) storing: Site,
+    /// An XDP program that does the same and sends the packets on.
+    pub(crate) storing_early: Site,
     /// kube-proxy's rules for few and for many services.
     pub(crate) rules_few: Site,
     pub(crate) rules_many: Site,
@@ -167,6 +170,7 @@ impl Nodes {
             empty: site(),
             empty_tracked: with_rules(PLUGIN),
             storing: site(),
+            storing_early: early_site(),
             rules_few: with_rules(&kube_proxy(&translations(FEW))),
             rules_many: with_rules(&kube_proxy(&translations(MANY_RULES))),
             few: Balanced::new(sandbox, "few", site(), FEW, TRANSLATED),
@@ -180,6 +184,7 @@ impl Nodes {
         };
         filter(&nodes.dropping.node, UPLINK.0, "ingress", &generator.pins.discard);
         early(&nodes.dropping_early.node, UPLINK.0, &generator.pins.discard_early);
+        early(&nodes.storing_early.node, UPLINK.0, &generator.pins.store_early);
         for (site, at_uplink) in [
             (&nodes.empty, &generator.pins.empty),
             (&nodes.empty_tracked, &generator.pins.empty),

@@ -278,7 +278,7 @@ section! {
     /// Answer packets that cannot be served with TCP RST or ICMP; otherwise they are dropped.
     answer: bool = true;
 
-    /// Maximum number of connections; each requires about 400 bytes while it exists.
+    /// Maximum number of connections, half of which UDP may have; each requires about 400 bytes while it exists.
     max_connections: u32 = 131_072, between::<1, 4_194_304>;
 
     /// Maximum number of connections that the backend has not answered yet; the least recently used is evicted.
