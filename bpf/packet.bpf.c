@@ -196,11 +196,13 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 /*
  * For a packet that leaves and belongs to no connection: if it may begin one,
  * and a connection or a service has its port, it gets another port; a health
- * check goes its way. Returns an outcome.
+ * check goes its way. What has arrived at an uplink is not of this node, or was
+ * redirected there. Returns an outcome.
  */
 static __always_inline int
-begin_leaving(struct __sk_buff *skb, const struct packet *packet)
+begin_leaving(struct __sk_buff *skb, struct scratch *here)
 {
+	const struct packet *packet = &here->packet;
 	const struct packet_key *key = &packet->key;
 	bool is_syn = is_plain_syn(packet);
 
@@ -214,7 +216,7 @@ begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 		return OUTCOME_LEAVE;
 	if (is_syn)
 		give_port_up();
-	return begin_at_node(skb);
+	return is_from_uplink(skb, here) ? OUTCOME_LEAVE : begin_at_node(skb);
 }
 
 /* Finds the entry of a packet that leaves. Returns whether it has one. */
@@ -255,7 +257,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
 		return verdict;
 	if (!find_for_leaving(skb, here, &here->packet.key)) {
-		outcome = begin_leaving(skb, &here->packet);
+		outcome = begin_leaving(skb, here);
 		if (outcome == OUTCOME_LEAVE)
 			return NEXT;
 		if (outcome != OUTCOME_TRANSLATE)

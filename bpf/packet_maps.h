@@ -354,7 +354,8 @@ struct addresses {
 /* What was found about a device in a tick of the kernel's timer. */
 struct known_device {
 	__u32 ifindex;
-	__u32 has_ethernet;
+	__u16 is_uplink;
+	__u16 has_ethernet;
 	__u64 tick;
 };
 

@@ -145,11 +145,9 @@ redirect_to_neighbour(const struct bpf_fib_lookup *fib)
 	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
 
-/*
- * Whether packets on the device have an Ethernet header. The map is read once
- * in a tick of the kernel's timer.
- */
-static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
+/* What the map of uplinks says, read once in a tick of the kernel's timer. */
+static __always_inline const struct known_device *
+known_device(struct scratch *here, __u32 ifindex)
 {
 	struct known_device *known = &here->devices[ifindex % KNOWN_DEVICES];
 	__u64 tick = bpf_jiffies64();
@@ -158,10 +156,26 @@ static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 	if (known->ifindex != ifindex || known->tick != tick) {
 		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 		known->ifindex = ifindex;
+		known->is_uplink = !!uplink;
 		known->has_ethernet = uplink && uplink->l2_length;
 		known->tick = tick;
 	}
-	return known->has_ethernet;
+	return known;
+}
+
+/* Whether packets on the device have an Ethernet header. */
+static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
+{
+	return known_device(here, ifindex)->has_ethernet;
+}
+
+/* Whether the packet has arrived at an uplink, also before it was redirected.
+ */
+static __always_inline bool
+is_from_uplink(const struct __sk_buff *skb, struct scratch *here)
+{
+	return skb->ingress_ifindex &&
+	       known_device(here, skb->ingress_ifindex)->is_uplink;
 }
 
 /*

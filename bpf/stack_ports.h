@@ -73,14 +73,12 @@ is_port_of_other(struct __sk_buff *skb, struct scratch *here)
 {
 	struct packet_key *answer = key_of_answers(here);
 	struct connection *other = &here->other_backend;
-	__u32 from = skb->ingress_ifindex;
 
-	if ((!find_in(&connections, answer, other) &&
-	     !find_in(&half_open, answer, other)) ||
-	    !(other->flags & CONNECTION_REVERSE))
-		return false;
-	return !from || (from != other->ifindex &&
-			 !bpf_map_lookup_elem(&uplinks, &from));
+	return (find_in(&connections, answer, other) ||
+		find_in(&half_open, answer, other)) &&
+	       other->flags & CONNECTION_REVERSE &&
+	       (!skb->ingress_ifindex ||
+		skb->ingress_ifindex != other->ifindex);
 }
 
 /* From the kernel's nf_conntrack_common.h: bits of sk_buff._nfct. */
@@ -112,18 +110,16 @@ is_tracked_request(struct __sk_buff *skb,
 }
 
 /*
- * Whether the source of the packet is not what its sender has written: it has
- * passed this node, or comes from a socket with another port. A packet from a
- * device with the programs was redirected by them.
+ * Whether the source of the packet may not be what its sender has written: it
+ * has passed this node, or comes from a socket with another port.
  */
 static __always_inline bool
 has_other_source(struct __sk_buff *skb, const struct packet_key *key)
 {
-	__u32 from = skb->ingress_ifindex;
 	struct bpf_sock *socket = skb->sk;
 
-	if (from)
-		return !bpf_map_lookup_elem(&uplinks, &from);
+	if (skb->ingress_ifindex)
+		return true;
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	return socket && socket->src_port != bpf_ntohs(key->source_port_be);

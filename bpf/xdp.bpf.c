@@ -27,7 +27,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* A device with the program, or to which the program may send. */
+/* A device with Ethernet that has the program, or to which it may send. */
 struct xdp_device {
 	/* Its link-layer address. */
 	__u16 mac[ETH_ALEN / 2];
@@ -142,8 +142,7 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 {
 	const struct xdp_device *device;
 
-	if (route_redirected(frame, here, true) != BPF_FIB_LKUP_RET_SUCCESS ||
-	    !has_ethernet(here, here->fib.ifindex))
+	if (route_redirected(frame, here, true) != BPF_FIB_LKUP_RET_SUCCESS)
 		return false;
 	device = device_at(here->fib.ifindex);
 	return device && device->sends && is_hop_kept(here);
