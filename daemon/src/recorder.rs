@@ -12,6 +12,7 @@ use std::{fs, io};
 
 use nodelb_core::engine::Round;
 use nodelb_core::history::{Event, History, Record, Stamp, What};
+use nodelb_core::text::counted;
 use nodelb_host::clock::Taken;
 use nodelb_host::messages;
 use nodelb_host::state_file::{self, Limits, StateFile};
@@ -64,7 +65,7 @@ impl Reporter {
     pub fn record(&mut self, mut events: Vec<Event>, taken: Taken) {
         let count = events.len();
         if self.lost > 0 {
-            let detail = format!("{} more changes were not recorded: the queue is full", self.lost);
+            let detail = format!("the queue is full: {} not recorded", counted(self.lost, "more change"));
             events.push(Event::for_daemon(What::More, detail));
         }
         if events.is_empty() {

@@ -274,3 +274,35 @@ fn a_driver_without_xdp_is_served_by_generic_xdp_alone() {
         }
     });
 }
+
+/// The programs of the device at tc and the XDP program would use different maps.
+#[test]
+fn a_device_whose_programs_cannot_be_replaced_gets_no_other_xdp_program() {
+    in_sandbox("devices::xdp::a_device_whose_programs_cannot_be_replaced_gets_no_other_xdp_program", |env| {
+        let ifindex = pair("v0", "v1");
+        let (links, _) = pins(env);
+        for earlier in [None, Some(XdpMode::Auto)] {
+            let mut node = open(env, earlier);
+            node.attach("v0");
+            node.packets.hooks.keep_xdp();
+            let before = runs("v0");
+            assert_eq!(before.is_some(), earlier.is_some());
+            drop(node);
+            let [pin, obstacle] = ["", "-new"].map(|end| links.join(format!("packets-in-{ifindex}{end}")));
+            fs::remove_file(pin).unwrap();
+            fs::create_dir(&obstacle).unwrap();
+            // A start removes a directory, but no mount point.
+            command("mount", &["-t", "tmpfs", "tmpfs", obstacle.to_str().unwrap()]);
+            let mut node = Node::open(&with_packets(env, |packets| packets.xdp = Some(XdpMode::Auto)));
+            assert_eq!(node.packets.faults.len(), 1, "{:?}", node.packets.faults);
+            assert_eq!((node.packets.hooks.keep_xdp(), runs("v0")), (BTreeMap::new(), before.clone()));
+            command("umount", &[obstacle.to_str().unwrap()]);
+            fs::remove_dir(&obstacle).unwrap();
+            node.attach("v0");
+            assert_eq!(node.packets.hooks.keep_xdp(), at(ifindex, XdpState::Native));
+            assert!(runs("v0").is_some_and(|now| Some(now) != before));
+            drop(node);
+            assert_eq!(open(env, None).faults(), [""; 0]);
+        }
+    });
+}

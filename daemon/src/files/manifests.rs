@@ -8,6 +8,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use nodelb_core::model::service::{ServiceName, Source};
+use nodelb_core::text::counted;
 use nodelb_kube::api::objects::{EndpointSlice, Metadata, Service};
 use nodelb_kube::api::translate::{self, Reader};
 
@@ -203,7 +204,7 @@ impl Reading {
             return Err(self.problems);
         }
         if self.more_notices > 0 {
-            self.content.notices.push(format!("{} more notices", self.more_notices));
+            self.content.notices.push(counted(self.more_notices, "more notice"));
         }
         if !self.skipped.is_empty() {
             let counts: Vec<_> = self.skipped.iter().map(|(kind, count)| format!("{count} {kind}")).collect();

@@ -12,6 +12,7 @@ use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::{FullName, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
+use nodelb_core::text::counted;
 use nodelb_host::messages;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -124,7 +125,7 @@ impl Servers {
         if lines > SHOWN {
             warn!(
                 message_id = %messages::HEALTH_CHECK_PORT_FAILED,
-                "{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN
+                "{} cannot answer load balancers: see `nodelb services`", counted(lines - SHOWN, "more service")
             );
         }
         let healed: Vec<ServiceName> =

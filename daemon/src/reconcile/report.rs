@@ -26,7 +26,7 @@ pub(super) fn report(round: &Round) {
     if round.errors.len() > SHOWN {
         warn!(
             message_id = %messages::FRONTEND_REFUSED,
-            "{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN
+            "{} cannot be served: see `nodelb frontends`", counted(round.errors.len() - SHOWN, "more frontend")
         );
     }
     report_refusals(round);
@@ -118,7 +118,7 @@ pub(super) fn warn_of_refused(snapshot: &Snapshot) {
 
 fn warn_of_more_refused(more: usize) {
     if more > 0 {
-        warn!(message_id = %messages::FRONTEND_REFUSED, "{more} more frontends are not served: see `nodelb frontends`");
+        warn!(message_id = %messages::FRONTEND_REFUSED, "not served: {}, see `nodelb frontends`", counted(more, "more frontend"));
     }
 }
 
@@ -160,7 +160,7 @@ fn report_node_addrs(round: &Round) {
     if round.unanswered.len() > SHOWN {
         warn!(
             message_id = %messages::NODE_ADDRESS_REFUSED,
-            "NodePorts do not work on {} more addresses of this node: see `nodelb diff`",
+            "NodePorts do not work on {} more of this node's addresses: see `nodelb diff`",
             round.unanswered.len() - SHOWN
         );
     }
@@ -169,7 +169,7 @@ fn report_node_addrs(round: &Round) {
         [addr] => info!(message_id = %messages::NODE_ADDRESS_SERVED, "NodePorts now work on {addr}"),
         [addr, more @ ..] => info!(
             message_id = %messages::NODE_ADDRESS_SERVED,
-            "NodePorts now work on {addr} and {} more addresses of this node", more.len()
+            "NodePorts now work on {addr} and {} more of this node's addresses", more.len()
         ),
     }
 }
@@ -197,7 +197,7 @@ fn report_contests(round: &Round) {
     if round.conflicts.len() > SHOWN {
         warn!(
             message_id = %messages::FRONTEND_CONFLICT,
-            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - SHOWN
+            "{}: see `nodelb frontends`", counted(round.conflicts.len() - SHOWN, "more address conflict")
         );
     }
     for takeover in round.takeovers.iter().take(SHOWN) {
@@ -210,7 +210,7 @@ fn report_contests(round: &Round) {
     if round.takeovers.len() > SHOWN {
         info!(
             message_id = %messages::FRONTEND_TAKEN_OVER,
-            "{} more frontends now belong to the next service that claims them", round.takeovers.len() - SHOWN
+            "the next service that claims it now owns {}", counted(round.takeovers.len() - SHOWN, "more frontend")
         );
     }
 }

@@ -133,5 +133,5 @@ async fn the_owner_never_waits() {
     reporter.record(vec![changed()], Taken::now());
     let events = from.recv().await.unwrap().events;
     let said: Vec<Option<&str>> = events.iter().map(|event| event.detail.as_deref()).collect();
-    assert_eq!(said, [None, Some("6 more changes were not recorded: the queue is full")]);
+    assert_eq!(said, [None, Some("the queue is full: 6 more changes not recorded")]);
 }

@@ -1,5 +1,5 @@
 //! The tasks that the supervisor starts for everything that has to wait. Each has a time limit. Every task yields a
-//! result, even if it panics, unless the supervisor aborts it.
+//! result unless the supervisor aborts it; a panic ends the daemon.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -69,23 +69,11 @@ impl Tasks {
     /// The next result. Never ready without a task.
     pub(super) async fn next(&mut self) -> Done {
         loop {
-            let (id, done) = match self.tasks.join_next_with_id().await {
+            match self.tasks.join_next_with_id().await {
                 None => std::future::pending().await,
-                Some(Ok((id, done))) => (id, Ok(done)),
-                Some(Err(error)) => (error.id(), Err(error.to_string())),
-            };
-            let Some((task, _)) = self.known.remove(&id) else { continue };
-            return done.unwrap_or_else(|error| broken(task, &error));
+                Some(Ok((id, done))) if self.known.remove(&id).is_some() => return done,
+                Some(_) => {}
+            }
         }
-    }
-}
-
-/// The result of a task that panicked.
-fn broken(task: Task, error: &str) -> Done {
-    let error = format!("a bug in nodelb, please report it: {error}");
-    match task {
-        Task::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
-        Task::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
-        Task::Verify | Task::Login => Done::Login { login: Err(CredentialsError(error)), trouble: None, stored: None },
     }
 }
