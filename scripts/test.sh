@@ -48,8 +48,8 @@ before=$(leftovers)
 # run THREADS BINARY [ARGUMENT...], in the directory that cargo uses.
 run() { (cd daemon && "${sudo[@]}" env RUST_TEST_THREADS="$1" "${@:2}"); }
 
-# The rung netns takes longer than all others, which run beside it, one test at a time.
-beside() {
+# The rung netns takes longer than all others, which run at the same time, one test after the other.
+run_others() {
     for binary in "${binaries[@]}"; do
         [[ $binary == */netns-* ]] || run 1 nice "$binary" || return 1
     done
@@ -57,7 +57,7 @@ beside() {
 netns=$(printf '%s\n' "${binaries[@]}" | grep '/netns-')
 others=$(mktemp)
 trap 'rm -f "$others"; kill $(jobs -p) 2>/dev/null || true' EXIT
-beside >"$others" 2>&1 &
+run_others >"$others" 2>&1 &
 failed=0
 run "$RUST_TEST_THREADS" "$netns" --skip truth:: || failed=1
 wait $! || failed=1
