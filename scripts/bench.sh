@@ -76,7 +76,7 @@ part_for_users() {
         }
         /^\| held while nothing changes / { is_held = 1 }
         # What only the notes about figures need.
-        /^\| (empty programs|dropped by XDP|programs that only|nodelb, packet of no service)/ { next }
+        /^\| (empty programs|dropped by XDP|programs that only|a program that only|nodelb, packet of no service)/ { next }
         is_held && /^$/ { is_held = 0; next }
         kept && !is_held
         /^Passed: / { exit }' "$page" | sed 's|(../benchmarks.svg)|(benchmarks.svg)|'

@@ -240,44 +240,129 @@ struct {
 
 __u32 turn;
 
-static __always_inline void store_two(void)
-{
-	struct stored_key key = {};
-	struct stored value = {};
-
-	key.words[0] = turn++ % (STORED / 2);
-	bpf_map_update_elem(&stored, &key, &value, 0);
-	key.words[1] = 1;
-	bpf_map_update_elem(&stored, &key, &value, 0);
-}
-
 /* Only stores two entries for each packet, as a connection has. */
 SEC("tc")
 int store(struct __sk_buff *skb)
 {
+	struct stored_key key = {};
+	struct stored value = {};
+
 	(void)skb;
-	store_two();
+	key.words[0] = turn++ % (STORED / 2);
+	bpf_map_update_elem(&stored, &key, &value, 0);
+	key.words[1] = 1;
+	bpf_map_update_elem(&stored, &key, &value, 0);
 	return TC_ACT_UNSPEC;
 }
 
+/* Maps of the kinds and sizes of nodelb's connections and half_open. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, 1 /* BPF_F_NO_PREALLOC */);
+	__uint(max_entries, 4 * STORED);
+	__type(key, struct stored_key);
+	__type(value, struct stored);
+} known SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, STORED);
+	__type(key, struct stored_key);
+	__type(value, struct stored);
+} begun SEC(".maps");
+
+struct nf_conn {
+	unsigned long status;
+} __attribute__((preserve_access_index));
+
+struct bpf_ct_opts {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+
+#define KSYM __attribute__((section(".ksyms"))) __attribute__((weak))
+extern struct nf_conn *bpf_xdp_ct_lookup(struct xdp_md *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size,
+					 struct bpf_ct_opts *options, __u32 options_size) KSYM;
+extern void bpf_ct_release(struct nf_conn *connection) KSYM;
+
+static __always_inline int is_known(const struct stored_key *key)
+{
+	return bpf_map_lookup_elem(&known, key) || bpf_map_lookup_elem(&begun, key);
+}
+
+/* Whether the kernel's connection tracking has the answers of the packet. */
+static __always_inline int is_tracked(struct xdp_md *ctx, const struct frame *frame, __u16 port)
+{
+	struct bpf_ct_opts options = {.netns_id = -1, .l4proto = IPPROTO_UDP};
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *found;
+
+	tuple.ipv4.saddr = frame->ip.daddr;
+	tuple.ipv4.daddr = frame->ip.saddr;
+	tuple.ipv4.sport = frame->udp.dest;
+	tuple.ipv4.dport = port;
+	if (!bpf_xdp_ct_lookup)
+		return 0;
+	found = bpf_xdp_ct_lookup(ctx, &tuple, sizeof(tuple.ipv4), &options, sizeof(options));
+	if (found)
+		bpf_ct_release(found);
+	return !!found;
+}
+
+/* BPF_FIB_LOOKUP_SKIP_NEIGH and BPF_FIB_LOOKUP_SRC */
+#define FIB_SOURCE (4 | 16)
 /* Backends on the other machine are 203.0.113.32/28. */
 #define OF_MACHINE 0xcb007120
 
-/* The same, and sends packets to the other machine without a buffer. */
+static __always_inline long find_route(struct xdp_md *ctx, struct bpf_fib_lookup *fib, const __u32 *addresses, __u32 flags)
+{
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = 2;
+	fib->tot_len = 1;
+	fib->ifindex = ctx->ingress_ifindex;
+	fib->ipv4_src = addresses[0];
+	fib->ipv4_dst = addresses[1];
+	return bpf_fib_lookup(ctx, fib, sizeof(*fib), flags);
+}
+
+/*
+ * Asks the kernel only for what a new connection to the other machine needs, translates nothing, and sends the packet
+ * without a buffer: no entry has the packet; there is a route, with an address of this node, and a way back; nothing has
+ * the port that the backend sees; two entries, and the neighbour.
+ */
 SEC("xdp")
-int store_early(struct xdp_md *ctx)
+int begin_early(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct bpf_fib_lookup fib = {.family = 2, .tot_len = 1, .ifindex = ctx->ingress_ifindex};
 	struct frame *frame = data;
+	struct bpf_fib_lookup fib;
+	struct stored_key key = {};
+	struct stored value = {};
+	__u32 addresses[3];
+	long way_back;
 
 	if ((void *)(&frame->udp + 1) > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP) ||
-	    frame->ip.protocol != IPPROTO_UDP)
+	    frame->ip.protocol != IPPROTO_UDP || (bpf_htonl(frame->ip.daddr) & ~15) != OF_MACHINE)
 		return XDP_PASS;
-	store_two();
-	fib.ipv4_src = frame->ip.saddr;
-	fib.ipv4_dst = frame->ip.daddr;
-	if ((bpf_htonl(fib.ipv4_dst) & ~15) != OF_MACHINE || bpf_fib_lookup(ctx, &fib, sizeof(fib), 0))
+	addresses[0] = addresses[2] = key.words[0] = frame->ip.saddr;
+	addresses[1] = key.words[1] = frame->ip.daddr;
+	key.words[2] = frame->udp.source;
+	if (is_known(&key) || find_route(ctx, &fib, addresses, FIB_SOURCE))
+		return XDP_PASS;
+	way_back = find_route(ctx, &fib, addresses + 1, 0);
+	if (way_back && way_back != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return XDP_PASS;
+	key.words[3] = 1;
+	key.words[2] = turn++;
+	if (is_known(&key) || is_tracked(ctx, frame, key.words[2]))
+		return XDP_PASS;
+	bpf_map_update_elem(&begun, &key, &value, 1);
+	key.words[3] = 0;
+	bpf_map_update_elem(&begun, &key, &value, 1);
+	if (find_route(ctx, &fib, addresses, 0))
 		return XDP_PASS;
 	__builtin_memcpy(frame->ethernet.h_dest, fib.dmac, ETH_ALEN);
 	__builtin_memcpy(frame->ethernet.h_source, fib.smac, ETH_ALEN);

@@ -35,10 +35,10 @@ pub(crate) struct Pins {
     pub(crate) discard: PathBuf,
     pub(crate) empty: PathBuf,
     pub(crate) store: PathBuf,
-    /// XDP programs that do the same as the first two and the last.
+    /// XDP programs: two that do the same as the first two, and one that does what a new connection needs.
     pub(crate) receive_early: PathBuf,
     pub(crate) discard_early: PathBuf,
-    pub(crate) store_early: PathBuf,
+    pub(crate) begin_early: PathBuf,
 }
 
 /// The addresses that packets are sent to: `count` from `first`, by `step`.
@@ -75,10 +75,10 @@ impl Generator {
         let idle = Namespace::new();
         let link =
             idle.within(|| object.progs_mut().find(|it| it.name() == "generate").unwrap().attach_xdp(1).unwrap());
-        let [receive, discard, empty, store, receive_early, discard_early, store_early] =
-            ["receive", "discard", "empty", "store", "receive_early", "discard_early", "store_early"]
+        let [receive, discard, empty, store, receive_early, discard_early, begin_early] =
+            ["receive", "discard", "empty", "store", "receive_early", "discard_early", "begin_early"]
                 .map(|name| bpffs.join(name));
-        let pins = Pins { receive, discard, empty, store, receive_early, discard_early, store_early };
+        let pins = Pins { receive, discard, empty, store, receive_early, discard_early, begin_early };
         for mut program in object.progs_mut() {
             let pin = match program.name().to_str().unwrap() {
                 "receive" => &pins.receive,
@@ -87,7 +87,7 @@ impl Generator {
                 "store" => &pins.store,
                 "receive_early" => &pins.receive_early,
                 "discard_early" => &pins.discard_early,
-                "store_early" => &pins.store_early,
+                "begin_early" => &pins.begin_early,
                 _ => continue,
             };
             program.pin(pin).unwrap();

@@ -35,7 +35,10 @@ impl Goals {
     pub(crate) fn print(mut self) {
         self.goals.sort_by_key(|goal| goal.number[1..].parse::<u32>().unwrap());
         println!("\n### Goals\n");
-        println!("Floor: programs that do nothing instead, or only store two entries for each new connection (min).\n");
+        println!(
+            "Floor: programs that do nothing instead, or only store two entries for each new connection; at XDP, one that \
+             makes the same calls of the kernel and decides and translates nothing (min).\n"
+        );
         println!("| | | limit | min | p25 | within | floor |\n|---|---|---|---|---|---|---|");
         for Goal { number, what, limit, figures: [min, p25], floor } in &self.goals {
             let within = [verdict(*min, *limit), verdict(*p25, *limit)].join(", ");

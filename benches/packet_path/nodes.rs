@@ -98,8 +98,8 @@ pub(crate) struct Nodes {
     pub(crate) empty_tracked: Site,
     /// A program that only stores entries for packets of clients; those at the other hooks do nothing.
     pub(crate) storing: Site,
-    /// An XDP program that does the same and sends the packets on.
-    pub(crate) storing_early: Site,
+    /// An XDP program that asks the kernel for what a new connection needs, and sends the packets on.
+    pub(crate) beginning_early: Site,
     /// kube-proxy's rules for few and for many services.
     pub(crate) rules_few: Site,
     pub(crate) rules_many: Site,
@@ -170,7 +170,7 @@ impl Nodes {
             empty: site(),
             empty_tracked: with_rules(PLUGIN),
             storing: site(),
-            storing_early: early_site(),
+            beginning_early: early_site(),
             rules_few: with_rules(&kube_proxy(&translations(FEW))),
             rules_many: with_rules(&kube_proxy(&translations(MANY_RULES))),
             few: Balanced::new(sandbox, "few", site(), FEW, TRANSLATED),
@@ -184,7 +184,7 @@ impl Nodes {
         };
         filter(&nodes.dropping.node, UPLINK.0, "ingress", &generator.pins.discard);
         early(&nodes.dropping_early.node, UPLINK.0, &generator.pins.discard_early);
-        early(&nodes.storing_early.node, UPLINK.0, &generator.pins.store_early);
+        early(&nodes.beginning_early.node, UPLINK.0, &generator.pins.begin_early);
         for (site, at_uplink) in [
             (&nodes.empty, &generator.pins.empty),
             (&nodes.empty_tracked, &generator.pins.empty),

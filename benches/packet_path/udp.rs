@@ -217,7 +217,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals, early: [f64;
     const NAMES: [&str; VARIANTS.len() + 8] = {
         let [a, b, c, d, e, f] = VARIANTS;
         let more = ["nodelb, 20 services, room for handshakes is full", "programs that only store two entries"];
-        let early = ["nodelb, 20 services, XDP", "programs that only store two entries, XDP"];
+        let early = ["nodelb, 20 services, XDP", "a program that only asks the kernel what it must, XDP"];
         let [.., direct, tunnel, direct_early, tunnel_early, _] = KNOWN;
         [a, b, c, d, e, f, more[0], more[1], direct, tunnel, direct_early, tunnel_early, early[0], early[1]]
     };
@@ -240,7 +240,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals, early: [f64;
                 7 => (&nodes.storing, false),
                 8..=11 => (&nodes.forwarding[variant - 8].site, true),
                 12 => (&nodes.with_xdp.site, true),
-                13 => (&nodes.storing_early, false),
+                13 => (&nodes.beginning_early, false),
                 _ => nodes.variants()[if is_full { 3 } else { variant }],
             };
             let to = if is_service { side.services() } else { side.backends() };
