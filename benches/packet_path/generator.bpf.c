@@ -317,7 +317,8 @@ static __always_inline int is_tracked(struct xdp_md *ctx, const struct frame *fr
 /* Backends on the other machine are 203.0.113.32/28. */
 #define OF_MACHINE 0xcb007120
 
-static __always_inline long find_route(struct xdp_md *ctx, struct bpf_fib_lookup *fib, const __u32 *addresses, __u32 flags)
+static __always_inline long find_route(struct xdp_md *ctx, struct bpf_fib_lookup *fib, const __u32 *addresses,
+				       __u32 flags)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = 2;
