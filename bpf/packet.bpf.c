@@ -200,9 +200,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
  * redirected there. Returns an outcome.
  */
 static __always_inline int
-begin_leaving(struct __sk_buff *skb, struct scratch *here)
+begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 {
-	const struct packet *packet = &here->packet;
 	const struct packet_key *key = &packet->key;
 	bool is_syn = is_plain_syn(packet);
 
@@ -216,7 +215,9 @@ begin_leaving(struct __sk_buff *skb, struct scratch *here)
 		return OUTCOME_LEAVE;
 	if (is_syn)
 		give_port_up();
-	return is_from_uplink(skb, here) ? OUTCOME_LEAVE : begin_at_node(skb);
+	if (skb->ingress_ifindex && is_uplink(skb->ingress_ifindex))
+		return OUTCOME_LEAVE;
+	return begin_at_node(skb);
 }
 
 /* Finds the entry of a packet that leaves. Returns whether it has one. */
@@ -257,7 +258,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
 		return verdict;
 	if (!find_for_leaving(skb, here, &here->packet.key)) {
-		outcome = begin_leaving(skb, here);
+		outcome = begin_leaving(skb, &here->packet);
 		if (outcome == OUTCOME_LEAVE)
 			return NEXT;
 		if (outcome != OUTCOME_TRANSLATE)

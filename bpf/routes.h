@@ -169,13 +169,15 @@ static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 	return known_device(here, ifindex)->has_ethernet;
 }
 
-/* Whether the packet has arrived at an uplink, also before it was redirected.
+/*
+ * Whether the device connects this node to other machines. Not inlined, because
+ * Linux 6.1 leaves packet_out no stack for it.
  */
-static __always_inline bool
-is_from_uplink(const struct __sk_buff *skb, struct scratch *here)
+VERIFIED_ONCE bool is_uplink(__u32 ifindex)
 {
-	return skb->ingress_ifindex &&
-	       known_device(here, skb->ingress_ifindex)->is_uplink;
+	struct scratch *here = scratch();
+
+	return here && known_device(here, ifindex)->is_uplink;
 }
 
 /*
