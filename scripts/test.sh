@@ -56,11 +56,16 @@ run_others() {
 }
 netns=$(printf '%s\n' "${binaries[@]}" | grep '/netns-')
 others=$(mktemp)
-trap 'rm -f "$others"; kill $(jobs -p) 2>/dev/null || true' EXIT
-run_others >"$others" 2>&1 &
+# A process group of their own, which also ends if this script is interrupted.
+set -m
+run_others </dev/null >"$others" 2>&1 &
+set +m
+group=$!
+trap 'rm -f "$others"; "${sudo[@]}" kill -- "-$group" 2>/dev/null || true' EXIT
 failed=0
 run "$RUST_TEST_THREADS" "$netns" --skip truth:: || failed=1
-wait $! || failed=1
+wait "$group" || failed=1
+trap 'rm -f "$others"' EXIT
 cat "$others"
 [ "$failed" = 0 ] || exit 1
 # The truth test compares times, so it runs alone.

@@ -258,7 +258,7 @@ int store(struct __sk_buff *skb)
 /* Maps of the kinds and sizes of nodelb's connections and half_open. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, 1 /* BPF_F_NO_PREALLOC */);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 4 * STORED);
 	__type(key, struct stored_key);
 	__type(value, struct stored);
@@ -271,6 +271,7 @@ struct {
 	__type(value, struct stored);
 } begun SEC(".maps");
 
+/* As in bpf/conntrack.h, which needs libbpf's headers. */
 struct nf_conn {
 	unsigned long status;
 } __attribute__((preserve_access_index));
@@ -360,9 +361,9 @@ int begin_early(struct xdp_md *ctx)
 	key.words[2] = turn++;
 	if (is_known(&key) || is_tracked(ctx, frame, key.words[2]))
 		return XDP_PASS;
-	bpf_map_update_elem(&begun, &key, &value, 1);
+	bpf_map_update_elem(&begun, &key, &value, BPF_NOEXIST);
 	key.words[3] = 0;
-	bpf_map_update_elem(&begun, &key, &value, 1);
+	bpf_map_update_elem(&begun, &key, &value, BPF_NOEXIST);
 	if (find_route(ctx, &fib, addresses, 0))
 		return XDP_PASS;
 	__builtin_memcpy(frame->ethernet.h_dest, fib.dmac, ETH_ALEN);

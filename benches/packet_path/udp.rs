@@ -2,7 +2,7 @@
 
 use crate::generator::{Flows, Generator, Targets};
 use crate::goals::Goals;
-use crate::nodes::{Balanced, Nodes, VARIANTS};
+use crate::nodes::{Balanced, Nodes, VARIANTS, packet_options};
 use crate::rounds::{Times, in_turn};
 use crate::site::{ADDRESSES, BACKEND_PORT, MACHINE, POD, Site};
 
@@ -310,8 +310,9 @@ fn many(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     });
     let table = Table { times, dropped: dropped(generator, nodes) };
     println!(
-        "\n### Number of connections\n\nnodelb has room for them: `packets.max-connections = 262144`, of which UDP may \
-         use half.\n"
+        "\n### Number of connections\n\nnodelb has room for them: `packets.max-connections = {}`, of which UDP may \
+         use half.\n",
+        packet_options().max_connections
     );
     table.print(NAMES);
     for side in Side::BOTH {

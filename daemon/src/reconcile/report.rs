@@ -118,7 +118,10 @@ pub(super) fn warn_of_refused(snapshot: &Snapshot) {
 
 fn warn_of_more_refused(more: usize) {
     if more > 0 {
-        warn!(message_id = %messages::FRONTEND_REFUSED, "not served: {}, see `nodelb frontends`", counted(more, "more frontend"));
+        warn!(
+            message_id = %messages::FRONTEND_REFUSED,
+            "not served: {}, see `nodelb frontends`", counted(more, "more frontend")
+        );
     }
 }
 
@@ -210,7 +213,7 @@ fn report_contests(round: &Round) {
     if round.takeovers.len() > SHOWN {
         info!(
             message_id = %messages::FRONTEND_TAKEN_OVER,
-            "the next service that claims it now owns {}", counted(round.takeovers.len() - SHOWN, "more frontend")
+            "now owned by the next service that claims it: {}", counted(round.takeovers.len() - SHOWN, "more frontend")
         );
     }
 }
