@@ -146,6 +146,9 @@ impl Table {
     }
 
     fn upsert_service(&mut self, service: Service) -> Effect {
+        if self.facts.records.get(&service.name).is_some_and(|record| record.has_claim(&service)) {
+            return Effect::None;
+        }
         let (name, service) = (service.name.clone(), Arc::new(service));
         // Most reports are about new services, which need only this search.
         let new = Arc::new(Record::described_by(Arc::clone(&service)));
@@ -187,6 +190,9 @@ impl Table {
         if lists_apiservers(&slice) {
             let new = Arc::make_mut(&mut self.facts.apiservers).learn(&slice);
             self.newly_known.extend(new);
+        }
+        if self.slices.has(&slice) {
+            return Effect::None;
         }
         let (slice, is_known) = change_record(&mut self.facts.records, &slice.service.clone(), |record| {
             share_names(record, &mut slice);

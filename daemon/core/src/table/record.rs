@@ -33,6 +33,11 @@ impl Record {
         old.is_some_and(|old| same_service(&old, service))
     }
 
+    /// Whether exactly this description is known. It then stays where it is in memory.
+    pub(super) fn has_claim(&self, service: &Service) -> bool {
+        self.claims.iter().any(|claim| **claim == *service)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.slices.is_empty()
     }

@@ -31,6 +31,12 @@ impl SlicesByName {
         }
     }
 
+    /// Whether the set has exactly this slice. It then stays where it is in memory.
+    pub(super) fn has(&self, slice: &Slice) -> bool {
+        let is_same = |(_, known): &(u64, Arc<Slice>)| is_named(known, slice.source, &slice.name);
+        self.slices.find(self.hash(slice.source, &slice.name), is_same).is_some_and(|(_, known)| **known == *slice)
+    }
+
     pub(super) fn remove(&mut self, source: Source, name: &SliceName) -> Option<Arc<Slice>> {
         let hash = self.hash(source, name);
         let found = self.slices.find_entry(hash, |(_, slice)| is_named(slice, source, name)).ok()?;

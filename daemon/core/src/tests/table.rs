@@ -79,6 +79,21 @@ fn a_new_resource_version_has_no_effect_and_is_kept() {
     assert_eq!(&*table.claims(&name("a/s"))[0].origin.resource_version, "2");
 }
 
+/// Objects that a list repeats would otherwise leave gaps in the heap, each in the place of an equal one.
+#[test]
+fn an_equal_object_stays_where_it_is_in_memory() {
+    let mut table = Table::default();
+    let mut report = || {
+        table.apply(Change::UpsertService(service("a/s", Source::Files, None)));
+        table.apply(Change::UpsertSlice(slice("a/x", "a/s", Source::Files)));
+        let (owner, slices) = table.owner(&name("a/s")).expect("described");
+        (Arc::clone(owner), Arc::clone(&slices[0]))
+    };
+    let (first, second) = (report(), report());
+    assert!(Arc::ptr_eq(&first.0, &second.0));
+    assert!(Arc::ptr_eq(&first.1, &second.1));
+}
+
 #[test]
 fn every_field_a_connection_depends_on_makes_dirty() {
     let base = || service("a/s", Source::Files, Some(1));

@@ -1,24 +1,22 @@
 //! Translates Kubernetes objects into services and slices, field by field as kube-proxy interprets them. Pure. Notices
 //! describe ignored parts. Nothing is an error, because an invalid object must not affect the other ones.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{
-    Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
-    SliceName, SlicePort, Source, TrafficPolicy,
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
 };
 
 use super::health_check;
-use super::objects::{
-    self, Conditions, Endpoint, EndpointHints, EndpointSlice, FORWARD, Metadata, NodeAddress, ServiceSpec,
-};
+use super::names::Names;
+use super::objects::{self, Conditions, Endpoint, EndpointSlice, FORWARD, Metadata, NodeAddress, ServiceSpec};
 use crate::time;
 use nodelb_core::text::{self, name};
 
@@ -450,40 +448,6 @@ fn state(conditions: Conditions) -> BackendState {
         BackendState::Terminating
     } else {
         BackendState::NotReady
-    }
-}
-
-/// Names that many objects have in common: namespaces, nodes, zones, ports and writers. Each is checked and stored once.
-#[derive(Debug, Default)]
-struct Names(HashSet<Arc<str>, RandomState>);
-
-/// The maximum number of shared names: twice the number of nodes in the largest cluster that Kubernetes supports.
-const MAX_NAMES: usize = 10_000;
-
-impl Names {
-    /// The name, safe for a terminal. A name that is stored is safe.
-    fn shared(&mut self, text: &str) -> Arc<str> {
-        if let Some(shared) = self.0.get(text) {
-            return Arc::clone(shared);
-        }
-        if self.0.len() == MAX_NAMES {
-            // Some of them are not in use any more; the others are stored again.
-            self.0.clear();
-        }
-        let shared: Arc<str> = (&*name(text)).into();
-        self.0.insert(Arc::clone(&shared));
-        shared
-    }
-
-    fn non_empty(&mut self, text: Option<&str>) -> Option<Arc<str>> {
-        text.filter(|text| !text.is_empty()).map(|text| self.shared(text))
-    }
-
-    /// `None` if the hints contain no names: empty hints are ignored.
-    fn hints(&mut self, hints: &EndpointHints) -> Option<Arc<Hints>> {
-        let zones: Vec<_> = hints.for_zones.iter().filter_map(|zone| self.non_empty(Some(&zone.name))).collect();
-        let nodes: Vec<_> = hints.for_nodes.iter().filter_map(|node| self.non_empty(Some(&node.name))).collect();
-        (!zones.is_empty() || !nodes.is_empty()).then(|| Arc::new(Hints { zones, nodes }))
     }
 }
 

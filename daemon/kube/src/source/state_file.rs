@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
+use crate::api::names::Names;
 use crate::apiserver::credentials::authorities::Authorities;
 use nodelb_host::state_file::{self, Limits, StateFile};
 
@@ -95,11 +96,14 @@ pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Resul
         Some(Header { form: FORM, .. }) => return Err(refused("it belongs to another cluster")),
         _ => return Err(refused("this nodelb does not support its format")),
     };
-    let mut remembered = Loaded::default();
+    let (mut remembered, mut names) = (Loaded::default(), Names::default());
     while let Some(line) = next_line(&mut reader)? {
         match serde_json::from_slice(&line) {
             Ok(Change::NodeObject(_)) if !is_own => {}
-            Ok(change) if is_remembered(&change) => remembered.changes.push(change),
+            Ok(mut change) if is_remembered(&change) => {
+                names.share(&mut change);
+                remembered.changes.push(change);
+            }
             _ => remembered.unreadable += 1,
         }
     }

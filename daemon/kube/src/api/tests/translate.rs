@@ -315,15 +315,6 @@ fn a_port_without_a_name_has_the_empty_one() {
 }
 
 #[test]
-fn repeated_names_are_kept_once() {
-    let mut strings = Names::default();
-    let (first, second) = (strings.shared("node-1"), strings.shared("node-1"));
-    assert!(Arc::ptr_eq(&first, &second));
-    assert_eq!(strings.non_empty(Some("")), None);
-    assert_eq!(strings.hints(&EndpointHints::default()), None);
-}
-
-#[test]
 fn a_health_check_port_is_for_load_balancers_with_a_local_policy() {
     let port = |kind: &str, policy: &str, port: &str| {
         let spec = format!("type: {kind}, externalTrafficPolicy: {policy}, healthCheckNodePort: {port}");

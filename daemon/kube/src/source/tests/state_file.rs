@@ -54,6 +54,22 @@ fn what_is_written_is_what_is_read() {
 }
 
 #[test]
+fn objects_of_the_file_share_their_names() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    write(&path, &[], &snapshot()).expect("written");
+    let changes = read(&path, None, NODE).expect("read").changes;
+    let [_, Change::UpsertService(service), Change::UpsertSlice(slice)] = &changes[..] else { panic!("{changes:?}") };
+    assert!(Arc::ptr_eq(&service.name.namespace, &slice.name.namespace));
+    assert!(Arc::ptr_eq(&service.ports[0].name, &slice.ports[0].name));
+    assert!(Arc::ptr_eq(&service.origin.object, &slice.origin.object));
+    let backend = &slice.ports[0].backends[0];
+    let hints = backend.hints.as_ref().expect("hints");
+    assert!(Arc::ptr_eq(backend.zone.as_ref().expect("a zone"), &hints.zones[0]));
+    assert_eq!((slice.ports.capacity(), slice.ports[0].backends.capacity()), (1, 1));
+}
+
+#[test]
 fn the_state_of_another_cluster_or_form_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
