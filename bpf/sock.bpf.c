@@ -217,102 +217,103 @@ static __always_inline int refuse(int error)
 	return REJECT;
 }
 
-static __always_inline struct frontend_key addr_v4(struct bpf_sock_addr *ctx)
+/* The address and the port in the context; is_v6 is a constant. */
+static __always_inline struct frontend_key
+addr_in(struct bpf_sock_addr *ctx, bool is_v6)
 {
-	struct frontend_key addr = {.addr = {0, 0, V4_MAPPED, ctx->user_ip4},
-				    .port_be = ctx->user_port,
+	struct frontend_key addr = {.port_be = ctx->user_port,
 				    .protocol = ctx->protocol};
 
-	return addr;
-}
-
-static __always_inline struct frontend_key addr_v6(struct bpf_sock_addr *ctx)
-{
-	struct frontend_key addr = {.addr = {ctx->user_ip6[0], ctx->user_ip6[1],
-					     ctx->user_ip6[2],
-					     ctx->user_ip6[3]},
-				    .port_be = ctx->user_port,
-				    .protocol = ctx->protocol};
-
-	return addr;
-}
-
-static __always_inline void set_v6(struct bpf_sock_addr *ctx, const __u32 *addr)
-{
-	ctx->user_ip6[0] = addr[0];
-	ctx->user_ip6[1] = addr[1];
-	ctx->user_ip6[2] = addr[2];
-	ctx->user_ip6[3] = addr[3];
-}
-
-static __always_inline int forward_v4(struct bpf_sock_addr *ctx)
-{
-	struct frontend_key to = addr_v4(ctx);
-	struct answer answer;
-
-	resolve_unspecified(to.addr);
-	answer = forward(ctx, &to);
-	if (answer.error)
-		return refuse(answer.error);
-	if (answer.slot) {
-		ctx->user_ip4 = answer.slot->addr[3];
-		ctx->user_port = answer.slot->port_be;
+	if (is_v6) {
+		addr.addr[0] = ctx->user_ip6[0];
+		addr.addr[1] = ctx->user_ip6[1];
+		addr.addr[2] = ctx->user_ip6[2];
+		addr.addr[3] = ctx->user_ip6[3];
+	} else {
+		addr.addr[2] = V4_MAPPED;
+		addr.addr[3] = ctx->user_ip4;
 	}
-	return ALLOW;
+	return addr;
+}
+
+static __always_inline void set_addr(struct bpf_sock_addr *ctx, bool is_v6,
+				     const __u32 *addr, __u16 port_be)
+{
+	if (is_v6) {
+		ctx->user_ip6[0] = addr[0];
+		ctx->user_ip6[1] = addr[1];
+		ctx->user_ip6[2] = addr[2];
+		ctx->user_ip6[3] = addr[3];
+	} else {
+		ctx->user_ip4 = addr[3];
+	}
+	ctx->user_port = port_be;
 }
 
 /* The kernel passes IPv4-mapped datagrams to sendmsg4. */
-static __always_inline int forward_v6(struct bpf_sock_addr *ctx)
+static __always_inline int forward_from(struct bpf_sock_addr *ctx, bool is_v6)
 {
-	struct frontend_key to = addr_v6(ctx);
+	struct frontend_key to = addr_in(ctx, is_v6);
 	struct answer answer;
 
 	resolve_unspecified(to.addr);
 	answer = forward(ctx, &to);
 	if (answer.error)
 		return refuse(answer.error);
-	if (answer.slot) {
-		set_v6(ctx, answer.slot->addr);
-		ctx->user_port = answer.slot->port_be;
-	}
+	if (answer.slot)
+		set_addr(ctx, is_v6, answer.slot->addr, answer.slot->port_be);
 	return ALLOW;
 }
 
 /* Whether the peer was a backend and is now the service's address. */
-static __always_inline bool
-reverse_v4(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
+static __always_inline bool reverse(struct bpf_sock_addr *ctx, bool is_v6,
+				    const struct frontend_key *peer)
 {
 	struct frontend_key frontend;
 
 	if (!find_service_of(ctx, peer, &frontend))
 		return false;
-	ctx->user_ip4 = frontend.addr[3];
-	ctx->user_port = frontend.port_be;
+	set_addr(ctx, is_v6, frontend.addr, frontend.port_be);
 	return true;
 }
 
-static __always_inline bool
-reverse_v6(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
+static __always_inline int receive(struct bpf_sock_addr *ctx, bool is_v6)
 {
-	struct frontend_key frontend;
+	struct frontend_key sender = addr_in(ctx, is_v6);
 
-	if (!find_service_of(ctx, peer, &frontend))
-		return false;
-	set_v6(ctx, frontend.addr);
-	ctx->user_port = frontend.port_be;
-	return true;
+	if (!reverse(ctx, is_v6, &sender))
+		received_from(ctx, &sender);
+	return ALLOW;
+}
+
+static __always_inline int show_peer(struct bpf_sock_addr *ctx, bool is_v6)
+{
+	struct frontend_key peer = addr_in(ctx, is_v6);
+
+	reverse(ctx, is_v6, &peer);
+	return ALLOW;
+}
+
+static __always_inline int admit_bind(struct bpf_sock_addr *ctx, bool is_v6)
+{
+	struct frontend_key at;
+
+	if (!is_watched(ctx))
+		return ALLOW;
+	at = addr_in(ctx, is_v6);
+	return refuses_bind(ctx, &at) ? refuse(EADDRINUSE) : ALLOW;
 }
 
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return forward_v4(ctx);
+	return forward_from(ctx, false);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return forward_v6(ctx);
+	return forward_from(ctx, true);
 }
 
 /*
@@ -334,71 +335,47 @@ static __always_inline bool is_to_peer(struct bpf_sock_addr *ctx)
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return is_to_peer(ctx) ? ALLOW : forward_v4(ctx);
+	return is_to_peer(ctx) ? ALLOW : forward_from(ctx, false);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return forward_v6(ctx);
+	return forward_from(ctx, true);
 }
 
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key sender = addr_v4(ctx);
-
-	if (!reverse_v4(ctx, &sender))
-		received_from(ctx, &sender);
-	return ALLOW;
+	return receive(ctx, false);
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key sender = addr_v6(ctx);
-
-	if (!reverse_v6(ctx, &sender))
-		received_from(ctx, &sender);
-	return ALLOW;
+	return receive(ctx, true);
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key peer = addr_v4(ctx);
-
-	reverse_v4(ctx, &peer);
-	return ALLOW;
+	return show_peer(ctx, false);
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key peer = addr_v6(ctx);
-
-	reverse_v6(ctx, &peer);
-	return ALLOW;
+	return show_peer(ctx, true);
 }
 
 SEC("cgroup/bind4")
 int bind4(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key at;
-
-	if (!is_watched(ctx))
-		return ALLOW;
-	at = addr_v4(ctx);
-	return refuses_bind(ctx, &at) ? refuse(EADDRINUSE) : ALLOW;
+	return admit_bind(ctx, false);
 }
 
 SEC("cgroup/bind6")
 int bind6(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key at;
-
-	if (!is_watched(ctx))
-		return ALLOW;
-	at = addr_v6(ctx);
-	return refuses_bind(ctx, &at) ? refuse(EADDRINUSE) : ALLOW;
+	return admit_bind(ctx, true);
 }
