@@ -102,10 +102,7 @@ static __always_inline void partner_of(const struct packet_key *key,
 		!(flags & CONNECTION_REDIRECTED) &&
 		!(flags & CONNECTION_OF_NODE) == !(flags & CONNECTION_REVERSE);
 
-	copy_addr(partner->source, entry->target);
-	copy_addr(partner->target, entry->source);
-	partner->source_port_be = entry->target_port_be;
-	partner->target_port_be = entry->source_port_be;
+	turn_round(entry, partner);
 	partner->protocol = key->protocol;
 	partner->side = leaves ? PACKET_LEAVING : PACKET_ARRIVING;
 	partner->pad = 0;

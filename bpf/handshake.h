@@ -151,6 +151,22 @@ VERIFIED_ONCE bool continue_handshake(struct connection *entry)
 }
 
 /*
+ * The key of the answers, on this side, to the packet in the scratch memory. It
+ * is there, too.
+ */
+static __always_inline struct packet_key *
+key_of_answers(struct scratch *here, enum packet_side side)
+{
+	struct packet_key *answer = &here->partner_key;
+
+	turn_round(&here->packet.key, answer);
+	answer->protocol = here->packet.key.protocol;
+	answer->side = side;
+	answer->pad = 0;
+	return answer;
+}
+
+/*
  * For a SYN to an address that is no service's. A backend on this node answers
  * it under the key of a connection that the client has had with it through a
  * service, from the same port. If that connection has ended, it is deleted, so
@@ -159,19 +175,9 @@ VERIFIED_ONCE bool continue_handshake(struct connection *entry)
 VERIFIED_ONCE int forget_former(void)
 {
 	struct scratch *here = scratch();
-	struct packet_key *answer;
 
-	if (!here)
-		return 0;
-	answer = &here->partner_key;
-	copy_addr(answer->source, here->packet.key.target);
-	copy_addr(answer->target, here->packet.key.source);
-	answer->source_port_be = here->packet.key.target_port_be;
-	answer->target_port_be = here->packet.key.source_port_be;
-	answer->protocol = here->packet.key.protocol;
-	answer->side = PACKET_LEAVING;
-	answer->pad = 0;
-	forget_ended(here, answer);
+	if (here)
+		forget_ended(here, key_of_answers(here, PACKET_LEAVING));
 	return 0;
 }
 

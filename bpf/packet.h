@@ -90,6 +90,21 @@ static __always_inline void set_v4(__u32 *to, __u32 addr)
 	to[3] = addr;
 }
 
+/*
+ * Copies the addresses and ports that a key or an entry begins with, for the
+ * other direction.
+ */
+static __always_inline void turn_round(const void *from, void *turned)
+{
+	const word32 *words = from;
+	word32 *to = turned;
+
+	copy_addr(to, words + 4);
+	copy_addr(to + 4, words);
+	/* Both ports are one word. */
+	to[8] = words[8] << 16 | words[8] >> 16;
+}
+
 static __always_inline bool is_plain_syn(const struct packet *packet)
 {
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) ==

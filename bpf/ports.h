@@ -58,10 +58,7 @@ static __always_inline void reverse(struct scratch *here)
 	*partner = here->entry;
 	partner->flags |= CONNECTION_REVERSE;
 	partner->flags &= ~CONNECTION_TUNNELLED;
-	copy_addr(partner->source, key->target);
-	copy_addr(partner->target, key->source);
-	partner->source_port_be = key->target_port_be;
-	partner->target_port_be = key->source_port_be;
+	turn_round(key, partner);
 	partner->acknowledgment = 0;
 	partner_of(key, &here->entry, &here->partner_key);
 }
@@ -114,19 +111,14 @@ VERIFIED_ONCE bool has_direct_connection(struct frame_context *frame)
 {
 	struct scratch *here = scratch();
 	struct bpf_sock_tuple tuple = {};
-	const struct packet_key *answer;
 	struct packet_key *direct;
 	struct bpf_sock *found;
 	__u32 size, state;
 
 	if (!here)
 		return false;
-	answer = &here->partner_key;
 	direct = &here->other_client_key;
-	copy_addr(direct->source, answer->target);
-	copy_addr(direct->target, answer->source);
-	direct->source_port_be = answer->target_port_be;
-	direct->target_port_be = answer->source_port_be;
+	turn_round(&here->partner_key, direct);
 	size = tuple_of(direct, here->packet.is_v6, &tuple);
 	found = bpf_skc_lookup_tcp(frame, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found)

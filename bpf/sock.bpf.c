@@ -266,8 +266,8 @@ static __always_inline int forward_from(struct bpf_sock_addr *ctx, bool is_v6)
 }
 
 /* Whether the peer was a backend and is now the service's address. */
-static __always_inline bool reverse(struct bpf_sock_addr *ctx, bool is_v6,
-				    const struct frontend_key *peer)
+static __always_inline bool
+reverse(struct bpf_sock_addr *ctx, bool is_v6, const struct frontend_key *peer)
 {
 	struct frontend_key frontend;
 

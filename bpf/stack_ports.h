@@ -17,22 +17,6 @@
 
 #include "handshake.h"
 
-/* The key of the answers to the packet in the scratch memory, which leaves. */
-static __always_inline struct packet_key *key_of_answers(struct scratch *here)
-{
-	const struct packet_key *key = &here->packet.key;
-	struct packet_key *answer = &here->partner_key;
-
-	copy_addr(answer->source, key->target);
-	copy_addr(answer->target, key->source);
-	answer->source_port_be = key->target_port_be;
-	answer->target_port_be = key->source_port_be;
-	answer->protocol = key->protocol;
-	answer->side = PACKET_ARRIVING;
-	answer->pad = 0;
-	return answer;
-}
-
 /*
  * For a SYN: a connection that ended, or that no backend has answered, loses
  * the port, so that it does not get the answers. The SYN may also be the
@@ -45,7 +29,7 @@ VERIFIED_ONCE int give_port_up(void)
 
 	if (!here)
 		return 0;
-	answer = key_of_answers(here);
+	answer = key_of_answers(here, PACKET_ARRIVING);
 	client_key = &here->other_client_key;
 	if (forget_ended(here, answer) ||
 	    !find_in(&half_open, answer, &here->other_backend) ||
@@ -71,7 +55,7 @@ VERIFIED_ONCE int give_port_up(void)
 static __always_inline bool
 is_port_of_other(struct __sk_buff *skb, struct scratch *here)
 {
-	struct packet_key *answer = key_of_answers(here);
+	struct packet_key *answer = key_of_answers(here, PACKET_ARRIVING);
 	struct connection *other = &here->other_backend;
 
 	return (find_in(&connections, answer, other) ||
