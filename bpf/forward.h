@@ -12,7 +12,8 @@
 #include "counts.h"
 #include "routes.h"
 
-#define TUNNEL_TTL 64
+/* The time to live of the headers that this node makes. */
+#define OWN_TTL 64
 
 /*
  * The time to live of what this node sends on unchanged: a backend is at most
@@ -145,43 +146,43 @@ static __always_inline long route_redirected(struct frame_context *frame,
  * The length as the header has it: 0 for what a device or the kernel has joined
  * and splits again.
  */
-static __always_inline __u16 tunnel_size(__u32 length)
+static __always_inline __u16 header_length(__u32 length)
 {
 	return length > 0xffff ? 0 : bpf_htons(length);
 }
 
 /*
- * Writes the tunnel's header in front of the packet. It has the traffic class
- * of the packet, but for the bits of ECN: what ends a tunnel may ignore them
- * (RFC 6040, compatibility mode). It is never split. first is the first word of
- * the packet.
+ * Writes an IP header in front of so many bytes, with the addresses of the
+ * entry and the protocol of the key in the scratch memory. It has the traffic
+ * class in first, the first word of a header, but for the bits of ECN: what
+ * ends a tunnel may ignore them (RFC 6040, compatibility mode). The packet is
+ * never split.
  */
-static __always_inline int write_tunnel_v4(struct frame_context *frame,
+static __always_inline int write_header_v4(struct frame_context *frame,
 					   const struct scratch *here,
-					   __u32 first)
+					   __u32 length, __u32 first)
 {
-	__u32 at = l2_length(&here->packet), index;
 	const struct connection *entry = &here->entry;
-	struct iphdr outer = {
+	struct iphdr ip = {
 		.version = 4,
-		.ihl = sizeof(outer) / 4,
+		.ihl = sizeof(ip) / 4,
 		.tos = ((const struct iphdr *)&first)->tos & ~ECN,
-		.tot_len = tunnel_size(here->packet.end - at + sizeof(outer)),
+		.tot_len = header_length(length + sizeof(ip)),
 		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
-		.ttl = TUNNEL_TTL,
+		.ttl = OWN_TTL,
 		.protocol = here->packet.key.protocol,
 		.saddr = entry->source[3],
 		.daddr = entry->target[3],
 	};
-	const word32 *words = (const word32 *)&outer;
+	const word32 *words = (const word32 *)&ip;
 	__u64 sum = 0;
+	__u32 index;
 
-	for (index = 0; index < sizeof(outer) / sizeof(*words); index++)
+	for (index = 0; index < sizeof(ip) / sizeof(*words); index++)
 		sum += words[index];
-	outer.check = ~fold(fold(sum) + fold(sum >> 32));
-	if (frame_wrap(frame, sizeof(outer), false))
-		return -1;
-	return frame_store_head(frame, at, &outer, sizeof(outer));
+	ip.check = ~fold(fold(sum) + fold(sum >> 32));
+	return frame_store_head(frame, l2_length(&here->packet), &ip,
+				sizeof(ip));
 }
 
 /*
@@ -198,24 +199,31 @@ static __always_inline __u32 first_of_v6(const struct scratch *here,
 	return first & ~bpf_htonl(ECN << 20);
 }
 
-static __always_inline int write_tunnel_v6(struct frame_context *frame,
+static __always_inline int write_header_v6(struct frame_context *frame,
 					   const struct scratch *here,
-					   __u32 first)
+					   __u32 length, __u32 first)
 {
-	__u32 at = l2_length(&here->packet);
 	const struct connection *entry = &here->entry;
-	struct ipv6hdr outer = {};
+	struct ipv6hdr ip = {};
 
 	first = first_of_v6(here, first);
-	__builtin_memcpy(&outer, &first, sizeof(first));
-	outer.payload_len = tunnel_size(here->packet.end - at);
-	outer.nexthdr = here->packet.key.protocol;
-	outer.hop_limit = TUNNEL_TTL;
-	copy_addr(outer.saddr.in6_u.u6_addr32, entry->source);
-	copy_addr(outer.daddr.in6_u.u6_addr32, entry->target);
-	if (frame_wrap(frame, sizeof(outer), true))
-		return -1;
-	return frame_store_head(frame, at, &outer, sizeof(outer));
+	__builtin_memcpy(&ip, &first, sizeof(first));
+	ip.payload_len = header_length(length);
+	ip.nexthdr = here->packet.key.protocol;
+	ip.hop_limit = OWN_TTL;
+	copy_addr(ip.saddr.in6_u.u6_addr32, entry->source);
+	copy_addr(ip.daddr.in6_u.u6_addr32, entry->target);
+	return frame_store_head(frame, l2_length(&here->packet), &ip,
+				sizeof(ip));
+}
+
+static __always_inline int write_header(struct frame_context *frame,
+					const struct scratch *here,
+					__u32 length, __u32 first)
+{
+	return is_v4(here->entry.target)
+		       ? write_header_v4(frame, here, length, first)
+		       : write_header_v6(frame, here, length, first);
 }
 
 /*
@@ -233,19 +241,23 @@ write_type(struct frame_context *frame, const struct packet *packet, __u16 type)
 			   sizeof(type_be));
 }
 
-/* Begins the tunnel. The scratch memory then describes the outer packet. */
+/*
+ * Begins the tunnel. The scratch memory then describes the outer packet. first
+ * is the first word of the packet.
+ */
 static __always_inline int
 write_tunnel(struct frame_context *frame, struct scratch *here, __u32 first)
 {
 	struct packet *packet = &here->packet;
+	__u32 length = packet->end - l2_length(packet);
+	bool is_v6 = !is_v4(here->entry.target);
 
 	packet->key.protocol = tunnel_protocol(packet);
-	if (is_v4(here->entry.target))
-		return write_tunnel_v4(frame, here, first);
-	packet->is_v6 = 1;
-	if (write_tunnel_v6(frame, here, first))
+	packet->is_v6 = is_v6;
+	if (frame_wrap(frame, tunnel_length(here), is_v6) ||
+	    write_header(frame, here, length, first))
 		return -1;
-	return packet->key.protocol == IPPROTO_IPIP
+	return is_v6 && packet->key.protocol == IPPROTO_IPIP
 		       ? write_type(frame, packet, ETH_P_IPV6)
 		       : 0;
 }

@@ -18,8 +18,6 @@
  */
 #define MOST_ANSWERS 1000
 
-#define ANSWER_TTL 64
-
 /*
  * Sum of the transport header's first bytes in the packet, at most length.
  * The header is in memory already.
@@ -84,52 +82,13 @@ send_back(struct __sk_buff *skb, const struct scratch *here)
  * Writes an IP header for an answer of this length behind the header, from the
  * packet's target to its source.
  */
-static __always_inline int write_answer_v4(struct __sk_buff *skb,
-					   const struct scratch *here,
-					   __u32 length, __u8 protocol)
-{
-	const struct packet_key *key = &here->packet.key;
-	struct iphdr ip = {
-		.version = 4,
-		.ihl = sizeof(ip) / 4,
-		.tot_len = bpf_htons(sizeof(ip) + length),
-		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
-		.ttl = ANSWER_TTL,
-		.protocol = protocol,
-		.saddr = key->target[3],
-		.daddr = key->source[3],
-	};
-
-	ip.check = ~sum_of(&ip, sizeof(ip));
-	return bpf_skb_store_bytes(skb, l2_length(&here->packet), &ip,
-				   sizeof(ip), 0);
-}
-
-static __always_inline int write_answer_v6(struct __sk_buff *skb,
-					   const struct scratch *here,
-					   __u32 length, __u8 protocol)
-{
-	const struct packet_key *key = &here->packet.key;
-	struct ipv6hdr ip = {
-		.version = 6,
-		.payload_len = bpf_htons(length),
-		.nexthdr = protocol,
-		.hop_limit = ANSWER_TTL,
-	};
-
-	copy_addr(ip.saddr.in6_u.u6_addr32, key->target);
-	copy_addr(ip.daddr.in6_u.u6_addr32, key->source);
-	return bpf_skb_store_bytes(skb, l2_length(&here->packet), &ip,
-				   sizeof(ip), 0);
-}
-
 static __always_inline int write_answer(struct __sk_buff *skb,
-					const struct scratch *here,
-					__u32 length, __u8 protocol)
+					struct scratch *here, __u32 length,
+					__u8 protocol)
 {
-	if (here->packet.is_v6)
-		return write_answer_v6(skb, here, length, protocol);
-	return write_answer_v4(skb, here, length, protocol);
+	turn_round(&here->packet.key, &here->entry);
+	here->packet.key.protocol = protocol;
+	return write_header(skb, here, length, bpf_htonl(6U << 28));
 }
 
 /* Bytes of sequence numbers that a TCP packet takes. */
