@@ -103,23 +103,6 @@ static __always_inline __u32 frame_ifindex(const struct frame_context *frame)
 }
 
 /*
- * VLAN tags: the VLAN's own device shows the packet without its tag.
- */
-static __always_inline bool frame_has_tag(const struct frame_context *frame)
-{
-	return frame->vlan_present;
-}
-
-/*
- * Whether a frame that arrives is for this machine; packet captures and bridges
- * bring others.
- */
-static __always_inline bool frame_is_for_host(const struct frame_context *frame)
-{
-	return frame->pkt_type == PACKET_HOST;
-}
-
-/*
  * The fields that are read from the kernel's struct. libbpf finds their offsets
  * by name when it loads the program.
  */

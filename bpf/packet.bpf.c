@@ -124,14 +124,28 @@ translate(struct __sk_buff *skb, struct scratch *here)
 }
 
 /*
+ * Whether the packet is not for the network stack at this device: the VLAN's
+ * own device shows it without its tag, and packet captures and bridges bring
+ * frames of other machines.
+ */
+static __always_inline bool
+is_of_other_device(const struct __sk_buff *skb, __u32 side)
+{
+	return skb->vlan_present ||
+	       (side == PACKET_ARRIVING && skb->pkt_type != PACKET_HOST);
+}
+
+/*
  * Reads the packet, and translates it if it is an ICMP error. Returns whether
  * it is a flow's; otherwise the verdict has been decided.
  */
 static __always_inline bool
 read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 {
-	int parsed = parse(skb, &here->packet, side);
+	int parsed = PARSED_ALONE;
 
+	if (!is_of_other_device(skb, side))
+		parsed = parse(skb, &here->packet, side);
 	here->is_unwrapped = 0;
 	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING &&
 	    !here->at_pod)

@@ -490,10 +490,6 @@ static __always_inline int parse_at(struct frame_context *frame,
 static __always_inline int
 parse(struct frame_context *frame, struct packet *packet, __u32 side)
 {
-	if (frame_has_tag(frame))
-		return PARSED_ALONE;
-	if (side == PACKET_ARRIVING && !frame_is_for_host(frame))
-		return PARSED_ALONE;
 	return parse_at(frame, packet, side, find_l2_length(frame),
 			frame_protocol(frame));
 }

@@ -63,20 +63,6 @@ static __always_inline __u32 frame_ifindex(const struct frame_context *frame)
 	return frame->ingress_ifindex;
 }
 
-/* A tag in the packet is its EtherType. */
-static __always_inline bool frame_has_tag(const struct frame_context *frame)
-{
-	(void)frame;
-	return false;
-}
-
-/* The program compares the address itself, for packets of connections. */
-static __always_inline bool frame_is_for_host(const struct frame_context *frame)
-{
-	(void)frame;
-	return true;
-}
-
 /* The program passes a packet on whose sum may be a part of one. */
 static __always_inline int frame_summed(struct frame_context *frame)
 {
