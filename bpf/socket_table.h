@@ -167,80 +167,74 @@ VERIFIED_ONCE int take_place(struct bpf_sock_addr *ctx, struct places *places)
 	return NONE;
 }
 
-/* The state of the TCP socket, or NULL. */
+/*
+ * The state of the socket in the table, with this size, or in the storage; NULL
+ * if it has none. The sockets of an entry follow their places.
+ */
+static __always_inline void *known_in(void *table, __u32 bits, void *storage,
+				      __u32 size, struct bpf_sock *sk)
+{
+	struct places *entry;
+	__u64 cookie, place;
+
+	if (has_tables() && (cookie = cookie_of(sk)) &&
+	    (entry = entry_for(sk, table, bits))) {
+		place = place_of(entry, cookie);
+		if (place < PLACES)
+			return (void *)(entry + 1) + place * size;
+	}
+	if (!may_have_storage(sk))
+		return NULL;
+	return bpf_sk_storage_get(storage, sk, NULL, 0);
+}
+
+/* A place or new storage, for a socket without any; NULL: no memory. */
+static __always_inline void *new_in(void *table, __u32 bits, void *storage,
+				    __u32 size, struct bpf_sock_addr *ctx)
+{
+	struct places *entry;
+	__u64 place;
+
+	if (has_tables() && (entry = entry_for(ctx->sk, table, bits))) {
+		place = take_place(ctx, entry);
+		barrier_var(place);
+		if (place < PLACES)
+			return (void *)(entry + 1) + place * size;
+	}
+	return bpf_sk_storage_get(storage, ctx->sk, NULL,
+				  BPF_SK_STORAGE_GET_F_CREATE);
+}
+
 static __always_inline struct tcp_socket *known_tcp(struct bpf_sock *sk)
 {
-	struct tcp_places *entry;
-	__u64 cookie, place;
-
-	if (has_tables() && (cookie = cookie_of(sk)) &&
-	    (entry = entry_for(sk, &tcp_table, TCP_TABLE_BITS))) {
-		place = place_of(&entry->places, cookie);
-		if (place < PLACES)
-			return &entry->sockets[place];
-	}
-	if (!may_have_storage(sk))
-		return NULL;
-	return bpf_sk_storage_get(&tcp_sockets, sk, NULL, 0);
+	return known_in(&tcp_table, TCP_TABLE_BITS, &tcp_sockets,
+			sizeof(struct tcp_socket), sk);
 }
 
-/* State without content, for a TCP socket without any; NULL: no memory. */
 static __always_inline struct tcp_socket *new_tcp(struct bpf_sock_addr *ctx)
 {
-	struct tcp_places *entry;
-	struct tcp_socket *socket;
-	__u64 place;
+	struct tcp_socket *socket = new_in(&tcp_table, TCP_TABLE_BITS,
+					   &tcp_sockets, sizeof(*socket), ctx);
 
-	if (has_tables() &&
-	    (entry = entry_for(ctx->sk, &tcp_table, TCP_TABLE_BITS))) {
-		place = take_place(ctx, &entry->places);
-		barrier_var(place);
-		if (place < PLACES) {
-			socket = &entry->sockets[place];
-			socket->flags = 0;
-			return socket;
-		}
-	}
-	return bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL,
-				  BPF_SK_STORAGE_GET_F_CREATE);
+	if (socket)
+		socket->flags = 0;
+	return socket;
 }
 
-/* The state of the UDP socket, or NULL. */
 static __always_inline struct udp_socket *known_udp(struct bpf_sock *sk)
 {
-	struct udp_places *entry;
-	__u64 cookie, place;
-
-	if (has_tables() && (cookie = cookie_of(sk)) &&
-	    (entry = entry_for(sk, &udp_table, UDP_TABLE_BITS))) {
-		place = place_of(&entry->places, cookie);
-		if (place < PLACES)
-			return &entry->sockets[place];
-	}
-	if (!may_have_storage(sk))
-		return NULL;
-	return bpf_sk_storage_get(&udp_sockets, sk, NULL, 0);
+	return known_in(&udp_table, UDP_TABLE_BITS, &udp_sockets,
+			sizeof(struct udp_socket), sk);
 }
 
-/* State without flows, for a UDP socket without any; NULL: no memory. */
 static __always_inline struct udp_socket *new_udp(struct bpf_sock_addr *ctx)
 {
-	struct udp_places *entry;
-	struct udp_socket *socket;
-	__u64 place;
+	struct udp_socket *socket = new_in(&udp_table, UDP_TABLE_BITS,
+					   &udp_sockets, sizeof(*socket), ctx);
 
-	if (has_tables() &&
-	    (entry = entry_for(ctx->sk, &udp_table, UDP_TABLE_BITS))) {
-		place = take_place(ctx, &entry->places);
-		barrier_var(place);
-		if (place < PLACES) {
-			socket = &entry->sockets[place];
-			__builtin_memset(socket, 0, sizeof(*socket));
-			return socket;
-		}
-	}
-	return bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL,
-				  BPF_SK_STORAGE_GET_F_CREATE);
+	if (socket)
+		__builtin_memset(socket, 0, sizeof(*socket));
+	return socket;
 }
 
 #endif
