@@ -344,6 +344,8 @@ struct packet {
 
 /* Bytes of IP headers, with options or extensions, that an answer quotes. */
 #define MOST_QUOTED 256
+/* And of a transport header without options. */
+#define MOST_TRANSPORT 20
 
 /* A source address and a target address, next to each other. */
 struct addresses {
@@ -414,7 +416,7 @@ struct scratch {
 	struct addresses was;
 	struct addresses now;
 	/* Headers that are being read or written. */
-	__u32 header[MOST_QUOTED / 4];
+	__u32 header[(MOST_QUOTED + MOST_TRANSPORT) / 4];
 	/* Where the transport header begins in them, in bytes. */
 	__u32 transport;
 	/* Bytes of headers that are written. */

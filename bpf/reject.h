@@ -189,7 +189,6 @@ static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 		packet->l4 - l2_length(&here->packet) - sizeof(struct iphdr);
 	__u8 *bytes = (__u8 *)here->header;
 	__u16 pseudo = 0;
-	__u32 sum;
 
 	/*
 	 * The verifier wants both limits, and the compiler must not check one
@@ -199,23 +198,13 @@ static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 	if (length > MOST_QUOTED - sizeof(struct iphdr))
 		return -1;
 	length += sizeof(struct iphdr);
+	if (partial && bpf_skb_load_bytes(skb, check, &pseudo, sizeof(pseudo)))
+		return -1;
+	if (!partial)
+		length += quoted_transport(packet);
 	if (bpf_skb_load_bytes(skb, l2_length(&here->packet), bytes, length))
 		return -1;
-	sum = sum_of(bytes, length);
-	if (partial) {
-		if (bpf_skb_load_bytes(skb, check, &pseudo, sizeof(pseudo)))
-			return -1;
-		return fold(sum + (__u16)~pseudo);
-	}
-	if (packet->key.protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, packet->l4, bytes,
-				       sizeof(struct tcphdr)))
-			return -1;
-		return fold(sum + sum_of(bytes, sizeof(struct tcphdr)));
-	}
-	if (bpf_skb_load_bytes(skb, packet->l4, bytes, sizeof(struct udphdr)))
-		return -1;
-	return fold(sum + sum_of(bytes, sizeof(struct udphdr)));
+	return fold(sum_of(bytes, length) + (partial ? (__u16)~pseudo : 0));
 }
 
 VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
