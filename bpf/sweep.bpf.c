@@ -243,36 +243,47 @@ count_udp(__u64 number, const struct packet_key *key, struct visited *now)
 }
 
 /*
- * The programs delete the partner first. The iterator goes on from the entry
- * that it visits, even if that has been deleted, and would otherwise still
- * find the partner, if that is next to it.
+ * Deletes the connection from the map, if it is due. The partner is deleted
+ * first: the iterator goes on from the entry that it visits, even if that has
+ * been deleted, and would otherwise still find the partner, if that is next to
+ * it.
  */
+static __always_inline int
+sweep(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now,
+      const struct sweep_timeouts *timeouts, void *map, bool is_established)
+{
+	enum sweep_reason reason = SWEEP_HANDSHAKE;
+	__u32 timeout = timeouts->handshake;
+	const struct connection *partner;
+
+	partner = bpf_map_lookup_elem(map, &now->partner_key);
+	if (partner && !is_partner(&now->key, partner))
+		partner = NULL;
+	visit(now, partner);
+	if (is_established || now->any & CONNECTION_ASSURED)
+		timeout = timeout_of(now, timeouts, &reason);
+	now->record.reason = reason;
+	if (!is_due(now->idle, timeout) || !report(ctx, now))
+		return 0;
+	if (partner)
+		bpf_map_delete_elem(map, &now->partner_key);
+	bpf_map_delete_elem(map, &now->key);
+	return 0;
+}
+
 SEC("iter/bpf_map_elem")
 int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct visited *now = visited();
 	const struct sweep_timeouts *timeouts;
-	const struct connection *partner;
-	enum sweep_reason reason;
-	__u32 first = 0, timeout;
+	__u32 first = 0;
 
 	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
 	count_udp(ctx->meta->seq_num, ctx->key, now);
 	barrier();
 	if (is_recent(ctx, now, timeouts) || !copy_visited(ctx, now))
 		return 0;
-	partner = bpf_map_lookup_elem(&connections, &now->partner_key);
-	if (partner && !is_partner(&now->key, partner))
-		partner = NULL;
-	visit(now, partner);
-	timeout = timeout_of(now, timeouts, &reason);
-	now->record.reason = reason;
-	if (!is_due(now->idle, timeout) || !report(ctx, now))
-		return 0;
-	if (partner)
-		bpf_map_delete_elem(&connections, &now->partner_key);
-	bpf_map_delete_elem(&connections, &now->key);
-	return 0;
+	return sweep(ctx, now, timeouts, &connections, true);
 }
 
 SEC("iter/bpf_map_elem")
@@ -280,25 +291,10 @@ int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct visited *now = visited();
 	const struct sweep_timeouts *timeouts;
-	const struct connection *partner;
-	enum sweep_reason reason = SWEEP_HANDSHAKE;
-	__u32 first = 0, timeout;
+	__u32 first = 0;
 
 	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
 	if (!now || !timeouts || !copy_visited(ctx, now))
 		return 0;
-	partner = bpf_map_lookup_elem(&half_open, &now->partner_key);
-	if (partner && !is_partner(&now->key, partner))
-		partner = NULL;
-	visit(now, partner);
-	timeout = timeouts->handshake;
-	if (now->any & CONNECTION_ASSURED)
-		timeout = timeout_of(now, timeouts, &reason);
-	now->record.reason = reason;
-	if (!is_due(now->idle, timeout) || !report(ctx, now))
-		return 0;
-	if (partner)
-		bpf_map_delete_elem(&half_open, &now->partner_key);
-	bpf_map_delete_elem(&half_open, &now->key);
-	return 0;
+	return sweep(ctx, now, timeouts, &half_open, false);
 }
