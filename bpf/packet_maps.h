@@ -18,7 +18,7 @@
  * memory. When the map is full, further connections stay in half_open; so do
  * UDP flows when they have half of it: see udp_entries.
  */
-struct {
+struct connection_map {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
@@ -46,7 +46,7 @@ struct {
  * map is full, the least recently used entry is removed: the connection then
  * does not come about, and the client's next attempt begins another one.
  */
-struct {
+struct half_open_map {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct packet_key);
@@ -62,33 +62,18 @@ struct {
  */
 #define MOST_FORMER 2
 
-struct former_connections {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct packet_key);
-	__type(value, struct connection);
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, MOST_FORMER);
 	__type(key, __u32);
-	__array(values, struct former_connections);
+	__array(values, struct connection_map);
 } former_connections SEC(".maps");
 
-struct former_half_open {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct packet_key);
-	__type(value, struct connection);
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, MOST_FORMER);
 	__type(key, __u32);
-	__array(values, struct former_half_open);
+	__array(values, struct half_open_map);
 } former_half_open SEC(".maps");
 
 /*
