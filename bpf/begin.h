@@ -187,7 +187,7 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
  * service or view, or no longer admits the client, so that a client that keeps
  * its port reaches what a new one would. TCP: only a SYN, if the connection has
  * ended, or if the backend does not answer and was removed or is on this node;
- * otherwise it is repeated.
+ * otherwise it is repeated. At XDP, also if that is not known at once.
  */
 static __always_inline bool
 begins_again(struct connection *entry, struct scratch *here, bool at_pod)
@@ -200,7 +200,7 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	epoch = epoch_of(here, at_pod);
 	if (epoch && here->entry.acknowledgment == epoch)
 		return has_no_backend(entry, here);
-	return leaves_entry(entry, at_pod);
+	return FRAME_IS_EARLY || leaves_entry(entry, at_pod);
 }
 
 /* Whether the packet is TCP, and not the first one of a connection. */

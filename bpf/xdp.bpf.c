@@ -117,25 +117,6 @@ static __always_inline bool is_plain(const struct packet *packet)
 	       packet->ttl > 1 && may_be_known(&packet->key);
 }
 
-/*
- * Whether the entry is still right for the packet. If not, the packet may begin
- * a new connection: see begins_again() in begin.h. offset is that of the
- * backend now.
- */
-static __always_inline bool is_current(const struct scratch *here, int *offset)
-{
-	__u32 epoch;
-
-	*offset = here->entry.offset;
-	if (!may_begin_again(here))
-		return true;
-	epoch = epoch_of(here, false);
-	if (!epoch || here->entry.acknowledgment != epoch)
-		return false;
-	*offset = backend_offset(here);
-	return *offset >= 0;
-}
-
 /* Whether the route leads to a neighbour that a packet can be sent to now. */
 static __always_inline bool
 is_reached(struct xdp_md *frame, struct scratch *here)
@@ -159,21 +140,17 @@ static __always_inline struct connection *find_known(struct scratch *here)
 
 /*
  * Notes the packet in its entry, if this program translates it. Otherwise
- * nothing that others see has changed.
+ * at most the hint of the backend's position has changed.
  */
 static __always_inline bool go_on_at_once(struct xdp_md *frame,
 					  struct scratch *here,
 					  struct connection *entry)
 {
-	int offset = 0;
-
 	if (here->packet.tcp_flags & TCP_SYN ||
 	    !(here->entry.flags & CONNECTION_REDIRECTED) ||
-	    !is_for_device(frame) || !is_current(here, &offset) ||
+	    !is_for_device(frame) || begins_again(entry, here, false) ||
 	    !has_whole_sum(frame) || !is_reached(frame, here))
 		return false;
-	if (entry->offset != (__u32)offset)
-		entry->offset = offset;
 	touch_arriving(entry, here);
 	return true;
 }
