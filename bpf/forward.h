@@ -262,38 +262,33 @@ write_tunnel(struct frame_context *frame, struct scratch *here, __u32 first)
 		       : 0;
 }
 
-/* Writes the time to live behind this node. 0: done. */
+/*
+ * Writes the time to live behind this node. It is in the third word of an IPv4
+ * header, in front of the checksum, and at the end of the second one of an IPv6
+ * header. 0: done.
+ */
 static __always_inline int
 write_ttl(struct frame_context *frame, const struct scratch *here)
 {
 	__u32 at = l2_length(&here->packet);
 	__u32 was = here->packet.ttl;
 	__u32 now = stays_unchanged(here) ? DIRECT_TTL : was - 1;
-	struct {
-		__u8 ttl;
-		__u8 protocol;
-		__u16 check;
-	} v4;
-	struct {
-		__u16 length;
-		__u8 protocol;
-		__u8 hop_limit;
-	} v6;
+	__u16 words[2];
+	__u8 *bytes = (__u8 *)words;
 
-	if (here->packet.is_v6) {
-		at += offsetof(struct ipv6hdr, payload_len);
-		if (load(frame, at, &v6, sizeof(v6)))
-			return -1;
-		v6.hop_limit = now;
-		frame_add_to_sum(frame, bpf_htons(0xffff - (was - now)));
-		return frame_store_head(frame, at, &v6, sizeof(v6));
-	}
-	at += IPV4_TTL_OFFSET;
-	if (load(frame, at, &v4, sizeof(v4)))
+	at += here->packet.is_v6 ? offsetof(struct ipv6hdr, payload_len)
+				 : IPV4_TTL_OFFSET;
+	if (load(frame, at, words, sizeof(words)))
 		return -1;
-	v4.ttl = now;
-	v4.check = adjust(v4.check, bpf_htons(0xffff - ((was - now) << 8)));
-	return frame_store_head(frame, at, &v4, sizeof(v4));
+	if (here->packet.is_v6) {
+		bytes[3] = now;
+		frame_add_to_sum(frame, bpf_htons(0xffff - (was - now)));
+	} else {
+		bytes[0] = now;
+		words[1] = adjust(words[1],
+				  bpf_htons(0xffff - ((was - now) << 8)));
+	}
+	return frame_store_head(frame, at, words, sizeof(words));
 }
 
 /*
