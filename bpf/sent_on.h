@@ -19,17 +19,21 @@ static __always_inline bool may_be_sent_on(const struct scratch *here)
 	       here->packet.ttl <= DIRECT_TTL;
 }
 
-struct target_search {
+struct addr_search {
 	struct view view;
-	const __u32 *addr;
+	__u32 addr[4];
+	/* Another address of this node is also wanted. */
+	bool any_own;
 	int found;
 };
 
-static long target_step(__u32 offset, struct target_search *search)
+static long addr_step(__u32 offset, struct addr_search *search)
 {
 	const struct slot *slot = slot_at(search->view, offset);
 
-	if (!slot || !same_addr(slot->addr, search->addr))
+	if (!slot || (!same_addr(slot->addr, search->addr) &&
+		      !(search->any_own &&
+			bpf_map_lookup_elem(&node_addrs, slot->addr))))
 		return 0;
 	search->found = offset;
 	return 1;
@@ -39,33 +43,14 @@ static long target_step(__u32 offset, struct target_search *search)
 VERIFIED_ONCE int choose_unwrapped(void)
 {
 	struct scratch *here = scratch();
-	struct target_search search = {.found = NONE};
+	struct addr_search search = {.found = NONE};
 
 	if (!here)
 		return NONE;
 	search.view = here->view;
-	search.addr = here->tunnel_end;
-	bpf_loop(search.view.count, target_step, &search, 0);
+	copy_addr(search.addr, here->tunnel_end);
+	bpf_loop(search.view.count, addr_step, &search, 0);
 	return search.found;
-}
-
-struct own_search {
-	struct view view;
-	/* The address of the device. */
-	__u32 own[4];
-	int found;
-};
-
-/* Whether the slot's backend has an address of this node. */
-static long own_step(__u32 offset, struct own_search *search)
-{
-	const struct slot *slot = slot_at(search->view, offset);
-
-	if (!slot || (!same_addr(slot->addr, search->own) &&
-		      !bpf_map_lookup_elem(&node_addrs, slot->addr)))
-		return 0;
-	search->found = offset;
-	return 1;
 }
 
 /*
@@ -77,16 +62,16 @@ VERIFIED_ONCE int choose_own(int offset, __u32 ifindex)
 {
 	const struct uplink *uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	struct scratch *here = scratch();
-	struct own_search search = {.found = offset};
+	struct addr_search search = {.any_own = true, .found = offset};
 
 	if (!here || offset < 0)
 		return offset;
 	search.view = here->view;
 	if (uplink)
-		copy_addr(search.own,
+		copy_addr(search.addr,
 			  here->packet.is_v6 ? uplink->v6 : uplink->v4);
-	if (!own_step(offset, &search))
-		bpf_loop(search.view.count, own_step, &search, 0);
+	if (!addr_step(offset, &search))
+		bpf_loop(search.view.count, addr_step, &search, 0);
 	return search.found;
 }
 
