@@ -126,11 +126,12 @@ static __always_inline void ask_for_backend(struct scratch *here, __u32 ifindex)
 
 /*
  * Whether a packet to the address does not leave this node by an uplink, if the
- * network stack gets it.
+ * network stack gets it. is_stack: also if the stack itself delivers it, or is
+ * not to forward it.
  */
-static __always_inline bool stays_here(struct frame_context *frame,
-				       struct scratch *here,
-				       const __u32 *source, const __u32 *target)
+static __always_inline bool
+stays_here(struct frame_context *frame, struct scratch *here,
+	   const __u32 *source, const __u32 *target, bool is_stack)
 {
 	__u32 ifindex;
 	long result;
@@ -140,7 +141,7 @@ static __always_inline bool stays_here(struct frame_context *frame,
 	ifindex = here->fib.ifindex;
 	if (result == BPF_FIB_LKUP_RET_NOT_FWDED ||
 	    result == BPF_FIB_LKUP_RET_FWD_DISABLED)
-		return true;
+		return is_stack;
 	return is_routed(result) && !bpf_map_lookup_elem(&uplinks, &ifindex);
 }
 
@@ -153,7 +154,7 @@ VERIFIED_ONCE int leave_to_backend(struct frame_context *frame)
 	struct scratch *here = scratch();
 
 	if (here && stays_here(frame, here, here->packet.key.source,
-			       here->packet.key.target))
+			       here->packet.key.target, true))
 		return OUTCOME_LEAVE;
 	return OUTCOME_DROP | PACKET_NO_ROUTE;
 }

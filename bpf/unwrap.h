@@ -14,16 +14,8 @@
 static __always_inline bool
 ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 {
-	__u32 ifindex;
-	long result;
-
-	if (bpf_map_lookup_elem(&node_addrs, here->tunnel_end))
-		return true;
-	ask_between(here, skb->ifindex, begin, here->tunnel_end,
-		    !is_v4(here->tunnel_end));
-	result = look_up_route(skb, here, 0);
-	ifindex = here->fib.ifindex;
-	return is_routed(result) && !bpf_map_lookup_elem(&uplinks, &ifindex);
+	return bpf_map_lookup_elem(&node_addrs, here->tunnel_end) ||
+	       stays_here(skb, here, begin, here->tunnel_end, false);
 }
 
 /*
@@ -83,7 +75,7 @@ VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 	here->entry.flags = 0;
 	if (choose_unwrapped() < 0 ||
 	    !stays_here(skb, here, here->packet.key.source,
-			here->packet.key.target) ||
+			here->packet.key.target, true) ||
 	    (here->packet.part == PART_FIRST && !store_ports()) ||
 	    remove_v6(skb))
 		return -1;
