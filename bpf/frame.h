@@ -114,16 +114,6 @@ struct sk_buff {
 /* Since Linux 6.2. */
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
-static __always_inline int frame_summed(struct frame_context *frame)
-{
-	const struct sk_buff *packet;
-
-	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
-		return SUMMED_UNKNOWN;
-	packet = bpf_cast_to_kern_ctx(frame);
-	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
-}
-
 /*
  * The same for headers that begin in the first 64 bytes: a multiple of 4 bytes,
  * and not variable.
@@ -157,14 +147,6 @@ static __always_inline bool
 frame_add_to_sum(struct frame_context *frame, __u32 sum)
 {
 	return bpf_csum_update(frame, sum) >= 0;
-}
-
-/* Changes the checksum of the transport header by the difference. 0: done. */
-static __always_inline long frame_change_check(struct frame_context *frame,
-					       __u32 at, __u64 was, __u64 now,
-					       __u64 flags)
-{
-	return bpf_l4_csum_replace(frame, at, was, now, flags);
 }
 
 #endif

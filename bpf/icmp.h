@@ -175,7 +175,7 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 	if (sum < 0 || bpf_l4_csum_replace(skb, check, 0, sum, 0))
 		return -1;
 	if (here->packet.is_v6) {
-		if (frame_add_to_sum(skb, hops ? ONE_HOP_V6 : 0))
+		if (bpf_csum_update(skb, hops ? ONE_HOP_V6 : 0) >= 0)
 			pseudo = 0;
 		if (bpf_l4_csum_replace(
 			    skb, check, 0,

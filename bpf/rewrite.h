@@ -55,6 +55,18 @@ static __always_inline __u32 address_difference(const struct addresses *was,
 	return (__u32)sum + (sum >> 32);
 }
 
+/* The same for the packet and the entry in the scratch memory. */
+static __always_inline __u32 difference_of(const struct scratch *here)
+{
+	__u32 difference = address_difference(
+		(const struct addresses *)here->packet.key.source,
+		(const struct addresses *)here->entry.source,
+		here->packet.is_v6);
+
+	barrier();
+	return difference;
+}
+
 /* The part of an IPv4 header from the time to live to the end. */
 struct ipv4_rest {
 	__u8 ttl;
@@ -75,48 +87,6 @@ static __always_inline void change_v4(struct ipv4_rest *rest,
 		difference = fold(difference) + ONE_HOP_V4;
 	}
 	rest->check = adjust(rest->check, difference);
-}
-
-static __always_inline int write_v4(struct frame_context *frame, __u32 at,
-				    const struct addresses *now,
-				    __u32 difference, __u32 hops)
-{
-	struct ipv4_rest rest;
-
-	at += IPV4_TTL_OFFSET;
-	if (load(frame, at, &rest, offsetof(struct ipv4_rest, source)))
-		return -1;
-	change_v4(&rest, now, difference, hops);
-	return frame_store(frame, at, &rest, sizeof(rest));
-}
-
-static __always_inline int write_v6(struct frame_context *frame, __u32 at,
-				    const struct addresses *now, __u8 hop_limit)
-{
-	if (frame_store(frame, at + offsetof(struct ipv6hdr, hop_limit),
-			&hop_limit, sizeof(hop_limit)))
-		return -1;
-	return frame_store(frame, at + offsetof(struct ipv6hdr, saddr), now,
-			   sizeof(*now));
-}
-
-/*
- * Writes the addresses into the packet's own header; hops is 1 if this node
- * forwards the packet instead of the network stack.
- */
-VERIFIED_ONCE int write_addresses(struct frame_context *frame,
-				  const struct addresses *was,
-				  const struct addresses *now, __u32 hops)
-{
-	struct scratch *here = scratch();
-
-	if (!here || !was || !now)
-		return -1;
-	if (here->packet.is_v6)
-		return write_v6(frame, l2_length(&here->packet), now,
-				here->packet.ttl - hops);
-	return write_v4(frame, l2_length(&here->packet), now,
-			address_difference(was, now, false), hops);
 }
 
 /*
@@ -151,29 +121,6 @@ static __always_inline void
 set_entry_ports(struct connection *entry, __u32 ports)
 {
 	*(word32 *)&entry->source_port_be = ports;
-}
-
-/*
- * Writes the checksum of the transport header, which also covers the addresses.
- * pseudo is BPF_F_PSEUDO_HDR or 0.
- */
-static __always_inline int write_check(struct frame_context *frame,
-				       const struct scratch *here,
-				       __u32 difference, __u64 pseudo)
-{
-	const struct packet *packet = &here->packet;
-	__u32 was = ports_of_key(&packet->key), now = ports_of(&here->entry);
-	__u32 check = packet->l4 + check_offset(packet->key.protocol);
-	__u64 flags = 0;
-
-	/* UDP: 0 is no sum, and stays so; a sum of 0 is written as 0xffff. */
-	if (packet->key.protocol == IPPROTO_UDP)
-		flags = BPF_F_MARK_MANGLED_0;
-	if (frame_change_check(frame, check, 0, difference, flags | pseudo))
-		return -1;
-	if (was == now)
-		return 0;
-	return frame_change_check(frame, check, was, now, flags | sizeof(now));
 }
 
 /* Most bytes from the IP header to the end of the transport header. */
@@ -298,31 +245,108 @@ static __always_inline int write_headers(struct frame_context *frame,
 	return frame_store(frame, l2_length(&here->packet), ip, last + 1);
 }
 
+#ifndef NODELB_XDP
+
+static __always_inline int write_v4(struct __sk_buff *skb, __u32 at,
+				    const struct addresses *now,
+				    __u32 difference, __u32 hops)
+{
+	struct ipv4_rest rest;
+
+	at += IPV4_TTL_OFFSET;
+	if (load(skb, at, &rest, offsetof(struct ipv4_rest, source)))
+		return -1;
+	change_v4(&rest, now, difference, hops);
+	return bpf_skb_store_bytes(skb, at, &rest, sizeof(rest), 0);
+}
+
+static __always_inline int write_v6(struct __sk_buff *skb, __u32 at,
+				    const struct addresses *now, __u8 hop_limit)
+{
+	if (bpf_skb_store_bytes(skb, at + offsetof(struct ipv6hdr, hop_limit),
+				&hop_limit, sizeof(hop_limit), 0))
+		return -1;
+	return bpf_skb_store_bytes(skb, at + offsetof(struct ipv6hdr, saddr),
+				   now, sizeof(*now), 0);
+}
+
+/*
+ * Writes the addresses into the packet's own header; hops is 1 if this node
+ * forwards the packet instead of the network stack.
+ */
+VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
+				  const struct addresses *was,
+				  const struct addresses *now, __u32 hops)
+{
+	struct scratch *here = scratch();
+
+	if (!here || !was || !now)
+		return -1;
+	if (here->packet.is_v6)
+		return write_v6(skb, l2_length(&here->packet), now,
+				here->packet.ttl - hops);
+	return write_v4(skb, l2_length(&here->packet), now,
+			address_difference(was, now, false), hops);
+}
+
+/*
+ * Writes the checksum of the transport header, which also covers the addresses.
+ * pseudo is BPF_F_PSEUDO_HDR or 0.
+ */
+static __always_inline int write_check(struct __sk_buff *skb,
+				       const struct scratch *here,
+				       __u32 difference, __u64 pseudo)
+{
+	const struct packet *packet = &here->packet;
+	__u32 was = ports_of_key(&packet->key), now = ports_of(&here->entry);
+	__u32 check = packet->l4 + check_offset(packet->key.protocol);
+	__u64 flags = 0;
+
+	/* UDP: 0 is no sum, and stays so; a sum of 0 is written as 0xffff. */
+	if (packet->key.protocol == IPPROTO_UDP)
+		flags = BPF_F_MARK_MANGLED_0;
+	if (bpf_l4_csum_replace(skb, check, 0, difference, flags | pseudo))
+		return -1;
+	if (was == now)
+		return 0;
+	return bpf_l4_csum_replace(skb, check, was, now, flags | sizeof(now));
+}
+
 /* Writes addresses and ports separately, for a packet with options. */
-static __always_inline int write_parts(struct frame_context *frame,
+static __always_inline int write_parts(struct __sk_buff *skb,
 				       struct scratch *here, __u32 hops,
 				       bool has_ports)
 {
 	__u32 ports = ports_of(&here->entry);
 
 	if (has_ports &&
-	    frame_store(frame, here->packet.l4, &ports, sizeof(ports)))
+	    bpf_skb_store_bytes(skb, here->packet.l4, &ports, sizeof(ports), 0))
 		return -1;
 	return write_addresses(
-		frame, (const struct addresses *)here->packet.key.source,
+		skb, (const struct addresses *)here->packet.key.source,
 		(const struct addresses *)here->entry.source, hops);
 }
 
+static __always_inline int summed_of(struct __sk_buff *skb)
+{
+	const struct sk_buff *packet;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return SUMMED_UNKNOWN;
+	packet = bpf_cast_to_kern_ctx(skb);
+	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
+}
+
 /* Changes the sum of the whole packet, if a device has computed it. */
-static __always_inline void change_complete(struct frame_context *frame,
+static __always_inline void change_complete(struct __sk_buff *skb,
 					    const struct scratch *here,
 					    __u32 difference, __u32 hops)
 {
 	/* The sum of an IPv4 header includes its own. */
 	if (!here->packet.is_v6)
-		frame_add_to_sum(frame, ~difference);
+		bpf_csum_update(skb, ~difference);
 	else if (hops)
-		frame_add_to_sum(frame, ONE_HOP_V6);
+		bpf_csum_update(skb, ONE_HOP_V6);
 }
 
 /*
@@ -335,39 +359,37 @@ static __always_inline void change_complete(struct frame_context *frame,
  * of its own, which BPF_F_PSEUDO_HDR takes into account.
  */
 static __always_inline int
-rewrite(struct frame_context *frame, struct scratch *here, __u32 hops)
+rewrite(struct __sk_buff *skb, struct scratch *here, __u32 hops)
 {
 	__u64 pseudo = BPF_F_PSEUDO_HDR;
 	bool has_ports, has_options;
 	__u32 difference;
-	int how = frame_summed(frame);
+	int how = summed_of(skb);
 
-	difference = address_difference(
-		(const struct addresses *)here->packet.key.source,
-		(const struct addresses *)here->entry.source,
-		here->packet.is_v6);
-	barrier();
+	difference = difference_of(here);
 	has_ports = here->packet.part != PART_LATER;
 	has_options = !has_ports || here->packet.has_options;
 	if (!has_options && how != SUMMED_UNKNOWN) {
 		if (how == SUMMED_COMPLETE)
-			change_complete(frame, here, difference, hops);
-		return write_headers(frame, here, difference, hops, how);
+			change_complete(skb, here, difference, hops);
+		return write_headers(skb, here, difference, hops, how);
 	}
 	if (here->packet.is_v6) {
 		__u32 whole = hops ? ONE_HOP_V6 : 0;
 
 		if (!has_ports)
 			whole = fold(difference) + whole;
-		if (frame_add_to_sum(frame, whole))
+		if (bpf_csum_update(skb, whole) >= 0)
 			pseudo = 0;
 	}
-	if (has_ports && write_check(frame, here, difference, pseudo))
+	if (has_ports && write_check(skb, here, difference, pseudo))
 		return -1;
 	if (!has_options)
-		return write_headers(frame, here, difference, hops,
+		return write_headers(skb, here, difference, hops,
 				     SUMMED_UNKNOWN);
-	return write_parts(frame, here, hops, has_ports);
+	return write_parts(skb, here, hops, has_ports);
 }
+
+#endif
 
 #endif

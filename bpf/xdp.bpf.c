@@ -193,7 +193,8 @@ static __always_inline int send(struct xdp_md *frame, struct scratch *here)
 	struct ethhdr *ethernet;
 
 	if (is_forwarded(here) ? write_forwarded(frame, here)
-			       : rewrite(frame, here, 1))
+			       : write_headers(frame, here, difference_of(here),
+					       1, SUMMED_NONE))
 		return XDP_DROP;
 	ethernet = (struct ethhdr *)frame_start(frame);
 	if ((const void *)(ethernet + 1) > frame_end(frame))

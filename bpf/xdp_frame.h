@@ -63,13 +63,6 @@ static __always_inline __u32 frame_ifindex(const struct frame_context *frame)
 	return frame->ingress_ifindex;
 }
 
-/* The program passes a packet on whose sum may be a part of one. */
-static __always_inline int frame_summed(struct frame_context *frame)
-{
-	(void)frame;
-	return SUMMED_NONE;
-}
-
 /* What is in front afterwards is not an Ethernet header. */
 static __always_inline long
 frame_wrap(struct frame_context *frame, __u32 length, bool is_v6)
@@ -84,19 +77,6 @@ frame_add_to_sum(struct frame_context *frame, __u32 sum)
 	(void)frame;
 	(void)sum;
 	return false;
-}
-
-/* For packets with options, which the program passes on. */
-static __always_inline long frame_change_check(struct frame_context *frame,
-					       __u32 at, __u64 was, __u64 now,
-					       __u64 flags)
-{
-	(void)frame;
-	(void)at;
-	(void)was;
-	(void)now;
-	(void)flags;
-	return -1;
 }
 
 #endif
