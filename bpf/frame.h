@@ -32,17 +32,20 @@ enum summed {
 };
 
 /*
- * The struct that the programs receive, and the kernel's function that looks
- * one up in its connection tracking: macros, because the verifier compares the
- * names with those of the hook. And whether the programs at tc find the packet
+ * The struct that the programs receive, and the kernel's functions that copy
+ * from any part of the packet, and that look one up in its connection tracking:
+ * macros, because the verifier compares the names with those of the hook. And
+ * whether the programs at tc find the packet
  * afterwards, if this one passes it on.
  */
 #ifdef NODELB_XDP
 #define frame_context xdp_md
+#define frame_load bpf_xdp_load_bytes
 #define frame_ct_lookup bpf_xdp_ct_lookup
 #define FRAME_IS_EARLY 1
 #else
 #define frame_context __sk_buff
+#define frame_load bpf_skb_load_bytes
 #define frame_ct_lookup bpf_skb_ct_lookup
 #define FRAME_IS_EARLY 0
 #endif
@@ -62,13 +65,6 @@ static __always_inline const void *frame_end(const struct frame_context *frame)
 #ifdef NODELB_XDP
 #include "xdp_frame.h"
 #else
-
-/* Copies from any part of the packet. 0: done. */
-static __always_inline long
-frame_load(struct frame_context *frame, __u32 at, void *to, __u32 size)
-{
-	return bpf_skb_load_bytes(frame, at, to, size);
-}
 
 /* Copies to any part of the packet, and changes no sum. 0: done. */
 static __always_inline long

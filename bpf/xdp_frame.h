@@ -11,12 +11,6 @@
 #include <linux/if_ether.h>
 
 static __always_inline long
-frame_load(struct frame_context *frame, __u32 at, void *to, __u32 size)
-{
-	return bpf_xdp_load_bytes(frame, at, to, size);
-}
-
-static __always_inline long
 frame_store(struct frame_context *frame, __u32 at, const void *from, __u32 size)
 {
 	return bpf_xdp_store_bytes(frame, at, (void *)from, size);
