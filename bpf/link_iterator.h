@@ -10,6 +10,8 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
+#include "iterator.h"
+
 /* BPF_OBJ_NAME_LEN, with the null byte at the end. */
 #define NAME_LENGTH 16
 
@@ -30,12 +32,6 @@ struct bpf_link {
 	enum bpf_link_type type;
 	/* Linux 6.17; before, cgroup links have it. */
 	enum bpf_attach_type attach_type;
-};
-
-struct seq_file;
-
-struct bpf_iter_meta {
-	struct seq_file *seq;
 };
 
 struct bpf_iter__bpf_link {

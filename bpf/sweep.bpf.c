@@ -17,6 +17,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "connections.h"
+#include "iterator.h"
 #include "sweep.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -31,31 +32,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sweep_timeouts);
 } sweep_timeouts SEC(".maps");
-
-/*
- * The fields that are read from kernel structs. libbpf finds their offsets by
- * name when it loads the program.
- */
-#pragma clang attribute push(__attribute__((preserve_access_index)), \
-			     apply_to = record)
-
-struct seq_file;
-
-struct bpf_iter_meta {
-	struct seq_file *seq;
-	__u64 seq_num;
-};
-
-struct bpf_map;
-
-struct bpf_iter__bpf_map_elem {
-	struct bpf_iter_meta *meta;
-	struct bpf_map *map;
-	void *key;
-	void *value;
-};
-
-#pragma clang attribute pop
 
 /* A connection, by the entry that is being visited. */
 struct visited {
