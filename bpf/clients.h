@@ -65,23 +65,24 @@ struct net___devices {
 
 #pragma clang attribute pop
 
+/* Through the devices of a namespace, or the addresses of a device. */
 struct walk {
-	const struct list_head *next;
-	const struct list_head *head;
+	const void *next;
+	const void *head;
 	__u32 service_id;
 	__u8 is_v4;
 	__u8 is_admitted;
 };
 
-/* The addresses of one device. */
-struct addresses {
-	const void *next;
-	const void *head;
-	__u32 service_id;
-	__u8 is_admitted;
-};
+/* Whether a range contains the address. The walk then ends. */
+static __always_inline bool admits(struct walk *walk, const __u32 *addr)
+{
+	walk->is_admitted =
+		!is_loopback(addr) && is_in_range(walk->service_id, addr);
+	return walk->is_admitted;
+}
 
-static long v4_step(__u32 step, struct addresses *walk)
+static long v4_step(__u32 step, struct walk *walk)
 {
 	const struct in_ifaddr *here = walk->next;
 	__u32 addr[4] = {0, 0, V4_MAPPED, 0};
@@ -91,13 +92,10 @@ static long v4_step(__u32 step, struct addresses *walk)
 		return 1;
 	addr[3] = BPF_CORE_READ(here, ifa_local);
 	walk->next = BPF_CORE_READ(here, ifa_next);
-	if (is_loopback(addr) || !is_in_range(walk->service_id, addr))
-		return 0;
-	walk->is_admitted = 1;
-	return 1;
+	return admits(walk, addr);
 }
 
-static long v6_step(__u32 step, struct addresses *walk)
+static long v6_step(__u32 step, struct walk *walk)
 {
 	const struct list_head *here = walk->next;
 	const struct inet6_ifaddr *entry;
@@ -109,15 +107,12 @@ static long v6_step(__u32 step, struct addresses *walk)
 	entry = ENCLOSING(here, struct inet6_ifaddr, if_list);
 	bpf_core_read(addr, sizeof(addr), &entry->addr);
 	walk->next = BPF_CORE_READ(here, next);
-	if (is_loopback(addr) || !is_in_range(walk->service_id, addr))
-		return 0;
-	walk->is_admitted = 1;
-	return 1;
+	return admits(walk, addr);
 }
 
 VERIFIED_ONCE bool has_admitted(__u64 address, __u32 service_id, bool v4)
 {
-	struct addresses walk = {.service_id = service_id};
+	struct walk walk = {.service_id = service_id};
 	const struct in_device *v4_device = (const void *)address;
 	const struct inet6_dev *v6_device = (const void *)address;
 
