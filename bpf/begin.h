@@ -455,7 +455,7 @@ VERIFIED_ONCE int begin(struct frame_context *frame)
 		outcome = put_begun(frame, here);
 	if (is_first && outcome != OUTCOME_TRANSLATE &&
 	    outcome != OUTCOME_LEAVE)
-		count_not_begun(here->service_id);
+		count_refused(&outside_counters, here->service_id);
 	if (!is_first && outcome == OUTCOME_TRANSLATE)
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
 	return outcome;

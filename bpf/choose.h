@@ -95,7 +95,7 @@ VERIFIED_ONCE int choose_flow(struct bpf_sock_addr *ctx,
 		offset = choose_udp(ctx, request);
 		if (offset < 0)
 			return NONE;
-		count_translated(request->frontend.service_id);
+		count_translated(&counters, request->frontend.service_id);
 	}
 	slot = slot_at(read.view, offset);
 	if (!socket || !slot)

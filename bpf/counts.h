@@ -78,21 +78,11 @@ static __always_inline const volatile struct packet_settings *settings(void)
 
 static __always_inline void count_begun(__u32 service_id)
 {
-	struct counter *counter = counter_in(&outside_counters, service_id);
 	struct packet_counts *all = counts();
 
-	if (counter)
-		__sync_fetch_and_add(&counter->translated, 1);
+	count_translated(&outside_counters, service_id);
 	if (all)
 		all->begun++;
-}
-
-static __always_inline void count_not_begun(__u32 service_id)
-{
-	struct counter *counter = counter_in(&outside_counters, service_id);
-
-	if (counter)
-		__sync_fetch_and_add(&counter->refused, 1);
 }
 
 static __always_inline struct packet_watch *watch(void)

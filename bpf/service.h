@@ -257,17 +257,17 @@ static __always_inline struct counter *counter_in(void *map, __u32 service_id)
 	return bpf_map_lookup_elem(map, &index);
 }
 
-static __always_inline void count_translated(__u32 service_id)
+static __always_inline void count_translated(void *map, __u32 service_id)
 {
-	struct counter *counter = counter_in(&counters, service_id);
+	struct counter *counter = counter_in(map, service_id);
 
 	if (counter)
 		__sync_fetch_and_add(&counter->translated, 1);
 }
 
-static __always_inline void count_refused(__u32 service_id)
+static __always_inline void count_refused(void *map, __u32 service_id)
 {
-	struct counter *counter = counter_in(&counters, service_id);
+	struct counter *counter = counter_in(map, service_id);
 
 	if (counter)
 		__sync_fetch_and_add(&counter->refused, 1);

@@ -101,14 +101,14 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	else if (!view.count)
 		answer.error = refusal(service);
 	if (answer.error) {
-		count_refused(frontend.service_id);
+		count_refused(&counters, frontend.service_id);
 		return answer;
 	}
 	offset = choose_tcp(ctx, &frontend, service, view);
 	if (offset >= 0)
 		answer.slot = slot_at(view, offset);
 	if (answer.slot) {
-		count_translated(frontend.service_id);
+		count_translated(&counters, frontend.service_id);
 		record_tcp(ctx, to, answer.slot);
 	}
 	return answer;
@@ -159,7 +159,7 @@ static __always_inline struct answer connect_udp(struct bpf_sock_addr *ctx,
 	else if (!view.count)
 		answer.error = refusal(service);
 	if (answer.error) {
-		count_refused(request->frontend.service_id);
+		count_refused(&counters, request->frontend.service_id);
 		if (socket)
 			socket->flags |= SOCKET_SEEN;
 		return answer;
