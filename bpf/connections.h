@@ -448,8 +448,7 @@ const volatile __u32 most_udp_entries = 0;
 /* The number of entries of UDP flows in connections; NULL if none is free. */
 static __always_inline __u32 *room_for_udp(void)
 {
-	__u32 first = 0;
-	__u32 *entries = bpf_map_lookup_elem(&udp_entries, &first);
+	__u32 *entries = only_entry(&udp_entries);
 
 	return entries && *entries < most_udp_entries ? entries : NULL;
 }

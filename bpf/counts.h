@@ -9,9 +9,7 @@
 
 static __always_inline struct packet_counts *counts(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_counts, &first);
+	return only_entry(&packet_counts);
 }
 
 /* Counts a translated packet by its direction. */
@@ -71,9 +69,7 @@ VERIFIED_ONCE int count_dropped(__u32 service_id, __u32 reason, __u32 verdict)
 
 static __always_inline const volatile struct packet_settings *settings(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_settings, &first);
+	return only_entry(&packet_settings);
 }
 
 static __always_inline void count_begun(__u32 service_id)
@@ -87,9 +83,7 @@ static __always_inline void count_begun(__u32 service_id)
 
 static __always_inline struct packet_watch *watch(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_watch, &first);
+	return only_entry(&packet_watch);
 }
 
 /* Whether there is a reader of events, or was one until recently. */

@@ -12,9 +12,7 @@
 
 static __always_inline struct packet_event *event(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_event_scratch, &first);
+	return only_entry(&packet_event_scratch);
 }
 
 /* Copies the first bytes of the packet. */

@@ -319,9 +319,7 @@ write_forwarded(struct frame_context *frame, struct scratch *here)
 /* Makes the programs look for such connections at once. */
 static __always_inline void show_direct_return(void)
 {
-	__u32 first = 0;
-	struct packet_settings *now =
-		bpf_map_lookup_elem(&packet_settings, &first);
+	struct packet_settings *now = only_entry(&packet_settings);
 
 	if (now && !now->has_direct_return)
 		now->has_direct_return = 1;

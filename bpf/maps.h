@@ -9,6 +9,14 @@
 
 #include "shared.h"
 
+/* The entry of a map that has one. */
+static __always_inline void *only_entry(void *map)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(map, &first);
+}
+
 /*
  * Frontends: address, port and protocol -> service. The daemon writes them,
  * only when an address appears, disappears, or changes its policy. Programs

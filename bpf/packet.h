@@ -69,9 +69,7 @@ enum parsed {
 
 static __always_inline struct scratch *scratch(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_scratch, &first);
+	return only_entry(&packet_scratch);
 }
 
 static __always_inline void copy_addr(__u32 *to, const __u32 *from)

@@ -152,11 +152,9 @@ static __always_inline void order_loads(void)
  */
 static __always_inline __u32 read_epoch(void)
 {
-	__u32 first = 0;
-	const volatile __u64 *epoch;
+	const volatile __u64 *epoch = only_entry(&frontend_epoch);
 	__u32 number, is_even;
 
-	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
 	number = epoch ? *epoch : 0;
 	order_loads();
 	/* Without a branch, which the verifier would follow twice. */
@@ -168,13 +166,12 @@ static __always_inline __u32 read_epoch(void)
 /* Whether read_epoch() returned this number before, and would return it now. */
 static __always_inline bool is_epoch(__u32 number)
 {
-	__u32 first = 0;
 	const volatile __u64 *epoch;
 
 	if (!number)
 		return false;
 	order_loads();
-	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
+	epoch = only_entry(&frontend_epoch);
 	return epoch && (__u32)*epoch == number;
 }
 

@@ -63,9 +63,7 @@ struct {
 
 static __always_inline struct visited *visited(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&sweep_scratch, &first);
+	return only_entry(&sweep_scratch);
 }
 
 /*
@@ -251,10 +249,8 @@ SEC("iter/bpf_map_elem")
 int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct visited *now = visited();
-	const struct sweep_timeouts *timeouts;
-	__u32 first = 0;
+	const struct sweep_timeouts *timeouts = only_entry(&sweep_timeouts);
 
-	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
 	count_udp(ctx->meta->seq_num, ctx->key, now);
 	barrier();
 	if (is_recent(ctx, now, timeouts) || !copy_visited(ctx, now))
@@ -266,10 +262,8 @@ SEC("iter/bpf_map_elem")
 int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct visited *now = visited();
-	const struct sweep_timeouts *timeouts;
-	__u32 first = 0;
+	const struct sweep_timeouts *timeouts = only_entry(&sweep_timeouts);
 
-	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
 	if (!now || !timeouts || !copy_visited(ctx, now))
 		return 0;
 	return sweep(ctx, now, timeouts, &half_open, false);
