@@ -87,18 +87,13 @@ static __always_inline bool is_for_device(const struct xdp_md *frame)
 /* Whether a packet has been passed on to the next hop in this second. */
 static __always_inline bool is_hop_kept(struct scratch *here)
 {
-	const struct bpf_fib_lookup *fib = &here->fib;
-	__u64 hop = (__u64)fib->ifindex << 32 | fib->ipv4_dst;
+	const word64 *words = (const word64 *)here->fib.ipv6_dst;
 	__u32 now = seconds_of_tick(here), index;
 	struct passed_hop *passed;
+	__u64 hop;
 
-	/* The next hop of an IPv4 packet may have an IPv6 address. */
-	if (fib->family == AF_INET6) {
-		const word64 *words = (const word64 *)fib->ipv6_dst;
-
-		hop = (words[0] ^
-		       (words[1] + fib->ifindex) * 0xc2b2ae3d27d4eb4f);
-	}
+	/* An IPv4 address is the first word; the others are 0 then. */
+	hop = words[0] ^ (words[1] + here->fib.ifindex) * 0xc2b2ae3d27d4eb4f;
 	index = (hop ^ hop >> 32) * 0x9e3779b97f4a7c15 >> 54;
 	passed = bpf_map_lookup_elem(&passed_hops, &index);
 	if (!passed)
