@@ -241,12 +241,8 @@ VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 
-	if (!here || !find_service(0) || !find_direct_return(here) ||
-	    admit(skb) != OUTCOME_TRANSLATE || !choose_backend(skb->ifindex) ||
-	    locate(skb) != OUTCOME_TRANSLATE ||
-	    !(here->entry.flags & CONNECTION_REDIRECTED))
-		return false;
-	return decide_forwarded(here) == OUTCOME_TRANSLATE;
+	return here && find_service(0) && find_direct_return(here) &&
+	       decide(skb, here) == OUTCOME_TRANSLATE && is_forwarded(here);
 }
 
 /*
