@@ -180,7 +180,7 @@ static __always_inline int write_header_v4(struct frame_context *frame,
 
 	for (index = 0; index < sizeof(ip) / sizeof(*words); index++)
 		sum += words[index];
-	ip.check = ~fold(fold(sum) + fold(sum >> 32));
+	ip.check = ~fold_sum(sum);
 	return frame_store_head(frame, l2_length(&here->packet), &ip,
 				sizeof(ip));
 }

@@ -28,18 +28,6 @@ static __always_inline __u32 sum_of(const void *bytes, __u32 length)
 }
 
 /*
- * The sum of both addresses, the length and the protocol, as transport headers
- * include it. The words that IPv4 addresses have in common add up to 0.
- */
-static __always_inline __u32 sum_of_pseudo_header(const struct scratch *here,
-						  __u32 length, __u8 protocol)
-{
-	__u32 sum = sum_of(here->packet.key.source, sizeof(struct addresses));
-
-	return fold(sum + bpf_htons(length) + bpf_htons(protocol));
-}
-
-/*
  * Finds out whether the checksum of the packet is to be completed by the device
  * that sends it (CHECKSUM_PARTIAL). The field then contains only the sum of the
  * pseudo header, and changes of other bytes do not change it. Changes the field
@@ -126,7 +114,8 @@ VERIFIED_ONCE int send_reset(struct __sk_buff *skb)
 	partial = probe_partial(skb, at + offsetof(struct tcphdr, check));
 	if (bpf_skb_change_tail(skb, at + sizeof(reset), 0))
 		return TC_ACT_SHOT;
-	sum = sum_of_pseudo_header(here, sizeof(reset), IPPROTO_TCP);
+	sum = fold_sum(
+		pseudo_sum(&here->packet.key, sizeof(reset), IPPROTO_TCP));
 	if (partial)
 		reset.check = sum;
 	else
@@ -234,9 +223,9 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 	protocol = here->packet.is_v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
 	sum = fold(sum + sum_of(header, sizeof(header)));
 	if (here->packet.is_v6)
-		sum = fold(sum + sum_of_pseudo_header(here,
-						      quoted + sizeof(header),
-						      protocol));
+		sum = fold_sum(sum + pseudo_sum(&here->packet.key,
+						quoted + sizeof(header),
+						protocol));
 	/* The sum is the lower half of the first word, in network order. */
 	header[0] |= bpf_htonl(bpf_ntohs((__u16)~sum));
 	if (bpf_skb_store_bytes(skb, l2_length(&here->packet) + ip_length,

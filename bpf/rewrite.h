@@ -29,6 +29,32 @@ static __always_inline __u16 adjust(__u16 check, __u32 difference)
 	return ~fold((__u16)~check + fold(difference));
 }
 
+/*
+ * A sum of 16 bits; 0 and 0xffff are the same number, and the result is not 0.
+ */
+static __always_inline __u32 fold_sum(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum ? sum : 0xffff;
+}
+
+/* The sum of what the checksum covers although it is not in the segment. */
+static __always_inline __u64 pseudo_sum(const struct packet_key *key,
+					__u32 length, __u8 protocol)
+{
+	const word32 *words = (const word32 *)key;
+	__u64 sum = bpf_htons(protocol);
+	__u32 index;
+
+	/* The words of IPv4 addresses that are not on the wire sum up to 0. */
+	for (index = 0; index < 8; index++)
+		sum += words[index];
+	return sum + bpf_htons(length);
+}
+
 /* Adds what the change of a word adds to a sum. 64 bits do not overflow. */
 static __always_inline __u64 add_change(__u64 sum, __u32 was, __u32 now)
 {

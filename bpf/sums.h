@@ -14,30 +14,6 @@
 #define SUMMED_AT_ONCE 256
 #define MOST_PARTS 36
 
-/* The sum of what the checksum covers although it is not in the segment. */
-static __always_inline __u64 pseudo_sum(const struct packet *packet)
-{
-	const word32 *words = (const word32 *)&packet->key;
-	__u64 sum = bpf_htons(packet->key.protocol);
-	__u32 index;
-
-	/* The words of IPv4 addresses that are not on the wire sum up to 0. */
-	for (index = 0; index < 8; index++)
-		sum += words[index];
-	return sum + bpf_htons(packet->end - packet->l4);
-}
-
-/* A sum of 16 bits; 0 and 0xffff are the same number, and the result is not 0.
- */
-static __always_inline __u32 fold_sum(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum ? sum : 0xffff;
-}
-
 /* The packet from this byte on, and how many bytes of the segment are left. */
 struct rest {
 	__u32 at;
@@ -118,7 +94,8 @@ VERIFIED_ONCE bool has_whole_sum(struct frame_context *frame)
 	if (data + sizeof(check) > frame_end(frame))
 		return false;
 	check = *(const __u16 *)data;
-	sum = pseudo_sum(packet);
+	sum = pseudo_sum(&packet->key, packet->end - packet->l4,
+			 packet->key.protocol);
 	if (fold_sum(check) == fold_sum(sum))
 		return false;
 	if (packet->key.protocol == IPPROTO_TCP)
