@@ -186,49 +186,35 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 	return write_addresses(skb, &here->was, &here->now, hops);
 }
 
-/* Sends the error past the network stack. An error is never answered. */
+/*
+ * Sends the error past the network stack. An error is never answered. One about
+ * the backend's answers with direct return goes on to the backend as it is: the
+ * key is that of the packet in the error, the addresses that are written are
+ * its own.
+ */
 static __always_inline int
 redirect_error(struct __sk_buff *skb, struct scratch *here)
 {
+	bool is_whole = is_forwarded(here);
+	int reason = is_whole ? PACKET_NO_ROUTE : PACKET_TTL;
 	long result;
 
-	if (here->packet.ttl <= 1) {
-		count_dropped(here->entry.service_id, PACKET_TTL,
-			      PACKET_DROPPED);
-		return TC_ACT_SHOT;
+	if (is_whole) {
+		copy_addr(here->packet.key.source, here->was.source);
+		copy_addr(here->packet.key.target, here->was.target);
+	} else {
+		readdress(here);
 	}
-	result = route_past_stack(skb, here);
-	if (!is_routed(result)) {
-		count_dropped(here->entry.service_id,
-			      unroutable(here, result) & OUTCOME_REASON,
-			      PACKET_DROPPED);
-		return TC_ACT_SHOT;
+	if (here->packet.ttl > last_ttl(here)) {
+		result = route_redirected(skb, here, false);
+		if (is_routed(result) && !(is_whole ? write_forwarded(skb, here)
+						    : rewrite_error(skb, 1)))
+			return send_by_route(skb, here);
+		if (!is_whole)
+			reason = unroutable(here, result) & OUTCOME_REASON;
 	}
-	if (rewrite_error(skb, 1))
-		return TC_ACT_SHOT;
-	return send_by_route(skb, here);
-}
-
-/*
- * Sends an error about the backend's answers on to the backend. The key is that
- * of the packet in the error; the addresses that are written are its own.
- */
-static __always_inline int
-forward_error(struct __sk_buff *skb, struct scratch *here)
-{
-	long result;
-
-	copy_addr(here->packet.key.source, here->was.source);
-	copy_addr(here->packet.key.target, here->was.target);
-	result = here->packet.ttl > last_ttl(here)
-			 ? route_redirected(skb, here, false)
-			 : -1;
-	if (!is_routed(result) || write_forwarded(skb, here)) {
-		count_dropped(here->entry.service_id, PACKET_NO_ROUTE,
-			      PACKET_DROPPED);
-		return TC_ACT_SHOT;
-	}
-	return send_by_route(skb, here);
+	count_dropped(here->entry.service_id, reason, PACKET_DROPPED);
+	return TC_ACT_SHOT;
 }
 
 /*
@@ -269,11 +255,9 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 	    (here->packet.key.side != PACKET_ARRIVING || here->at_pod ||
 	     !find_forwarded_error(skb)))
 		return leave_error(here);
-	if (is_forwarded(here))
-		return forward_error(skb, here);
-	readdress(here);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return redirect_error(skb, here);
+	readdress(here);
 	return rewrite_error(skb, 0) ? TC_ACT_SHOT : NEXT;
 }
 
