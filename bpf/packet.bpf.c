@@ -109,10 +109,14 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 	       seen.v4.ports == ports_of(entry);
 }
 
-/* Translates the packet by the entry in the scratch memory. */
+/* Does what was decided; translates by the entry in the scratch memory. */
 static __always_inline int
-translate(struct __sk_buff *skb, struct scratch *here)
+carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
 {
+	if (outcome == OUTCOME_LEAVE)
+		return NEXT;
+	if (outcome != OUTCOME_TRANSLATE)
+		return refuse(skb, outcome);
 	count_packet(here);
 	if (here->packet.part == PART_FIRST && !store_ports())
 		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
@@ -173,7 +177,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 {
 	struct scratch *here = scratch();
 	struct connection *entry;
-	int outcome, verdict = NEXT;
+	int outcome = OUTCOME_TRANSLATE, verdict = NEXT;
 
 	if (!here)
 		return NEXT;
@@ -199,12 +203,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		outcome = find_handshake(at_pod);
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
-		if (outcome == OUTCOME_LEAVE)
-			return NEXT;
-		if (outcome != OUTCOME_TRANSLATE)
-			return refuse(skb, outcome);
 	}
-	return translate(skb, here);
+	return carry_out(skb, here, outcome);
 }
 
 /*
@@ -266,19 +266,14 @@ static __always_inline bool find_for_leaving(struct __sk_buff *skb,
 static __always_inline int leave(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	int outcome, verdict = NEXT;
+	int outcome = OUTCOME_TRANSLATE, verdict = NEXT;
 
 	if (!here || is_redirected(skb, here) ||
 	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
 		return verdict;
-	if (!find_for_leaving(skb, here, &here->packet.key)) {
+	if (!find_for_leaving(skb, here, &here->packet.key))
 		outcome = begin_leaving(skb, &here->packet);
-		if (outcome == OUTCOME_LEAVE)
-			return NEXT;
-		if (outcome != OUTCOME_TRANSLATE)
-			return refuse(skb, outcome);
-	}
-	return translate(skb, here);
+	return carry_out(skb, here, outcome);
 }
 
 /* Processes the packet, and reports what became of it if there is a reader. */
