@@ -157,9 +157,10 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 		return false;
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
 	if (is_tcp && is_forwarded(here))
-		return !has_short_ttl(here) &&
-		       (!(here->entry.flags & CONNECTION_ASSURED) ||
-			is_quiet(here));
+		return !is_sent_on(here) &&
+		       (is_unproven(here) ||
+			(here->entry.flags & CONNECTION_FIN &&
+			 has_no_backend(entry, here)));
 	if (is_tcp && is_closing())
 		return true;
 	if (is_tcp && is_answered(here))
@@ -230,8 +231,7 @@ unknown(struct frame_context *frame, const struct scratch *here,
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
 		     ? is_served_by_other(frame, &here->packet.key)
-		     : !here->direct_return &&
-			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
+		     : settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
 	/* Another node of entry may have begun the connection. */
 	if (here->direct_return)
@@ -271,10 +271,7 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	if (here->has_ranges &&
 	    !is_in_range(here->service_id, here->packet.key.source))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
-	here->view = read_view(here->uses_local_view ? &service->local
-						     : &service->cluster);
-	here->affinity_seconds = service->affinity_seconds;
-	here->has_rings = !!(service->flags & SERVICE_HAS_RINGS);
+	use_service(here, service);
 	if (here->view.count)
 		return OUTCOME_TRANSLATE;
 	return service->flags & SERVICE_HAS_BACKENDS
@@ -293,9 +290,11 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 	if (!here)
 		return false;
 	entry = &here->entry;
-	offset = here->is_unwrapped ? choose_unwrapped() : choose_outside(here);
-	if (may_be_sent_on(here))
-		offset = choose_own(offset, ifindex);
+	offset = choose_by_all(here);
+	if (!here->is_unwrapped)
+		offset = choose_outside(here, offset);
+	if (here->is_unwrapped || may_be_sent_on(here))
+		offset = choose_sent_on(offset, ifindex);
 	if (offset < 0)
 		return false;
 	slot = slot_at(here->view, offset);
@@ -378,12 +377,6 @@ put_both(struct frame_context *frame, struct scratch *here)
 	return OUTCOME_DROP | PACKET_NO_ROOM;
 }
 
-/* Whether each packet of the client selects the same backend. */
-static __always_inline bool is_certain(const struct scratch *here)
-{
-	return here->has_rings || here->view.count == 1;
-}
-
 /*
  * Decides about a packet in the middle of a connection. It continues only if
  * the same backend is certain to be found again, and sees the client's address,
@@ -396,10 +389,8 @@ continue_unknown(const struct scratch *here, int outcome)
 	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
 	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
 		return outcome;
-	if (outcome == OUTCOME_TRANSLATE && is_forwarded(here))
-		return outcome;
 	if (outcome != OUTCOME_TRANSLATE || !is_certain(here) ||
-	    here->entry.flags & CONNECTION_REDIRECTED)
+	    (here->entry.flags & CONNECTION_REDIRECTED && !is_forwarded(here)))
 		return OUTCOME_ANSWER | PACKET_UNKNOWN;
 	return OUTCOME_TRANSLATE;
 }

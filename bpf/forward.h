@@ -56,14 +56,15 @@ static __always_inline bool is_forwarded(const struct scratch *here)
 }
 
 /*
- * Whether the forwarded connection in the scratch memory may have ended. Then a
- * SYN follows the ring, as at every other node of entry, and so does a packet
- * that another node has sent here in a tunnel. Anyone can send one with a short
- * time to live, which would not follow the ring.
+ * Whether nothing shows that the client uses the forwarded connection in the
+ * scratch memory: only SYNs, or nothing for a minute. A SYN then follows the
+ * ring, as at every other node of entry.
  */
-static __always_inline bool is_quiet(const struct scratch *here)
+static __always_inline bool is_unproven(const struct scratch *here)
 {
-	return (__s32)(seconds() - here->entry.last_used) >= TIME_WAIT_SECONDS;
+	return (is_plain_syn(&here->packet) &&
+		!(here->entry.flags & CONNECTION_ASSURED)) ||
+	       (__s32)(seconds() - here->entry.last_used) >= TIME_WAIT_SECONDS;
 }
 
 /* Whether the packet goes to the link-layer address of the backend. */
@@ -84,6 +85,17 @@ static __always_inline __u32 last_ttl(const struct scratch *here)
 static __always_inline bool has_short_ttl(const struct scratch *here)
 {
 	return stays_unchanged(here) && here->packet.ttl <= DIRECT_TTL;
+}
+
+/*
+ * Whether another node has sent the packet to a backend on this node, perhaps,
+ * although the connection in the scratch memory has begun here with another
+ * backend.
+ */
+static __always_inline bool is_sent_on(const struct scratch *here)
+{
+	return is_forwarded(here) &&
+	       (here->is_unwrapped || has_short_ttl(here));
 }
 
 /* Bytes that the tunnel adds to a packet. IPv6 also contains IPv4. */
@@ -349,6 +361,29 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 }
 
 /*
+ * Notes the number of a client's TCP packet. Returns CONNECTION_FIN if the
+ * connection ends, as its numbers show: anyone can send a FIN or a RST. If data
+ * follows them after all, they were a stranger's.
+ */
+static __always_inline __u32 note_sequence(struct connection *entry,
+					   const struct scratch *here)
+{
+	__u32 number = here->packet.sequence;
+	__u32 moved = number - here->entry.acknowledgment;
+
+	if (moved + NEAR >= 2 * NEAR)
+		return 0;
+	if (moved - 1 < NEAR)
+		entry->acknowledgment = number;
+	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
+		return CONNECTION_FIN;
+	if (here->entry.flags & CONNECTION_FIN && here->packet.has_data &&
+	    moved - 1 < NEAR)
+		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_FIN);
+	return 0;
+}
+
+/*
  * Notes that the entry has forwarded the packet. Anyone can send a SYN. A
  * connection that the client closes is swept early; if it goes on after all,
  * its packets follow the ring.
@@ -358,12 +393,12 @@ touch_forwarded(struct connection *entry, struct scratch *here)
 {
 	__u32 now = seconds_of_tick(here), flags = CONNECTION_ASSURED;
 
-	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
-		flags |= CONNECTION_FIN;
 	if (is_plain_syn(&here->packet))
 		flags = 0;
 	else if (entry->last_used != now)
 		entry->last_used = now;
+	if (flags && here->packet.key.protocol == IPPROTO_TCP)
+		flags |= note_sequence(entry, here);
 	if (flags & ~here->entry.flags)
 		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	__sync_fetch_and_add(&entry->bytes,

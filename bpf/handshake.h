@@ -186,7 +186,7 @@ static __always_inline bool
 go_on(struct connection *entry, struct scratch *here)
 {
 	if (is_forwarded(here)) {
-		if (!here->is_unwrapped && !has_short_ttl(here))
+		if (!is_sent_on(here))
 			touch_forwarded(entry, here);
 		show_direct_return();
 		return true;
@@ -212,7 +212,7 @@ static __always_inline bool may_answer_check(const struct scratch *here)
  * For a packet that arrives and has no entry in connections: continues its
  * handshake. Returns an outcome; OUTCOME_BEGIN if there is none.
  */
-VERIFIED_ONCE int find_handshake(__u32 at_pod)
+VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 {
 	struct scratch *here = scratch();
 	bool is_served = find_service(at_pod), is_port;
@@ -234,7 +234,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 	if (!is_port)
 		return OUTCOME_LEAVE;
 	if (entry &&
-	    !(here->is_unwrapped && is_forwarded(here) && is_quiet(here)) &&
+	    !(is_sent_on(here) && is_unproven(here) && leads_here(ifindex)) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;

@@ -200,7 +200,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	} else {
 		if (entry)
 			forget();
-		outcome = find_handshake(at_pod);
+		outcome = find_handshake(at_pod, skb->ifindex);
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
 	}

@@ -119,7 +119,8 @@ struct connection {
 	/*
 	 * TCP, in a handshake: the number that acknowledges the SYN of the
 	 * entry's side; then what that side has acknowledged last. 0: not seen.
-	 * UDP, in the client's entry: the epoch when the address of the service
+	 * With direct return, the last number of the client's packets. UDP, in
+	 * the client's entry: the epoch when the address of the service
 	 * belonged to service_id; 0: not known.
 	 */
 	__u32 acknowledgment;

@@ -230,10 +230,11 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 	bool is_established;
 	__s32 idle;
 
-	other = bpf_map_lookup_elem(&connections, key);
-	is_established = other;
+	/* In this order, as another CPU may be moving it. */
+	other = bpf_map_lookup_elem(&half_open, key);
+	is_established = !other;
 	if (!other)
-		other = bpf_map_lookup_elem(&half_open, key);
+		other = bpf_map_lookup_elem(&connections, key);
 	if (!other)
 		return false;
 	if (is_partner(&here->packet.key, other)) {

@@ -40,18 +40,19 @@ static __always_inline __u64 half_of(const __u32 *addr, __u32 first)
 
 /*
  * The hash of a client's address and port and of the destination. With session
- * affinity, port and destination are 0.
+ * affinity, port and destination are 0: to is NULL.
  */
-static __always_inline __u64 ring_hash(const __u32 *client, __u16 port_be,
+static __always_inline __u64 ring_hash(const struct packet_key *client,
 				       const struct frontend_key *to)
 {
-	__u64 hash = scramble(half_of(client, 0) + 0x9e3779b97f4a7c15);
+	__u64 hash = scramble(half_of(client->source, 0) + 0x9e3779b97f4a7c15);
 
-	hash = scramble(hash ^ half_of(client, 2));
-	hash = scramble(hash ^ half_of(to->addr, 0));
-	hash = scramble(hash ^ half_of(to->addr, 2));
-	return scramble(hash ^ ((__u64)port_be << 32 |
-				(__u32)to->port_be << 16 | to->protocol));
+	hash = scramble(hash ^ half_of(client->source, 2));
+	hash = scramble(to ? hash ^ half_of(to->addr, 0) : hash);
+	hash = scramble(to ? hash ^ half_of(to->addr, 2) : hash);
+	return scramble(to ? hash ^ ((__u64)client->source_port_be << 32 |
+				     (__u32)to->port_be << 16 | to->protocol)
+			   : hash);
 }
 
 /*
@@ -86,25 +87,47 @@ static __always_inline __u64 client_number(const __u32 *client)
 	return CLIENT_BY_ADDRESS | scramble(number ^ half_of(client, 2)) >> 1;
 }
 
-/* The offset of the client's slot in the view in the scratch memory. */
-static __always_inline int choose_outside(const struct scratch *here)
+/* Notes the backends of the service, and how one of them is selected. */
+static __always_inline void
+use_service(struct scratch *here, const struct service *service)
 {
-	const struct packet_key *key = &here->packet.key;
-	const struct frontend_key anywhere = {};
-	bool is_sticky = here->affinity_seconds;
-	__u64 view_word = word_of(here->view);
-	int offset = NONE;
-	__u64 hash;
+	here->view = read_view(here->uses_local_view ? &service->local
+						     : &service->cluster);
+	here->affinity_seconds = service->affinity_seconds;
+	here->has_rings = !!(service->flags & SERVICE_HAS_RINGS);
+}
 
-	if (here->has_rings) {
-		hash = ring_hash(key->source,
-				 is_sticky ? 0 : key->source_port_be,
-				 is_sticky ? &anywhere : &here->to);
-		offset = choose_by_ring(hash, view_word);
-	}
-	if (is_sticky)
-		return choose_for(client_number(key->source), here->service_id,
-				  here->affinity_seconds, view_word, offset);
+/* Whether each packet of the client selects the same backend. */
+static __always_inline bool is_certain(const struct scratch *here)
+{
+	return here->has_rings || here->view.count == 1;
+}
+
+/*
+ * The offset of the client's slot in the view in the scratch memory that all
+ * nodes find, or NONE. Session affinity may have stored another one.
+ */
+static __always_inline int choose_by_all(const struct scratch *here)
+{
+	if (!is_certain(here))
+		return NONE;
+	return choose_by_ring(
+		ring_hash(&here->packet.key,
+			  here->affinity_seconds ? NULL : &here->to),
+		word_of(here->view));
+}
+
+/*
+ * The offset of the client's slot in the view in the scratch memory. offset is
+ * that of choose_by_all().
+ */
+static __always_inline int
+choose_outside(const struct scratch *here, int offset)
+{
+	if (here->affinity_seconds)
+		return choose_for(client_number(here->packet.key.source),
+				  here->service_id, here->affinity_seconds,
+				  word_of(here->view), offset);
 	return offset < 0 ? choose_any(here->view) : offset;
 }
 

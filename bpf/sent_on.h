@@ -8,6 +8,7 @@
 #define NODELB_SENT_ON_H
 
 #include "forward.h"
+#include "ring.h"
 
 /*
  * Whether another node may have sent the packet of the service here unchanged.
@@ -19,13 +20,31 @@ static __always_inline bool may_be_sent_on(const struct scratch *here)
 	       here->packet.ttl <= DIRECT_TTL;
 }
 
+/* The search for the backend on this node to which another node has sent. */
 struct addr_search {
 	struct view view;
+	/* Where the tunnel ends, or the address of the device. */
 	__u32 addr[4];
 	/* Another address of this node is also wanted. */
 	bool any_own;
 	int found;
 };
+
+/* The packet has arrived by the device, perhaps in a tunnel. */
+static __always_inline void begin_search(struct addr_search *search,
+					 const struct scratch *here,
+					 __u32 ifindex)
+{
+	const struct uplink *uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+
+	search->view = here->view;
+	search->any_own = !here->is_unwrapped;
+	if (here->is_unwrapped)
+		copy_addr(search->addr, here->tunnel_end);
+	else if (uplink)
+		copy_addr(search->addr,
+			  here->packet.is_v6 ? uplink->v6 : uplink->v4);
+}
 
 static long addr_step(__u32 offset, struct addr_search *search)
 {
@@ -39,40 +58,53 @@ static long addr_step(__u32 offset, struct addr_search *search)
 	return 1;
 }
 
-/* The offset of the slot of the backend where the tunnel ends, or NONE. */
-VERIFIED_ONCE int choose_unwrapped(void)
+/*
+ * The offset of the backend that another node has chosen, and to whose address
+ * it has sent the packet: the given offset, if it is such a backend's,
+ * otherwise the first one's. If there is none, NONE for a packet from a tunnel,
+ * and the given offset for others.
+ */
+VERIFIED_ONCE int choose_sent_on(int offset, __u32 ifindex)
 {
 	struct scratch *here = scratch();
 	struct addr_search search = {.found = NONE};
 
 	if (!here)
 		return NONE;
-	search.view = here->view;
-	copy_addr(search.addr, here->tunnel_end);
-	bpf_loop(search.view.count, addr_step, &search, 0);
+	begin_search(&search, here, ifindex);
+	if (!here->is_unwrapped)
+		search.found = offset;
+	if (offset < 0 || !addr_step(offset, &search))
+		bpf_loop(search.view.count, addr_step, &search, 0);
 	return search.found;
 }
 
 /*
- * The offset of a backend with an address of this node, if the list has one:
- * the given offset, if it is such a backend's, otherwise the first one's. The
- * packet has arrived by the device, at the link-layer address of the backend.
+ * Whether the ring leads to the backend on this node to which another node
+ * seems to have sent the packet; its service has been found. Anyone can send
+ * such a packet. Only then it ends a connection with another backend, which has
+ * begun at this node and may have ended.
  */
-VERIFIED_ONCE int choose_own(int offset, __u32 ifindex)
+VERIFIED_ONCE bool leads_here(__u32 ifindex)
 {
-	const struct uplink *uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	struct scratch *here = scratch();
-	struct addr_search search = {.any_own = true, .found = offset};
+	struct addr_search search = {};
+	const struct service *service;
+	__u32 service_id;
+	int offset;
 
-	if (!here || offset < 0)
-		return offset;
-	search.view = here->view;
-	if (uplink)
-		copy_addr(search.addr,
-			  here->packet.is_v6 ? uplink->v6 : uplink->v4);
-	if (!addr_step(offset, &search))
-		bpf_loop(search.view.count, addr_step, &search, 0);
-	return search.found;
+	if (!here)
+		return false;
+	service_id = here->service_id;
+	service = bpf_map_lookup_elem(&services, &service_id);
+	if (!service)
+		return false;
+	use_service(here, service);
+	if (!here->view.count)
+		return false;
+	begin_search(&search, here, ifindex);
+	offset = choose_by_all(here);
+	return offset >= 0 && addr_step(offset, &search);
 }
 
 /* For a backend on another machine that answers the client itself. */

@@ -19,8 +19,19 @@ ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 }
 
 /*
+ * Whether this node translates an established connection that the packet, in
+ * its tunnel, belongs to. The service may have changed since: the other node
+ * keeps such connections in their tunnels.
+ */
+static __always_inline bool is_translated(const struct packet *packet)
+{
+	return packet->key.protocol == IPPROTO_TCP && !is_plain_syn(packet) &&
+	       bpf_map_lookup_elem(&connections, &packet->key);
+}
+
+/*
  * Whether the packet that was read, or the one that an error is about, is of a
- * service with packets in tunnels.
+ * service with packets in tunnels, or of a connection from when it was.
  */
 static __always_inline bool
 is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
@@ -31,7 +42,8 @@ is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
 	    (parsed != PARSED_FLOW ||
 	     (here->packet.part == PART_LATER && !restore_ports())))
 		return false;
-	return find_service(0) && find_direct_return(here) & SERVICE_TUNNEL;
+	return (find_service(0) && find_direct_return(here) & SERVICE_TUNNEL) ||
+	       is_translated(&here->packet);
 }
 
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4, since Linux 6.3. */
@@ -73,7 +85,7 @@ VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 	/* For fragments and for captured packets. */
 	here->entry.service_id = service_id;
 	here->entry.flags = 0;
-	if (choose_unwrapped() < 0 ||
+	if (choose_sent_on(NONE, 0) < 0 ||
 	    !stays_here(skb, here, here->packet.key.source,
 			here->packet.key.target, true) ||
 	    (here->packet.part == PART_FIRST && !store_ports()) ||
@@ -105,6 +117,7 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 			  bpf_htons(type));
 	if (!is_tunnelled(skb, here, parsed) || !ends_here(skb, here, begin))
 		return PARSED_ALONE;
+	here->is_unwrapped = 1;
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);
 		return PARSED_ALONE;
@@ -114,7 +127,6 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	if (bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO))
 		return PARSED_ALONE;
-	here->is_unwrapped = 1;
 	return parse(skb, &here->packet, PACKET_ARRIVING);
 }
 

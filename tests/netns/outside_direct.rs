@@ -18,7 +18,7 @@ use nodelb_prober::{Plan, Probe, Transport};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::fleet_hosts::join;
-use crate::host::{Daemon, Host, eventually, get, is_served_by, say, socket};
+use crate::host::{Daemon, Host, eventually, frontend, get, is_served_by, say, socket};
 use crate::lab::Place;
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, wait_for_programs};
@@ -193,6 +193,30 @@ impl Net {
             wait_for_file(node, forward, &ends);
         }
     }
+
+    /// Translates the service from now on, with both backends.
+    fn translate(&self, forward: &str) {
+        let ends = self.ends.each_ref();
+        let text = file(forward, &ends).replace(&format!("forward = {forward:?}"), "forward = \"translate\"");
+        for node in self.daemons() {
+            node.host.serve("web.toml", &text);
+            wait_for_file(node, forward, &ends);
+        }
+    }
+
+    /// Removes the service.
+    fn withdraw(&self, forward: &str) {
+        let address = format!("{}/TCP", service(forward)[0]);
+        for node in self.daemons() {
+            node.host.withdraw("web.toml");
+            eventually("the service is gone", || node.place.run(|| frontend(&address).is_none()));
+        }
+    }
+
+    /// The nodes with a daemon: those of the backends have one if packets come in tunnels.
+    fn daemons(&self) -> impl Iterator<Item = &Node> {
+        self.entries.iter().chain(&self.ends).filter(|node| node.daemon.is_some())
+    }
 }
 
 /// Starts everything, and runs the test with both kinds of direct return.
@@ -251,6 +275,14 @@ fn backends_see_and_answer_the_client_with_xdp() {
     with_both("outside_direct::backends_see_and_answer_the_client_with_xdp", "generic", assert_direct);
 }
 
+/// Each connection goes on with its backend.
+fn check_all(talks: &mut [(Talk, String, Transport)], what: &str) {
+    for (talk, name, transport) in talks {
+        let answer = talk.ask().unwrap_or_else(|error| panic!("{what}: {transport:?}: {error}"));
+        assert_eq!(&answer.name, name, "{what}: {transport:?}");
+    }
+}
+
 #[test]
 fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
     with_both(
@@ -267,25 +299,21 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
                     }
                 }
             }
-            let mut check = |what: &str| {
-                for (talk, name, transport) in &mut talks {
-                    let answer = talk.ask().unwrap_or_else(|error| panic!("{what}: {transport:?}: {error}"));
-                    assert_eq!(&answer.name, name, "{what}: {transport:?}");
-                }
-            };
-            check("at first");
+            check_all(&mut talks, "at first");
             net.enter_by(1);
-            check("through the other node");
+            check_all(&mut talks, "through the other node");
             net.entries[0].daemon.take().unwrap().kill();
             net.enter_by(0);
-            check("through a node without its daemon");
+            check_all(&mut talks, "through a node without its daemon");
             net.entries[0].start("off");
-            check("after its restart");
+            check_all(&mut talks, "after its restart");
             talks.retain(|(_, _, transport)| *transport == Transport::Tcp);
             net.describe(forward, &[0], forward == "tunnel");
-            for (talk, name, _) in &mut talks {
-                assert_eq!(&talk.ask().unwrap().name, name, "after a change of the service");
-            }
+            check_all(&mut talks, "after a change of the service");
+            net.translate(forward);
+            check_all(&mut talks, "when the service is translated");
+            net.withdraw(forward);
+            check_all(&mut talks, "without the service");
         },
     );
 }

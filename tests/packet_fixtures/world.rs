@@ -192,6 +192,7 @@ impl World {
             match word {
                 "affinity" => entry.affinity_seconds = parsed(&mut words),
                 "rings" => entry.has_rings = true,
+                "no-rings" => entry.has_rings = false,
                 "direct" => (entry.forward, entry.has_rings) = (Forward::Direct, true),
                 "tunnel" => (entry.forward, entry.has_rings) = (Forward::Tunnel, true),
                 "translate" => entry.forward = Forward::Translate,

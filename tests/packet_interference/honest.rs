@@ -86,7 +86,7 @@ const FAR_V6: [&str; 2] = ["[2001:db8:1002::78]:8080", "[2001:db8:1002::79]:8080
 const NEAR_V6_UDP: [&str; 2] = ["[2001:db8:1001::78]:5353", "[2001:db8:1001::79]:5353"];
 
 /// The honest clients.
-pub(crate) const USERS: [User; 25] = [
+pub(crate) const USERS: [User; 26] = [
     tcp("198.51.100.7:40000", "203.0.113.1:80", (1, 11), LOCAL),
     tcp("198.51.100.7:40001", "203.0.113.2:80", (5, 15), REMOTE),
     tcp("198.51.100.8:40000", "192.0.2.1:30080", (5, 15), REMOTE),
@@ -114,7 +114,7 @@ pub(crate) const USERS: [User; 25] = [
     of_node("[2001:db8:18::1]:10003", "[2001:db8:1002::5]:5353"),
     // With a NodePort.
     masqueraded("192.0.2.1:30053", "10.0.2.9:5353"),
-    // Direct return, first with three backends; the last two in tunnels.
+    // Direct return, first with three backends; then two in tunnels.
     direct(tcp("198.51.100.7:40003", "203.0.113.74:80", (74, 61), ["10.0.2.74:80", "10.0.2.75:80"])),
     direct(udp("198.51.100.7:40003", "203.0.113.75:53", (75, 62), ["10.0.2.76:53", "10.0.2.77:53"])),
     direct(tcp("[2001:db8:c::7]:40003", "[2001:db8:f::76]:80", (76, 63), FAR_V6)),
@@ -122,13 +122,15 @@ pub(crate) const USERS: [User; 25] = [
     // Backends here, with packets in tunnels.
     tunnelled(tcp("198.51.100.8:40005", "203.0.113.78:80", (78, 65), ["10.0.1.78:8080", "10.0.1.79:8080"])),
     tunnelled(udp("[2001:db8:c::8]:40005", "[2001:db8:f::79]:53", (79, 66), NEAR_V6_UDP)),
+    // Direct return in tunnels, with another backend here.
+    direct(tcp("198.51.100.8:40007", "203.0.113.82:80", (82, 69), ["10.0.2.84:8080", "10.0.2.85:8080"])),
 ];
 
 /// Other backends of a user with direct return.
 pub(crate) const MORE_BACKENDS: [(&str, u8); 2] = [("10.0.2.82", 19), ("10.0.2.83", 19)];
 
 /// The number of users.
-pub(crate) const COUNT: u8 = 25;
+pub(crate) const COUNT: u8 = 26;
 
 /// The user of the service with session affinity.
 pub(crate) const WITH_AFFINITY: u8 = 5;

@@ -1,7 +1,7 @@
 //! Sequences that the property has found, as short as they become. Each shows how strangers once changed what honest
 //! parties observe.
 
-use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
+use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
 
 use crate::honest::Act::{Ask, AskMuch, Close, Connect};
 use crate::property::{interference, trace};
@@ -75,6 +75,25 @@ fn false_packets_do_not_make_a_silent_backend() {
         Replace(1),
         plain(Eth0, (User(1), Service(1)), SYN, (0, 0)),
     ]);
+}
+
+/// It has no other entry whose numbers a FIN could be compared with. Without its entry, the ring leads elsewhere.
+#[test]
+fn a_false_fin_or_rst_ends_no_idle_connection_with_direct_return() {
+    for (user, flags) in [(19, FIN | ACK), (19, RST), (21, FIN | ACK), (25, RST)] {
+        let forged = plain(Eth0, (User(user), Service(user)), flags, (12_345, 0));
+        changes_nothing(&[Do(user, Ask), Wait(100), forged, Replace(user), Wait(80_000), Do(user, Ask)]);
+    }
+}
+
+#[test]
+fn a_tunnel_of_a_stranger_takes_no_idle_connection_to_a_backend_here() {
+    for flags in [SYN, ACK] {
+        let sends = Sends::Plain { flags, seq: 7, ack: 7, data: 0 };
+        let tunnel = || Tunnel(Forged { by: Eth1, from: User(25), to: Service(25), sends }, 5);
+        changes_nothing(&[Do(25, Ask), Wait(62_000), tunnel(), Wait(30_000), tunnel(), Do(25, Ask)]);
+        changes_nothing(&[Do(25, Connect), tunnel(), Do(25, Ask)]);
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::honest::Act::{Ask, AskMuch, Connect};
 use crate::property::{interference, trace, unanswered};
 use crate::regressions::plain;
 use crate::sequence::Flood::{First, Guests, Refused, Twice};
-use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
-use crate::strangers::By::Eth0;
+use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Tunnel, Wait};
+use crate::strangers::By::{Eth0, Eth1};
 use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
@@ -81,6 +81,12 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         "FlowsGiveWay" => Some(vec![Flood(First, 10, 8, 0), Do(10, Ask)]),
         "SynOfForwardedConnection" => {
             Some(vec![Do(19, Ask), Wait(100), Replace(19), plain(Eth0, (User(19), Service(19)), SYN, (0, 0))])
+        }
+        // The connection is idle, and the ring still has its backend.
+        "SentOnByRing" => {
+            let sends = Sends::Plain { flags: ACK, seq: 7, ack: 7, data: 0 };
+            let forged = Forged { by: Eth1, from: User(25), to: Service(25), sends };
+            Some(vec![Do(25, Ask), Wait(62_000), Tunnel(forged, 5), Wait(1_000), Do(25, Ask)])
         }
         // The flood evicts the only entry.
         "ForwardedByRing" => Some(vec![Do(19, Ask), Wait(1_500), Flood(First, 19, 60, 0)]),

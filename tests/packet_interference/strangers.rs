@@ -67,12 +67,13 @@ pub(crate) const STRANGER_CHANGES: [&[&str]; 13] = [
 ];
 
 /// Where tunnels of strangers end: at backends here and elsewhere, and at the node.
-const TUNNEL_ENDS: [(&str, &str); 5] = [
+const TUNNEL_ENDS: [(&str, &str); 6] = [
     ("10.0.1.78", "2001:db8:1001::78"),
     ("10.0.1.79", "2001:db8:1001::79"),
     ("10.0.1.5", "2001:db8:1001::5"),
     ("198.18.0.1", "2001:db8:18::1"),
     ("10.0.2.74", "2001:db8:1002::78"),
+    ("10.0.1.84", "2001:db8:1001::9"),
 ];
 
 /// The packet in a tunnel, which another node may have sent.
@@ -259,8 +260,9 @@ pub(crate) fn number() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(0), 2 => Just(1), 1 => Just(u32::MAX), 2 => 0..STRANGERS]
 }
 
+/// Those with direct return as often as all others.
 fn user() -> impl Strategy<Value = u8> {
-    0..COUNT
+    prop_oneof![0..COUNT, 19..COUNT]
 }
 
 fn port() -> impl Strategy<Value = u8> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::packets::admission::{Refusal, admit};
+use nodelb_core::packets::choice::selected;
 use nodelb_core::state::entries::{BackendId, Lead, ServiceId, Slot};
 
 use crate::choice::{self, offset_number};
@@ -90,7 +91,12 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
     let offset = match state.tunnel_end.filter(|_| state.tables.keeps(Rule::UnwrappedStays)) {
         // The node that has sent the packet here has chosen the backend.
-        Some(end) => view.iter().position(|slot| slot.addr.addr == end).ok_or(Refused::Dropped(Reason::NoBackend))?,
+        Some(end) => {
+            let is_meant = |offset: &usize| view[*offset].addr.addr == end;
+            let by_all = selected(&service, view, (client.addr, Some(client.port)), to).filter(is_meant);
+            let meant = by_all.or_else(|| (0..view.len()).find(is_meant));
+            meant.ok_or(Refused::Dropped(Reason::NoBackend))?
+        }
         None => {
             let (node, of) = (state.node, (frontend.service, &*service, view));
             choice::choose(&node, &mut state.tables, state.random, of, (client, to))
@@ -149,11 +155,28 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
 /// The offset of a backend with an address of this node, or of the device, if the list has one: the given one, if it is such a
 /// backend's.
 fn own(state: &HookState<'_>, view: &[Slot], offset: usize) -> usize {
-    let uplink = state.node.state.uplinks.get(&state.packet.ifindex);
-    let addresses = uplink.map(|uplink| [uplink.v4, uplink.v6]).into_iter().flatten();
-    let is_of_device = |addr: Addr| addresses.clone().any(|own| own == Some(addr));
-    let is_own = |slot: &Slot| is_of_device(slot.addr.addr) || state.node.state.node_addrs.contains(&slot.addr.addr);
+    let is_own = |slot: &Slot| is_own(state, slot);
     if is_own(&view[offset]) { offset } else { view.iter().position(is_own).unwrap_or(offset) }
+}
+
+/// Whether the slot's backend has an address of this node, or of the device.
+fn is_own(state: &HookState<'_>, slot: &Slot) -> bool {
+    let uplink = state.node.state.uplinks.get(&state.packet.ifindex);
+    let of_device = uplink.map(|uplink| [uplink.v4, uplink.v6]).into_iter().flatten();
+    of_device.flatten().any(|own| own == slot.addr.addr) || state.node.state.node_addrs.contains(&slot.addr.addr)
+}
+
+/// Whether the ring leads to the backend on this node to which another node seems to have sent the packet.
+pub(crate) fn leads_here(state: &HookState<'_>, key: &PacketKey, frontend: Lead) -> bool {
+    let Some(service) = state.node.state.services.get(&frontend.service) else { return false };
+    let (view, client, to) = (service.view(frontend.local), key.tuple.source, key.tuple.target);
+    let to = L4Addr::new(to.addr, to.port, key.protocol);
+    let offset = selected(service, view, (client.addr, Some(client.port)), to).filter(|_| !view.is_empty());
+    let slot = offset.and_then(|offset| view.get(offset));
+    slot.is_some_and(|slot| match state.tunnel_end {
+        Some(end) => slot.addr.addr == end,
+        None => is_own(state, slot),
+    })
 }
 
 /// Decides about a packet in the middle of a connection. It continues only if the same backend is certain to be found
@@ -163,7 +186,7 @@ fn continued(state: &HookState<'_>, frontend: Lead, begun: Result<Connection, Re
     let is_certain = service.is_some_and(|it| it.has_rings || it.view(frontend.local).len() == 1);
     let is_by_ring = |entry: &Connection| entry.flags.is_forwarded && state.tables.keeps(Rule::ForwardedByRing);
     match begun {
-        Ok(entry) if is_by_ring(&entry) || (is_certain && !entry.flags.is_redirected) => Ok(entry),
+        Ok(entry) if is_certain && (is_by_ring(&entry) || !entry.flags.is_redirected) => Ok(entry),
         Err(refused @ (Refused::Left | Refused::Dropped(Reason::SourceRange))) => Err(refused),
         _ => Err(Refused::Answered(Reason::Unknown)),
     }

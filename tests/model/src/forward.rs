@@ -1,10 +1,10 @@
 //! The way of a packet that does not pass the network stack of this node.
 
-use nodelb_core::model::addr::Family;
+use nodelb_core::model::addr::{Family, Protocol};
 
 use crate::bytes::{put16, wire};
 use crate::checksum;
-use crate::connections::{Connection, is_plain_syn};
+use crate::connections::{Connection, NEAR, is_near, is_plain_syn};
 use crate::headers::tcp_flags::{FIN, RST};
 use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number, write_type};
 use crate::hook_state::{Decision, HookState};
@@ -104,14 +104,33 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
 pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     let (now, length) = (state.node.now(), state.headers.length());
     let is_sent_on = |entry: &Connection| state.tunnel_end.is_some() || has_short_ttl(&state.headers, entry);
+    let is_guarded = state.tables.keeps(Rule::FinInWindow);
     if let Some(entry) = state.tables.half_open.get_mut(key).filter(|entry| !is_sent_on(entry)) {
         entry.bytes += length as u64;
         if !is_plain_syn(ports.tcp_flags) {
             entry.last_used = now;
             entry.flags.is_assured = true;
-            entry.flags.has_fin |= ports.tcp_flags & (FIN | RST) != 0;
+            if key.protocol == Protocol::Tcp {
+                note_sequence(entry, ports, is_guarded);
+            }
         }
     }
+}
+
+/// Notes the number of a client's packet, and whether the connection ends, as its numbers show. If data follows a FIN or a
+/// RST after all, that was a stranger's.
+fn note_sequence(entry: &mut Connection, ports: &Ports, is_guarded: bool) {
+    let last = entry.acknowledgment;
+    let is_next = ports.sequence.wrapping_sub(last).wrapping_sub(1) < NEAR;
+    let ends = ports.tcp_flags & (FIN | RST) != 0;
+    if !is_near(ports.sequence, last) {
+        entry.flags.has_fin |= ends && !is_guarded;
+        return;
+    }
+    if is_next {
+        entry.acknowledgment = ports.sequence;
+    }
+    entry.flags.has_fin = ends || (entry.flags.has_fin && !(ports.has_data && is_next));
 }
 
 const fn header_length(family: Family) -> usize {

@@ -56,6 +56,8 @@ pub enum Rule {
     SynOfForwardedConnection,
     /// With direct return, packets of a connection that has lost its entry go to the backend that the ring has.
     ForwardedByRing,
+    /// What another node seems to have sent here ends a connection with another backend only if the ring leads to this node.
+    SentOnByRing,
     /// A packet that came in a tunnel stays on this node, at the backend where the tunnel ends. Not about strangers: two
     /// nodes that disagree would send it to each other.
     UnwrappedStays,
@@ -65,7 +67,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -89,6 +91,7 @@ impl Rule {
         Self::ClientGetsOtherPort,
         Self::SynOfForwardedConnection,
         Self::ForwardedByRing,
+        Self::SentOnByRing,
         Self::UnwrappedStays,
         Self::OnlyTunnelledServices,
     ];

@@ -5,7 +5,7 @@ use nodelb_core::model::forward::Forward;
 use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::state::entries::{Lead, ServiceId};
 
-use crate::begin::{begin, begin_at_node};
+use crate::begin::{begin, begin_at_node, leads_here};
 use crate::choice::offset_number;
 use crate::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
 use crate::forward;
@@ -295,8 +295,8 @@ fn continued(
 }
 
 /// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
-/// a new connection only if there was no other packet for [`TIME_WAIT_SECONDS`]. So does a packet that another node has
-/// sent here in a tunnel, but none with a short time to live, which anyone can send and which does not follow the ring.
+/// a new connection only if there was no other packet, or none for [`TIME_WAIT_SECONDS`], or if the connection has ended and
+/// its backend is gone. What another node may have sent here does in the first two cases, if the ring leads to this node.
 fn continued_forwarded(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -304,11 +304,16 @@ fn continued_forwarded(
     (ports, found): (&Ports, Option<Lead>),
 ) -> Option<Connection> {
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    let is_syn = is_plain_syn(ports.tcp_flags);
     let idle = state.node.now().saturating_sub(entry.last_used);
-    let is_quiet = idle >= TIME_WAIT_SECONDS;
-    let is_left = !entry.flags.is_assured || is_quiet || !state.tables.keeps(Rule::SynOfForwardedConnection);
-    let may_leave = is_left && !forward::has_short_ttl(&state.headers, &entry);
-    if (may_leave && is_plain_syn(ports.tcp_flags)) || (is_quiet && state.tunnel_end.is_some()) {
+    let is_unproven = (is_syn && !entry.flags.is_assured) || idle >= TIME_WAIT_SECONDS;
+    let is_over = || entry.flags.has_fin && offset_in_view(state, &entry).is_none();
+    let leads_here = || found.is_some_and(|frontend| leads_here(state, key, frontend));
+    let begins_again = match state.tunnel_end.is_some() || forward::has_short_ttl(&state.headers, &entry) {
+        true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
+        false => is_syn && (is_unproven || is_over() || !state.tables.keeps(Rule::SynOfForwardedConnection)),
+    };
+    if begins_again {
         return None;
     }
     if key.protocol == Protocol::Udp && !is_later {

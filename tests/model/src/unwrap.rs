@@ -1,12 +1,12 @@
 //! Direct return, at the backend's node: takes packets out of the tunnel in which another node has sent them.
 
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 
-use crate::connections::Tables;
+use crate::connections::{Tables, is_plain_syn};
 use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner, write_type};
 use crate::icmp;
-use crate::key::{Endpoint, FragmentKey, Hook, Side};
+use crate::key::{Endpoint, FragmentKey, Hook, PacketKey, Side};
 use crate::node::{Node, Packet, Route, RouteQuery};
 use crate::rule::Rule;
 
@@ -26,9 +26,10 @@ pub(crate) fn unwrapped(
         return None;
     }
     let Parsed::Packet(inner) = parse_inner(&packet.bytes, outer, family, packet.is_gso) else { return None };
-    let (to, protocol) = destination(node, tables, packet, &inner)?;
+    let key = client_key(node, tables, packet, &inner)?;
+    let (to, protocol) = (key.tuple.target, key.protocol);
     let forward = node.forward(packet.hook, L4Addr::new(to.addr, to.port, protocol));
-    if forward != Forward::Tunnel && tables.keeps(Rule::OnlyTunnelledServices) {
+    if forward != Forward::Tunnel && !is_translated(tables, &key, &inner) && tables.keeps(Rule::OnlyTunnelledServices) {
         return None;
     }
     let mut bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
@@ -61,21 +62,29 @@ fn is_of_backend(node: &Node<'_>, packet: &Packet, outer: &Headers, (to, protoco
     service.is_some_and(|service| service.cluster.iter().any(|slot| slot.addr.addr == outer.target))
 }
 
-/// The address and port of the service that the packet is for, or that has sent what the error is about.
-fn destination(node: &Node<'_>, tables: &Tables, packet: &Packet, inner: &Headers) -> Option<(Endpoint, Protocol)> {
-    let target = |port| Endpoint::new(inner.target, port);
-    match inner.content {
-        Content::Transport(protocol, ports) => Some((target(ports.target), protocol)),
+/// Whether this node translates an established connection that the packet belongs to. The service may have changed since.
+fn is_translated(tables: &Tables, key: &PacketKey, inner: &Headers) -> bool {
+    let is_syn = matches!(inner.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
+    key.protocol == Protocol::Tcp && !is_syn && tables.connections.contains_key(key)
+}
+
+/// The key of the packet, or of the client's packets of the connection that the error is about.
+fn client_key(node: &Node<'_>, tables: &Tables, packet: &Packet, inner: &Headers) -> Option<PacketKey> {
+    let side = Side::Arriving;
+    let (tuple, protocol) = match inner.content {
+        Content::Transport(protocol, ports) => (inner.tuple(ports.source, ports.target), protocol),
         Content::LaterFragment(protocol) => {
             let (source, id) = (inner.source, inner.fragment?.id);
-            let key = FragmentKey { source, target: inner.target, id, protocol, side: Side::Arriving };
-            Some((target(tables.fragment(&key, node.now())?.target), protocol))
+            let ports =
+                tables.fragment(&FragmentKey { source, target: inner.target, id, protocol, side }, node.now())?;
+            (inner.tuple(ports.source, ports.target), protocol)
         }
         Content::IcmpError => {
             let (_, protocol, tuple) = icmp::quoted(&packet.bytes, inner)?;
-            let is_to_sender = |addr: Addr| addr == inner.target;
-            is_to_sender(tuple.source.addr).then_some((tuple.source, protocol))
+            let is_to_sender = tuple.source.addr == inner.target;
+            (is_to_sender.then(|| tuple.turned())?, protocol)
         }
-        Content::Tunnel(_) => None,
-    }
+        Content::Tunnel(_) => return None,
+    };
+    Some(PacketKey { tuple, protocol, side })
 }
