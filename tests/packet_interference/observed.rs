@@ -57,13 +57,25 @@ fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
 }
 
 /// What the backends of a user have observed. Session affinity selects any backend for a client at first; with direct return
-/// anyone can begin the client's next connection, which then keeps a backend that the service loses for a minute.
+/// anyone can begin the client's next connection, which then keeps a backend that the service loses for a minute. The way to
+/// another backend may need other segments.
 fn seen_by_backends(log: &Log, has_any: bool, delayed: &[u8]) -> Vec<(u8, Event)> {
     let any = |(connection, event): &(u8, Event)| match event {
         Event::Accepted(_) if has_any || delayed.contains(connection) => (*connection, Event::Accepted(String::new())),
         event => (*connection, event.clone()),
     };
-    log.iter().map(any).collect()
+    let mut seen: Vec<(u8, Event)> = Vec::new();
+    for (connection, event) in log.iter().map(any) {
+        match (&event, seen.last_mut()) {
+            (Event::Got(number, kind, length), Some((last, Event::Got(last_number, last_kind, sum))))
+                if (connection, *number, *kind) == (*last, *last_number, *last_kind) =>
+            {
+                *sum += length;
+            }
+            _ => seen.push((connection, event)),
+        }
+    }
+    seen
 }
 
 /// What differs; empty if nothing does.

@@ -4,7 +4,7 @@
 use nodelb_core::model::addr::Family;
 use proptest::prelude::*;
 
-use crate::honest::{Act, COUNT, Client, User, endpoint};
+use crate::honest::{Act, COUNT, Client, User, WITH_BACKEND_HERE, endpoint};
 use crate::lab::{Lab, Programs};
 use crate::observed::{Excuse, Observed};
 use crate::socket::Socket;
@@ -76,6 +76,8 @@ struct Player<'a> {
     has_changed: [bool; COUNT as usize],
     /// Packets of strangers; a flood is many.
     foreign: usize,
+    /// Whether one came in a tunnel.
+    has_tunnelled: bool,
     /// When each client has begun to send something for the last time.
     last_sent: [u64; COUNT as usize],
     guests: u16,
@@ -98,6 +100,7 @@ pub(crate) fn play(
         replaced: [false; COUNT as usize],
         has_changed: [false; COUNT as usize],
         foreign: 0,
+        has_tunnelled: false,
         last_sent: [0; COUNT as usize],
         guests: 0,
         next_sweep,
@@ -148,6 +151,8 @@ impl Player<'_> {
                 if self.has_strangers
                     && let Some(packet) = forged.packet()
                 {
+                    self.has_tunnelled = true;
+                    self.excuse_evicted();
                     self.lab.arrive(forged.by.name(), &tunnelled(&packet, *end));
                 }
             }
@@ -310,12 +315,13 @@ impl Player<'_> {
     }
 
     /// With direct return, the only entry of a connection is among the handshakes: strangers that have displaced it there may have
-    /// ended the connection, if its service has lost the backend.
+    /// ended the connection, if its service has lost the backend, or if a tunnel of a stranger leads to another backend here.
     fn excuse_evicted(&mut self) {
         let is_evicted = self.foreign >= Excuse::Evicted.least();
         for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
             let number = client.number();
-            if is_evicted && User::of(number).is_direct && self.has_changed[usize::from(number)] {
+            let is_moved = self.has_changed[usize::from(number)] || (self.has_tunnelled && number == WITH_BACKEND_HERE);
+            if is_evicted && User::of(number).is_direct && is_moved {
                 *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
             }
         }

@@ -69,8 +69,18 @@ pub fn start(
 ) -> watch::Receiver<Arc<SweepReport>> {
     let report = SweepReport { limit, ..SweepReport::default() };
     let (published, reports) = watch::channel(Arc::new(report.clone()));
-    let task =
-        Task { run: Some(run), count, is_served, config, published, report, is_empty: false, sweeps: 0, warned: None };
+    let task = Task {
+        run: Some(run),
+        count,
+        is_served,
+        config,
+        published,
+        report,
+        is_empty: false,
+        sweeps: 0,
+        warned: None,
+        warned_of_handshakes: None,
+    };
     tokio::spawn(until(shutdown, task.run()));
     reports
 }
@@ -87,6 +97,7 @@ struct Task {
     is_empty: bool,
     sweeps: u64,
     warned: Option<Instant>,
+    warned_of_handshakes: Option<Instant>,
 }
 
 impl Task {
@@ -149,18 +160,25 @@ impl Task {
         }
     }
 
-    /// Warns about a full map, once an hour.
+    /// Warns about full maps, about each once an hour.
     fn report_full(&mut self) {
-        let percent = percent(self.report.count, self.report.limit);
-        if percent < CROWDED || self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
-            return;
+        let used = percent(self.report.count, self.report.limit);
+        if is_due(&mut self.warned, used) {
+            warn!(
+                message_id = %messages::CONNECTIONS_FULL,
+                "{used} % of the room for connections of clients outside the node is used; idle TCP connections are \
+                 forgotten earlier. Raise packets.max-connections ({})", self.report.limit
+            );
         }
-        self.warned = Some(Instant::now());
-        warn!(
-            message_id = %messages::CONNECTIONS_FULL,
-            "{percent} % of the room for connections of clients outside the node is used; idle TCP connections are \
-             forgotten earlier. Raise packets.max-connections ({})", self.report.limit
-        );
+        let limit = self.config.borrow().packets.max_handshakes;
+        let used = self.report.count.map_or(0, |count| share(count.handshakes, limit));
+        if is_due(&mut self.warned_of_handshakes, used) {
+            warn!(
+                message_id = %messages::HANDSHAKES_FULL,
+                "{used} % of the room for handshakes of clients outside the node is used, also by connections with direct \
+                 return; the least recently used are evicted. Raise packets.max-handshakes ({limit}) if the clients are real"
+            );
+        }
     }
 }
 
@@ -202,9 +220,22 @@ fn tcp_timeout(configured: u32, percent: u64) -> u32 {
     configured - u32::try_from(less).unwrap_or(configured - shortest)
 }
 
+/// Whether a warning about a map is due, of which this percentage is used. Then it has been given.
+fn is_due(warned: &mut Option<Instant>, used: u64) -> bool {
+    let is_due = used >= CROWDED && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
+    if is_due {
+        *warned = Some(Instant::now());
+    }
+    is_due
+}
+
 /// The number of connections as a percentage of the maximum.
 fn percent(count: Option<ConnectionCount>, limit: u32) -> u64 {
-    count.map_or(0, |count| count.connections * 100 / u64::from(limit.max(1)))
+    count.map_or(0, |count| share(count.connections, limit))
+}
+
+fn share(count: u64, limit: u32) -> u64 {
+    count * 100 / u64::from(limit.max(1))
 }
 
 #[cfg(test)]

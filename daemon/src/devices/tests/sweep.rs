@@ -105,3 +105,14 @@ async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
     served.send_replace(true);
     assert!(is_regular(sweeps_in(EMPTY_EVERY).await));
 }
+
+#[test]
+fn a_warning_about_a_map_is_repeated_after_an_hour() {
+    let mut warned = None;
+    assert!(!is_due(&mut warned, CROWDED - 1));
+    assert!(is_due(&mut warned, CROWDED));
+    assert!(!is_due(&mut warned, 100));
+    warned = warned.and_then(|at| at.checked_sub(WARN_EVERY));
+    assert!(warned.is_none() || is_due(&mut warned, 100));
+    assert_eq!(share(26_214, 32_768), CROWDED - 1);
+}
