@@ -129,6 +129,8 @@ mod outside_continuity;
 mod outside_devices;
 #[path = "netns/outside_direct.rs"]
 mod outside_direct;
+#[path = "netns/outside_direct_continuity.rs"]
+mod outside_direct_continuity;
 #[path = "netns/outside_disagree.rs"]
 mod outside_disagree;
 #[path = "netns/outside_ecmp.rs"]

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
 use socket2::{Domain, Socket, Type};
 
-use crate::lab::NODE_A;
 use crate::wire::{Content, Parcel, Segment};
 
 /// What a flood consists of.
@@ -123,13 +122,12 @@ fn error(number: u32, family: Family, open: &[Open]) -> Vec<u8> {
     Parcel { source: stranger(number, family), target: end(service), content }.packet()
 }
 
-/// Sends the packets from the network namespace of the calling thread to node A. `pause` gets the number of packets that were
-/// sent before each call.
-pub(crate) fn send(packets: &[Vec<u8>], is_v6: bool, mut pause: impl FnMut(usize)) {
-    let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
+/// Sends the packets from the network namespace of the calling thread to the node. `pause` gets the number of packets that
+/// were sent before each call.
+pub(crate) fn send(packets: &[Vec<u8>], node: IpAddr, mut pause: impl FnMut(usize)) {
+    let domain = if node.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
     // With this protocol, the packets have their headers.
     let socket = Socket::new(domain, Type::RAW, Some(255.into())).unwrap();
-    let node: IpAddr = NODE_A[usize::from(is_v6)].parse().unwrap();
     socket.connect(&SocketAddr::new(node, 0).into()).unwrap();
     let mut sent = 0;
     while sent < packets.len() {

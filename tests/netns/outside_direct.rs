@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nodelb_prober::{Plan, Probe, Transport};
+use nodelb_prober::Transport;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::fleet_hosts::join;
@@ -25,7 +25,7 @@ use crate::outside::{TRANSPORTS, wait_for_programs};
 use crate::sandbox::{self, Sandbox};
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
-const CLIENT: [&str; 2] = ["203.0.113.50", "2001:db8:1::50"];
+pub(crate) const CLIENT: [&str; 2] = ["203.0.113.50", "2001:db8:1::50"];
 /// The service, at port 80.
 pub(crate) const SERVICE: [&str; 2] = ["198.51.100.10", "2001:db8:f::10"];
 const PORT: u16 = 8_080;
@@ -34,7 +34,7 @@ const PORT: u16 = 8_080;
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) host: Host,
-    addresses: [String; 2],
+    pub(crate) addresses: [String; 2],
     pub(crate) daemon: Option<Daemon>,
 }
 
@@ -79,10 +79,10 @@ pub(crate) fn machine(name: &'static str, addresses: &[String; 2]) -> Place {
     place
 }
 
-struct Net {
-    entries: [Node; 2],
-    ends: [Node; 2],
-    client: Place,
+pub(crate) struct Net {
+    pub(crate) entries: [Node; 2],
+    pub(crate) ends: [Node; 2],
+    pub(crate) client: Place,
 }
 
 /// Makes the bridge.
@@ -150,7 +150,7 @@ impl Net {
     }
 
     /// Lets the client reach the services through this node.
-    fn enter_by(&self, entry: usize) {
+    pub(crate) fn enter_by(&self, entry: usize) {
         enter_by(&self.client, &self.entries[entry]);
     }
 
@@ -182,7 +182,7 @@ impl Net {
     }
 
     /// Describes the service to the nodes of entry, and to the others if `with_ends`.
-    fn describe(&self, forward: &str, ends: &[usize], with_ends: bool) {
+    pub(crate) fn describe(&self, forward: &str, ends: &[usize], with_ends: bool) {
         let ends: Vec<&Node> = ends.iter().map(|end| &self.ends[*end]).collect();
         let text = file(forward, &ends);
         let others = if with_ends { &self.ends[..] } else { &[] };
@@ -195,7 +195,7 @@ impl Net {
     }
 
     /// Translates the service from now on, with both backends.
-    fn translate(&self, forward: &str) {
+    pub(crate) fn translate(&self, forward: &str) {
         let ends = self.ends.each_ref();
         let text = file(forward, &ends).replace(&format!("forward = {forward:?}"), "forward = \"translate\"");
         for node in self.daemons() {
@@ -205,7 +205,7 @@ impl Net {
     }
 
     /// Removes the service.
-    fn withdraw(&self, forward: &str) {
+    pub(crate) fn withdraw(&self, forward: &str) {
         let address = format!("{}/TCP", service(forward)[0]);
         for node in self.daemons() {
             node.host.withdraw("web.toml");
@@ -220,7 +220,7 @@ impl Net {
 }
 
 /// Starts everything, and runs the test with both kinds of direct return.
-fn with_both(test: &str, xdp: &str, body: impl Fn(&mut Net, &str)) {
+pub(crate) fn with_both(test: &str, xdp: &str, body: impl Fn(&mut Net, &str)) {
     sandbox::run(test, |sandbox| {
         let mut net = Net::new(sandbox);
         for forward in ["tunnel", "direct"] {
@@ -273,49 +273,6 @@ fn backends_see_and_answer_the_client() {
 #[test]
 fn backends_see_and_answer_the_client_with_xdp() {
     with_both("outside_direct::backends_see_and_answer_the_client_with_xdp", "generic", assert_direct);
-}
-
-/// Each connection goes on with its backend.
-fn check_all(talks: &mut [(Talk, String, Transport)], what: &str) {
-    for (talk, name, transport) in talks {
-        let answer = talk.ask().unwrap_or_else(|error| panic!("{what}: {transport:?}: {error}"));
-        assert_eq!(&answer.name, name, "{what}: {transport:?}");
-    }
-}
-
-#[test]
-fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
-    with_both(
-        "outside_direct::connections_outlive_their_node_of_entry_and_changes_of_the_service",
-        "off",
-        |net, forward| {
-            let mut talks = Vec::new();
-            for address in &service(forward) {
-                for transport in TRANSPORTS {
-                    for _ in 0..20 {
-                        let mut talk = net.client.run(|| Talk::open(address, transport, TIMEOUT)).unwrap();
-                        let name = talk.ask().unwrap().name;
-                        talks.push((talk, name, transport));
-                    }
-                }
-            }
-            check_all(&mut talks, "at first");
-            net.enter_by(1);
-            check_all(&mut talks, "through the other node");
-            net.entries[0].daemon.take().unwrap().kill();
-            net.enter_by(0);
-            check_all(&mut talks, "through a node without its daemon");
-            net.entries[0].start("off");
-            check_all(&mut talks, "after its restart");
-            talks.retain(|(_, _, transport)| *transport == Transport::Tcp);
-            net.describe(forward, &[0], forward == "tunnel");
-            check_all(&mut talks, "after a change of the service");
-            net.translate(forward);
-            check_all(&mut talks, "when the service is translated");
-            net.withdraw(forward);
-            check_all(&mut talks, "without the service");
-        },
-    );
 }
 
 /// A line and a datagram that need more than one packet, in both directions. In a tunnel, the largest packets of the client
@@ -430,36 +387,6 @@ fn ipv4_packets_reach_ipv6_backends() {
 #[test]
 fn ipv4_packets_reach_ipv6_backends_with_xdp() {
     assert_ipv4_in_ipv6("outside_direct::ipv4_packets_reach_ipv6_backends_with_xdp", "generic");
-}
-
-/// A node of entry that dies, while clients connect 1,000 times a second.
-#[test]
-fn a_node_of_entry_that_dies_breaks_no_connection() {
-    with_both("outside_direct::a_node_of_entry_that_dies_breaks_no_connection", "off", |net, forward| {
-        let [v4, v6] = service(forward);
-        let mut talks: Vec<Talk> = [&v4, &v6]
-            .into_iter()
-            .flat_map(|address| (0..20).map(move |_| address))
-            .map(|address| net.client.run(|| Talk::open(address, Transport::Tcp, 2 * TIMEOUT)).unwrap())
-            .collect();
-        let plan = Plan { timeout: 2 * TIMEOUT, ..Plan::new(socket(&v4), Transport::TcpLines) };
-        let probe = net.client.run(|| Probe::start(plan));
-        thread::sleep(Duration::from_secs(2));
-        net.entries[0].place.ip("link set eth0 down");
-        thread::sleep(Duration::from_millis(200));
-        net.enter_by(1);
-        thread::sleep(Duration::from_secs(2));
-        for talk in &mut talks {
-            talk.ask().unwrap_or_else(|error| panic!("a connection from before: {error}"));
-        }
-        let tally = probe.finish();
-        say(&format!("{forward}: {tally:?}"));
-        assert_eq!(tally.failures(), 0, "{tally:?}");
-        net.entries[0].place.ip("link set eth0 up");
-        let [_, v6] = &net.entries[0].addresses;
-        net.entries[0].place.ip(&format!("address replace {v6}/64 dev eth0 nodad"));
-        net.entries[0].place.ip("route replace default via 203.0.113.1");
-    });
 }
 
 /// Breaks the way of the packets to a machine, or restores it. Its own address serves all the time.

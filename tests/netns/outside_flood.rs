@@ -15,7 +15,7 @@ use nodelb_prober::{SetAtEnd, Transport};
 use crate::flood::{self, Kind, MARK, NETWORKS, Open};
 use crate::flood_counts::{Counted, kernel_count, lost};
 use crate::host::{Daemon, Host, say, socket};
-use crate::lab::{CLIENT, Lab, POD_A1, POD_B};
+use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_B};
 use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
 use crate::outside_network::nft;
@@ -311,7 +311,8 @@ impl Parties<'_> {
                 threads.push(scope.spawn(move || client.run(|| connect(address, transport, is_done, asked))));
             }
             self.lab.router.run(|| {
-                flood::send(packets, addresses[0].starts_with('['), |count| {
+                let node = NODE_A[usize::from(addresses[0].starts_with('['))].parse().unwrap();
+                flood::send(packets, node, |count| {
                     if kind == Kind::Answered {
                         wait(count);
                     }

@@ -41,6 +41,8 @@ before_the_reboot() {
     reads_kubernetes
     meets_another_layout
     has_a_kubelet
+    # Every kernel has limits of its own, such as for the stack of the programs.
+    ./packets.sh the_verifier_is_soon_done
     check "no warning from systemd or the kernel" no_new_warning
 }
 
