@@ -40,19 +40,22 @@ static __always_inline __u64 half_of(const __u32 *addr, __u32 first)
 
 /*
  * The hash of a client's address and port and of the destination. With session
- * affinity, port and destination are 0: to is NULL.
+ * affinity (is_sticky), port and destination are 0.
  */
 static __always_inline __u64 ring_hash(const struct packet_key *client,
-				       const struct frontend_key *to)
+				       const struct frontend_key *to,
+				       bool is_sticky)
 {
 	__u64 hash = scramble(half_of(client->source, 0) + 0x9e3779b97f4a7c15);
 
 	hash = scramble(hash ^ half_of(client->source, 2));
-	hash = scramble(to ? hash ^ half_of(to->addr, 0) : hash);
-	hash = scramble(to ? hash ^ half_of(to->addr, 2) : hash);
-	return scramble(to ? hash ^ ((__u64)client->source_port_be << 32 |
-				     (__u32)to->port_be << 16 | to->protocol)
-			   : hash);
+	hash = scramble(hash ^ (is_sticky ? 0 : half_of(to->addr, 0)));
+	hash = scramble(hash ^ (is_sticky ? 0 : half_of(to->addr, 2)));
+	return scramble(hash ^
+			(is_sticky ? 0
+				   : (__u64)client->source_port_be << 32 |
+					     (__u32)to->port_be << 16 |
+					     to->protocol));
 }
 
 /*
@@ -112,8 +115,7 @@ static __always_inline int choose_by_all(const struct scratch *here)
 	if (!is_certain(here))
 		return NONE;
 	return choose_by_ring(
-		ring_hash(&here->packet.key,
-			  here->affinity_seconds ? NULL : &here->to),
+		ring_hash(&here->packet.key, &here->to, here->affinity_seconds),
 		word_of(here->view));
 }
 
