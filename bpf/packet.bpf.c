@@ -52,8 +52,10 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	if (is_forwarded(here)
 		    ? write_forwarded(skb, here)
 		    : (here->packet.part != PART_WHOLE && write_id(skb)) ||
-			      rewrite(skb, here, 1))
+			      rewrite(skb, here, 1)) {
+		count_unwritten(here);
 		return TC_ACT_SHOT;
+	}
 	if (here->entry.flags & CONNECTION_TUNNELLED ||
 	    (here->packet.part != PART_LATER && !here->packet.has_options))
 		here->packet.redirected_from = skb->ifindex;
@@ -124,7 +126,10 @@ carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
 		return forward_past_stack(skb);
 	if (here->entry.flags & CONNECTION_TUNNELLED)
 		return send_in_tunnel(skb);
-	return rewrite(skb, here, 0) ? TC_ACT_SHOT : NEXT;
+	if (!rewrite(skb, here, 0))
+		return NEXT;
+	count_unwritten(here);
+	return TC_ACT_SHOT;
 }
 
 /*

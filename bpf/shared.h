@@ -301,7 +301,7 @@ _Static_assert(sizeof(struct flow_record) == 80, "layout");
  * may be a service's.
  */
 enum packet_reason {
-	/* A header is cut short or cannot be read. */
+	/* A header is cut short, or cannot be read or written. */
 	PACKET_SHORT = 0,
 	/* The time to live or the hop limit ended at this node. */
 	PACKET_TTL = 1,

@@ -250,13 +250,18 @@ VERIFIED_ONCE int send_in_tunnel(struct __sk_buff *skb)
 	struct connection *entry;
 	__u32 first;
 
-	if (!here || rewrite(skb, here, 0) ||
-	    load(skb, l2_length(&here->packet), &first, sizeof(first)))
+	if (!here)
 		return TC_ACT_SHOT;
 	entry = &here->entry;
-	copy_addr(entry->source, here->packet.key.source);
-	copy_addr(entry->target, here->packet.key.target);
-	return write_tunnel(skb, here, first) ? TC_ACT_SHOT : NEXT;
+	if (!rewrite(skb, here, 0) &&
+	    !load(skb, l2_length(&here->packet), &first, sizeof(first))) {
+		copy_addr(entry->source, here->packet.key.source);
+		copy_addr(entry->target, here->packet.key.target);
+		if (!write_tunnel(skb, here, first))
+			return NEXT;
+	}
+	count_unwritten(here);
+	return TC_ACT_SHOT;
 }
 
 #endif

@@ -210,6 +210,7 @@ int xdp_in(struct xdp_md *frame)
 {
 	struct scratch *here = scratch();
 	struct connection *entry;
+	int action;
 
 	/* Events are written by the programs that see all packets. */
 	if (!here || is_watched() ||
@@ -221,5 +222,8 @@ int xdp_in(struct xdp_md *frame)
 		  : !begin_at_once(frame, here))
 		return XDP_PASS;
 	count_packet(here);
-	return send(frame, here);
+	action = send(frame, here);
+	if (action == XDP_DROP)
+		count_unwritten(here);
+	return action;
 }

@@ -338,3 +338,19 @@ fn programs_and_function_agree_on_every_case() {
         assert!(!chosen.is_empty() || early >= 15, "the XDP program has translated only {early} of the packets");
     });
 }
+
+/// The kernel puts no header in front of datagrams that a device has joined. They were dropped without a count.
+#[test]
+fn what_the_kernel_does_not_let_be_written_is_counted() {
+    sandbox::run("compared::what_the_kernel_does_not_let_be_written_is_counted", |_| {
+        let shared = std::fs::read_to_string(folder().join("worlds")).unwrap();
+        let step = "in eth0 198.51.100.7:40000 > 203.0.113.90:53 udp data 1200 gso";
+        let cases = case::cases(&format!("{shared}\ncase joined\n  world direct\n  {step}\n"));
+        let (mut kernel, mut world) = (Kernel::new(&World::new()), World::new());
+        cases[0].world.iter().for_each(|line| world.apply(line));
+        kernel.start(&world);
+        let ran = kernel.run(&case::packet(&world, step)).unwrap();
+        assert_eq!(ran.code, SHOT);
+        assert!(ran.reasons.contains(&Reason::Short), "{:?}", ran.reasons);
+    });
+}

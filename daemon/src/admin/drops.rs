@@ -13,7 +13,7 @@ use super::state::AdminState;
 
 /// What the reasons mean, in the order of [`REASONS`].
 const DESCRIPTIONS: [&str; REASONS.len()] = [
-    "a header is cut short or cannot be read",
+    "a header is cut short, or cannot be read or written",
     "the time to live ended at this node; with forward = \"direct\", another node may have sent the packet here: do both list the same backends?",
     "larger than the MTU of the device by which the packet would leave",
     "a fragment that arrived before the first one, or of a connection that nodelb does not know",

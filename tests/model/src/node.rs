@@ -172,7 +172,7 @@ pub enum Verdict {
 /// Why a packet was not translated or not forwarded: `enum packet_reason` of `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// A header is cut short or cannot be read.
+    /// A header is cut short, or cannot be read or written.
     Short,
     /// The time to live or the hop limit ended at this node.
     Ttl,
