@@ -141,6 +141,25 @@ static __always_inline bool is_answered(const struct scratch *here)
 }
 
 /*
+ * Whether a SYN begins a connection from the port of one that was forwarded and
+ * has ended, and not to the same backend, which the service has lost. Anyone
+ * can send one while the client still receives. Otherwise the entry is that of
+ * the new connection.
+ */
+static __always_inline bool
+is_over(struct connection *entry, const struct scratch *here)
+{
+	if (!(here->entry.flags & CONNECTION_FIN))
+		return false;
+	if (has_no_backend(entry, here))
+		return (__s32)(seconds() - here->entry.last_used) >=
+		       QUIET_SECONDS;
+	__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_FIN);
+	entry->acknowledgment = here->packet.sequence + 1;
+	return false;
+}
+
+/*
  * Whether such a packet does, if it is a SYN, or if addresses have changed
  * since the last packet of the connection. Anyone can send a SYN with a
  * client's address: while the backend answers, it receives the SYN, also if the
@@ -158,9 +177,7 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
 	if (is_tcp && is_forwarded(here))
 		return !is_sent_on(here) &&
-		       (is_unproven(here) ||
-			(here->entry.flags & CONNECTION_FIN &&
-			 has_no_backend(entry, here)));
+		       (is_unproven(here) || is_over(entry, here));
 	if (is_tcp && is_closing())
 		return true;
 	if (is_tcp && is_answered(here))
@@ -231,7 +248,8 @@ unknown(struct frame_context *frame, const struct scratch *here,
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
 		     ? is_served_by_other(frame, &here->packet.key)
-		     : settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
+		     : !here->direct_return &&
+			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
 	/* Another node of entry may have begun the connection. */
 	if (here->direct_return)

@@ -361,6 +361,12 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 }
 
 /*
+ * NEAR for the numbers of a client whose packets are forwarded: nothing but the
+ * last one is known, and packets may be joined or lost on the way here.
+ */
+#define FORWARDED_NEAR (4 * NEAR)
+
+/*
  * Notes the number of a client's TCP packet. Returns CONNECTION_FIN if the
  * connection ends, as its numbers show: anyone can send a FIN or a RST. If data
  * follows them after all, they were a stranger's.
@@ -371,21 +377,21 @@ static __always_inline __u32 note_sequence(struct connection *entry,
 	__u32 number = here->packet.sequence;
 	__u32 moved = number - here->entry.acknowledgment;
 
-	if (moved + NEAR >= 2 * NEAR)
+	if (moved + FORWARDED_NEAR >= 2 * FORWARDED_NEAR)
 		return 0;
-	if (moved - 1 < NEAR)
+	if (moved - 1 < FORWARDED_NEAR)
 		entry->acknowledgment = number;
 	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
 		return CONNECTION_FIN;
 	if (here->entry.flags & CONNECTION_FIN && here->packet.has_data &&
-	    moved - 1 < NEAR)
+	    moved - 1 < FORWARDED_NEAR)
 		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_FIN);
 	return 0;
 }
 
 /*
  * Notes that the entry has forwarded the packet. Anyone can send a SYN. A
- * connection that the client closes is swept early; if it goes on after all,
+ * connection that the client closes is swept early: if it goes on after that,
  * its packets follow the ring.
  */
 static __always_inline void

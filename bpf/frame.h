@@ -111,8 +111,8 @@ struct sk_buff {
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 /*
- * The same for headers that begin in the first 64 bytes: a multiple of 4 bytes,
- * and not variable.
+ * frame_store() for headers that begin in the first 64 bytes: a multiple of 4
+ * bytes, and not variable.
  */
 static __always_inline long frame_store_head(struct frame_context *frame,
 					     __u32 at, const void *from,

@@ -47,6 +47,10 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	if (here->packet.ttl <= last_ttl(here))
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_redirected(skb, here, false);
+	/* The client begins again with another port. */
+	if (!is_routed(result) && is_sent_on(here) &&
+	    is_plain_syn(&here->packet))
+		return refuse(skb, OUTCOME_ANSWER | PACKET_NO_ROUTE);
 	if (!is_routed(result))
 		return refuse(skb, unroutable(here, result));
 	if (is_forwarded(here)

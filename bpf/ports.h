@@ -308,10 +308,11 @@ VERIFIED_ONCE bool take_port_of_other(struct frame_context *frame, __s32 least)
 	key->target_port_be = here->port_of_other_be;
 	if (is_foreign_port(frame, here))
 		return false;
-	other = bpf_map_lookup_elem(&connections, key);
-	is_established = other;
+	/* In this order, as above. */
+	other = bpf_map_lookup_elem(&half_open, key);
+	is_established = !other;
 	if (!other)
-		other = bpf_map_lookup_elem(&half_open, key);
+		other = bpf_map_lookup_elem(&connections, key);
 	if (!other)
 		return !put_half_open(key, &here->partner, BPF_NOEXIST);
 	used = *(volatile __u32 *)&other->last_used;

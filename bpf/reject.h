@@ -18,10 +18,7 @@
  */
 #define MOST_ANSWERS 1000
 
-/*
- * Sum of the transport header's first bytes in the packet, at most length.
- * The header is in memory already.
- */
+/* The sum of these bytes, a multiple of 4. */
 static __always_inline __u32 sum_of(const void *bytes, __u32 length)
 {
 	return fold(bpf_csum_diff(NULL, 0, (__be32 *)bytes, length, 0));

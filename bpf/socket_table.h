@@ -194,12 +194,16 @@ static __always_inline void *new_in(void *table, __u32 bits, void *storage,
 {
 	struct places *entry;
 	__u64 place;
+	void *found;
 
 	if (has_tables() && (entry = entry_for(ctx->sk, table, bits))) {
 		place = take_place(ctx, entry);
 		barrier_var(place);
-		if (place < PLACES)
-			return (void *)(entry + 1) + place * size;
+		if (place < PLACES) {
+			found = (void *)(entry + 1) + place * size;
+			__builtin_memset(found, 0, size);
+			return found;
+		}
 	}
 	return bpf_sk_storage_get(storage, ctx->sk, NULL,
 				  BPF_SK_STORAGE_GET_F_CREATE);
@@ -213,12 +217,8 @@ static __always_inline struct tcp_socket *known_tcp(struct bpf_sock *sk)
 
 static __always_inline struct tcp_socket *new_tcp(struct bpf_sock_addr *ctx)
 {
-	struct tcp_socket *socket = new_in(&tcp_table, TCP_TABLE_BITS,
-					   &tcp_sockets, sizeof(*socket), ctx);
-
-	if (socket)
-		socket->flags = 0;
-	return socket;
+	return new_in(&tcp_table, TCP_TABLE_BITS, &tcp_sockets,
+		      sizeof(struct tcp_socket), ctx);
 }
 
 static __always_inline struct udp_socket *known_udp(struct bpf_sock *sk)
@@ -229,12 +229,8 @@ static __always_inline struct udp_socket *known_udp(struct bpf_sock *sk)
 
 static __always_inline struct udp_socket *new_udp(struct bpf_sock_addr *ctx)
 {
-	struct udp_socket *socket = new_in(&udp_table, UDP_TABLE_BITS,
-					   &udp_sockets, sizeof(*socket), ctx);
-
-	if (socket)
-		__builtin_memset(socket, 0, sizeof(*socket));
-	return socket;
+	return new_in(&udp_table, UDP_TABLE_BITS, &udp_sockets,
+		      sizeof(struct udp_socket), ctx);
 }
 
 #endif

@@ -115,6 +115,8 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 					const struct sweep_timeouts *timeouts,
 					enum sweep_reason *reason)
 {
+	bool is_forwarded;
+
 	*reason = SWEEP_IDLE;
 	if (now->key.protocol == IPPROTO_UDP)
 		return timeouts->udp_idle;
@@ -123,12 +125,12 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 		return timeouts->reset;
 	}
 	/* Answers of a forwarded connection do not pass. */
-	if ((now->both | (now->any & CONNECTION_FORWARDED ? now->any : 0)) &
-	    CONNECTION_FIN) {
+	is_forwarded = now->any & CONNECTION_FORWARDED;
+	if ((is_forwarded ? now->any : now->both) & CONNECTION_FIN) {
 		*reason = SWEEP_CLOSED;
 		return timeouts->closed;
 	}
-	return timeouts->tcp_idle;
+	return is_forwarded ? timeouts->forwarded_idle : timeouts->tcp_idle;
 }
 
 /*

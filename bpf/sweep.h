@@ -28,7 +28,8 @@ struct sweep_timeouts {
 	__u32 reset;
 	__u32 tcp_idle;
 	__u32 udp_idle;
-	__u32 pad;
+	/* With direct return, as tcp_idle. */
+	__u32 forwarded_idle;
 };
 _Static_assert(sizeof(struct sweep_timeouts) == 24, "layout");
 

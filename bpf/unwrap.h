@@ -19,14 +19,20 @@ ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 }
 
 /*
- * Whether this node translates an established connection that the packet, in
- * its tunnel, belongs to. The service may have changed since: the other node
+ * Whether the packet belongs to an established connection with the backend
+ * where its tunnel ends. The service may have changed since: the other node
  * keeps such connections in their tunnels.
  */
-static __always_inline bool is_translated(const struct packet *packet)
+static __always_inline bool is_translated(const struct scratch *here)
 {
-	return packet->key.protocol == IPPROTO_TCP && !is_plain_syn(packet) &&
-	       bpf_map_lookup_elem(&connections, &packet->key);
+	const struct packet *packet = &here->packet;
+	const struct connection *entry;
+
+	if (packet->key.protocol != IPPROTO_TCP || is_plain_syn(packet))
+		return false;
+	entry = bpf_map_lookup_elem(&connections, &packet->key);
+	return entry && !(entry->flags & CONNECTION_REVERSE) &&
+	       same_addr(entry->target, here->tunnel_end);
 }
 
 /*
@@ -43,7 +49,7 @@ is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
 	     (here->packet.part == PART_LATER && !restore_ports())))
 		return false;
 	return (find_service(0) && find_direct_return(here) & SERVICE_TUNNEL) ||
-	       is_translated(&here->packet);
+	       is_translated(here);
 }
 
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4, since Linux 6.3. */
@@ -97,8 +103,8 @@ VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 
 /*
  * Takes the packet in the scratch memory out of its tunnel, if it is for a
- * service of this node and the tunnel ends here. Returns a value of enum
- * parsed: what it is then.
+ * service of this node, or was, and the tunnel ends here. Returns a value of
+ * enum parsed: what it is then.
  */
 VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 {

@@ -17,7 +17,8 @@ use crate::world::World;
 const RUN: usize = 150;
 
 /// Short, because a run takes about a minute of the time that passes for the tables.
-const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12 };
+const TIMEOUTS: SweepTimeouts =
+    SweepTimeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12, forwarded_idle: 18 };
 
 /// A run ends after this number of differences.
 const MOST_SHOWN: usize = 10;

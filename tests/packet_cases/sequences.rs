@@ -16,7 +16,8 @@ use crate::sandbox;
 use crate::sequence::{Flood, Step, play, sequence};
 use crate::world::World;
 
-const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+const TIMEOUTS: SweepTimeouts =
+    SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120, forwarded_idle: 86_400 };
 
 /// Sequences that fail until a run ends.
 const MOST_SHOWN: usize = 3;

@@ -12,7 +12,7 @@ use crate::world::World;
 
 /// The defaults.
 pub(crate) const TIMEOUTS: SweepTimeouts =
-    SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+    SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120, forwarded_idle: 86_400 };
 
 #[derive(Debug)]
 pub(crate) struct Model {

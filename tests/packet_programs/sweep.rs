@@ -8,7 +8,8 @@ use super::frames::{ACK, FIN, Frame, RST, SYN, TCP, UDP, first, frame};
 use super::translation::at;
 use super::{Node, V4, with_node};
 
-const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+const TIMEOUTS: SweepTimeouts =
+    SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120, forwarded_idle: 86_400 };
 
 /// A connection from this port to the pod that has moved to `connections`.
 fn establish(node: &Node, protocol: u8, port: u16) {

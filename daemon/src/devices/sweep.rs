@@ -112,8 +112,7 @@ impl Task {
                 continue;
             }
             let Some(run) = self.run.take() else { return };
-            let used = percent(self.report.count, self.report.limit);
-            let timeouts = timeouts(&self.config.borrow().packets, used);
+            let timeouts = timeouts(&self.config.borrow().packets, &self.report);
             let counts = self.is_empty || self.sweeps.is_multiple_of(COUNT_EVERY);
             let counts = counts.then(|| Arc::clone(&self.count));
             let swept = tokio::task::spawn_blocking(move || sweep(run, &timeouts, counts));
@@ -176,7 +175,7 @@ impl Task {
             warn!(
                 message_id = %messages::HANDSHAKES_FULL,
                 "{used} % of the room for handshakes of clients outside the node is used, also by connections with direct \
-                 return; the least recently used are evicted. Raise packets.max-handshakes ({limit}) if the clients are real"
+                 return, which are forgotten earlier. Raise packets.max-handshakes ({limit}) if the clients are real"
             );
         }
     }
@@ -201,14 +200,18 @@ fn sweep(
     (run, done)
 }
 
-/// The timeouts with this configuration, if this percentage of the maximum number of connections is used.
-fn timeouts(packets: &Packets, used: u64) -> SweepTimeouts {
+/// The timeouts with this configuration, by the number of connections at the last count. Those with direct return are
+/// among the handshakes.
+fn timeouts(packets: &Packets, report: &SweepReport) -> SweepTimeouts {
+    let used = percent(report.count, report.limit);
+    let used_by_handshakes = report.count.map_or(0, |count| share(count.handshakes, packets.max_handshakes));
     SweepTimeouts {
         handshake: HANDSHAKE,
         closed: CLOSED,
         reset: RESET,
         tcp_idle: tcp_timeout(packets.tcp_timeout.0, used),
         udp_idle: packets.udp_timeout.0,
+        forwarded_idle: tcp_timeout(packets.tcp_timeout.0, used_by_handshakes),
     }
 }
 

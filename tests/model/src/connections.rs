@@ -177,7 +177,7 @@ pub(crate) const fn short(now: u32) -> u16 {
 }
 
 /// Whether the number is near the last one of its kind.
-pub(crate) const fn is_near(number: u32, last: u32) -> bool {
+const fn is_near(number: u32, last: u32) -> bool {
     number.wrapping_sub(last).wrapping_add(NEAR) < 2 * NEAR
 }
 

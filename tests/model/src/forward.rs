@@ -4,7 +4,7 @@ use nodelb_core::model::addr::{Family, Protocol};
 
 use crate::bytes::{put16, wire};
 use crate::checksum;
-use crate::connections::{Connection, NEAR, is_near, is_plain_syn};
+use crate::connections::{Connection, NEAR, is_plain_syn};
 use crate::headers::tcp_flags::{FIN, RST};
 use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number, write_type};
 use crate::hook_state::{Decision, HookState};
@@ -65,7 +65,9 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
         };
     }
     if state.tunnel_end.is_some() && state.tables.keeps(Rule::UnwrappedStays) {
-        return state.discard(Reason::NoRoute);
+        let is_syn = matches!(state.headers.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
+        // The client begins again with another port.
+        return if is_syn { state.answer_reset(Reason::NoRoute) } else { state.discard(Reason::NoRoute) };
     }
     let (source, target) = (entry.to.source.addr, entry.to.target.addr);
     let query = RouteQuery { ifindex: state.packet.ifindex, source, target };
@@ -117,13 +119,17 @@ pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     }
 }
 
+/// How far a number may be from the last one: nothing else is known of the connection, and packets may be joined or lost.
+const FORWARDED_NEAR: u32 = 4 * NEAR;
+
 /// Notes the number of a client's packet, and whether the connection ends, as its numbers show. If data follows a FIN or a
 /// RST after all, that was a stranger's.
 fn note_sequence(entry: &mut Connection, ports: &Ports, is_guarded: bool) {
     let last = entry.acknowledgment;
-    let is_next = ports.sequence.wrapping_sub(last).wrapping_sub(1) < NEAR;
+    let moved = ports.sequence.wrapping_sub(last);
+    let is_next = moved.wrapping_sub(1) < FORWARDED_NEAR;
     let ends = ports.tcp_flags & (FIN | RST) != 0;
-    if !is_near(ports.sequence, last) {
+    if moved.wrapping_add(FORWARDED_NEAR) >= 2 * FORWARDED_NEAR {
         entry.flags.has_fin |= ends && !is_guarded;
         return;
     }

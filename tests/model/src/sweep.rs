@@ -54,6 +54,7 @@ fn due(
         _ if entry.flags.has_fin && (reverse.has_fin || entry.flags.is_forwarded) => {
             (timeouts.closed, SweepReason::Closed)
         }
+        _ if entry.flags.is_forwarded => (timeouts.forwarded_idle, SweepReason::Idle),
         _ => (timeouts.tcp_idle, SweepReason::Idle),
     };
     is_due(idle(tables, (key, entry), now), timeout).then_some(reason)

@@ -25,6 +25,9 @@ const ANSWER_SECONDS: u32 = 2;
 /// A SYN of a client that used its port so many seconds ago is not one of the same connection: TIME_WAIT.
 const TIME_WAIT_SECONDS: u32 = 60;
 
+/// A client does not repeat the packets of a connection that it has closed for longer.
+const QUIET_SECONDS: u32 = 2;
+
 /// The result of [`translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -295,8 +298,8 @@ fn continued(
 }
 
 /// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
-/// a new connection only if there was no other packet, or none for [`TIME_WAIT_SECONDS`], or if the connection has ended and
-/// its backend is gone. What another node may have sent here does in the first two cases, if the ring leads to this node.
+/// a new connection only if there was no other packet, or none for [`TIME_WAIT_SECONDS`], or if the client has closed the
+/// connection and its backend is gone. What another node may have sent here does in the first two cases, if the ring leads to this node.
 fn continued_forwarded(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -307,14 +310,22 @@ fn continued_forwarded(
     let is_syn = is_plain_syn(ports.tcp_flags);
     let idle = state.node.now().saturating_sub(entry.last_used);
     let is_unproven = (is_syn && !entry.flags.is_assured) || idle >= TIME_WAIT_SECONDS;
-    let is_over = || entry.flags.has_fin && offset_in_view(state, &entry).is_none();
+    let has_backend = offset_in_view(state, &entry).is_some();
+    let is_over = entry.flags.has_fin && !has_backend && idle >= QUIET_SECONDS;
     let leads_here = || found.is_some_and(|frontend| leads_here(state, key, frontend));
     let begins_again = match state.tunnel_end.is_some() || forward::has_short_ttl(&state.headers, &entry) {
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
-        false => is_syn && (is_unproven || is_over() || !state.tables.keeps(Rule::SynOfForwardedConnection)),
+        false => is_syn && (is_unproven || is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
     };
     if begins_again {
         return None;
+    }
+    let is_of_client = state.tunnel_end.is_none() && !forward::has_short_ttl(&state.headers, &entry);
+    if is_syn && is_of_client && entry.flags.has_fin && has_backend {
+        // The entry of the connection that the client has closed is that of the next one from its port.
+        entry.flags.has_fin = false;
+        entry.acknowledgment = ports.sequence.wrapping_add(1);
+        state.tables.half_open.insert(*key, entry);
     }
     if key.protocol == Protocol::Udp && !is_later {
         found.filter(|frontend| leads_to(state, key, &entry, *frontend))?;

@@ -1,9 +1,9 @@
 //! Direct return, at the backend's node: takes packets out of the tunnel in which another node has sent them.
 
-use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 
-use crate::connections::{Tables, is_plain_syn};
+use crate::connections::{Connection, Tables, is_plain_syn};
 use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner, write_type};
 use crate::icmp;
 use crate::key::{Endpoint, FragmentKey, Hook, PacketKey, Side};
@@ -29,7 +29,10 @@ pub(crate) fn unwrapped(
     let key = client_key(node, tables, packet, &inner)?;
     let (to, protocol) = (key.tuple.target, key.protocol);
     let forward = node.forward(packet.hook, L4Addr::new(to.addr, to.port, protocol));
-    if forward != Forward::Tunnel && !is_translated(tables, &key, &inner) && tables.keeps(Rule::OnlyTunnelledServices) {
+    if forward != Forward::Tunnel
+        && !is_translated(tables, &key, (&inner, outer.target))
+        && tables.keeps(Rule::OnlyTunnelledServices)
+    {
         return None;
     }
     let mut bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
@@ -62,10 +65,12 @@ fn is_of_backend(node: &Node<'_>, packet: &Packet, outer: &Headers, (to, protoco
     service.is_some_and(|service| service.cluster.iter().any(|slot| slot.addr.addr == outer.target))
 }
 
-/// Whether this node translates an established connection that the packet belongs to. The service may have changed since.
-fn is_translated(tables: &Tables, key: &PacketKey, inner: &Headers) -> bool {
+/// Whether the packet belongs to an established connection with the backend where its tunnel ends. The service may have
+/// changed since.
+fn is_translated(tables: &Tables, key: &PacketKey, (inner, end): (&Headers, Addr)) -> bool {
     let is_syn = matches!(inner.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
-    key.protocol == Protocol::Tcp && !is_syn && tables.connections.contains_key(key)
+    let is_of_backend = |entry: &Connection| !entry.flags.is_reverse && entry.to.target.addr == end;
+    key.protocol == Protocol::Tcp && !is_syn && tables.connections.get(key).is_some_and(is_of_backend)
 }
 
 /// The key of the packet, or of the client's packets of the connection that the error is about.

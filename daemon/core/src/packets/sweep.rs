@@ -13,6 +13,8 @@ pub struct SweepTimeouts {
     pub tcp_idle: u32,
     /// UDP flows that were answered.
     pub udp_idle: u32,
+    /// TCP connections with direct return that are open.
+    pub forwarded_idle: u32,
 }
 
 /// Why a connection is deleted.

@@ -68,6 +68,7 @@ pub(crate) fn sweep_timeouts(timeouts: &SweepTimeouts) -> [u8; size_of::<sweep::
         reset: timeouts.reset.to_ne_bytes(),
         tcp_idle: timeouts.tcp_idle.to_ne_bytes(),
         udp_idle: timeouts.udp_idle.to_ne_bytes(),
+        forwarded_idle: timeouts.forwarded_idle.to_ne_bytes(),
     })
 }
 

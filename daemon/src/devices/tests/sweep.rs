@@ -11,10 +11,6 @@ fn swept(reason: SweepReason) -> Swept {
     Swept { service, backend, protocol: Protocol::Tcp, reason, forward_bytes: 0, reverse_bytes: 0 }
 }
 
-fn count(connections: u64) -> Option<ConnectionCount> {
-    Some(ConnectionCount { connections, handshakes: 0 })
-}
-
 #[test]
 fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
     let day = 86_400;
@@ -23,9 +19,17 @@ fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
     assert_eq!([95, 100, 200].map(|percent| tcp_timeout(day, percent)), [3600; 3]);
     assert_eq!([0, 90, 100].map(|percent| tcp_timeout(60, percent)), [60; 3], "a short one does not grow");
     let packets = Packets { max_connections: 1000, ..Packets::default() };
-    assert_eq!(timeouts(&packets, 0).tcp_idle, day);
-    assert_eq!(timeouts(&packets, percent(count(950), 1000)).tcp_idle, 3600);
-    assert_eq!(timeouts(&packets, percent(count(950), 1000)).udp_idle, packets.udp_timeout.0);
+    let with = |connections, handshakes| {
+        let count = Some(ConnectionCount { connections, handshakes });
+        let SweepTimeouts { tcp_idle, udp_idle, forwarded_idle, .. } =
+            timeouts(&packets, &SweepReport { count, limit: 1000, ..SweepReport::default() });
+        (tcp_idle, udp_idle, forwarded_idle)
+    };
+    let udp = packets.udp_timeout.0;
+    assert_eq!(timeouts(&packets, &SweepReport::default()).tcp_idle, day);
+    assert_eq!(with(950, 0), (3600, udp, day));
+    assert_eq!(with(0, 95 * u64::from(packets.max_handshakes) / 100), (day, udp, day - (day - 3600) / 15 * 14));
+    assert_eq!(with(0, u64::from(packets.max_handshakes)), (day, udp, 3600), "strangers do not shorten others");
 }
 
 #[tokio::test]

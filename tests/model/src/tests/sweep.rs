@@ -4,7 +4,8 @@ use super::*;
 use crate::connections::{Flags, TableLimits};
 use crate::key::{Endpoint, Side, Tuple};
 
-const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+const TIMEOUTS: SweepTimeouts =
+    SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120, forwarded_idle: 86_400 };
 
 fn end(addr: &str, port: u16) -> Endpoint {
     Endpoint::new(addr.parse().unwrap(), port)
