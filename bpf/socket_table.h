@@ -194,7 +194,8 @@ static __always_inline void *new_in(void *table, __u32 bits, void *storage,
 {
 	struct places *entry;
 	__u64 place;
-	void *found;
+	/* The type tells the compiler the alignment. */
+	__u64 *found;
 
 	if (has_tables() && (entry = entry_for(ctx->sk, table, bits))) {
 		place = take_place(ctx, entry);

@@ -33,7 +33,8 @@ const MANY_RULES: u32 = 10_000;
 pub(crate) const TCP: [u32; 2] = [60_000, 60_001];
 
 /// The timeouts by which the sweep deletes every connection.
-const NOW: SweepTimeouts = SweepTimeouts { handshake: 0, closed: 0, reset: 0, tcp_idle: 0, udp_idle: 0 };
+const NOW: SweepTimeouts =
+    SweepTimeouts { handshake: 0, closed: 0, reset: 0, tcp_idle: 0, udp_idle: 0, forwarded_idle: 0 };
 
 /// The sizes of the maps.
 const LIMITS: Limits = Limits { outside: 65_536, source_ranges: 16, ..world::LIMITS };

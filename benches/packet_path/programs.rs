@@ -25,7 +25,8 @@ const RUNS: u32 = 500_000;
 /// Connections while the sweep is measured; each has two entries.
 const CONNECTIONS: u32 = 100_000;
 /// The timeouts of the daemon's defaults.
-const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+const TIMEOUTS: SweepTimeouts =
+    SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120, forwarded_idle: 86_400 };
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const CLIENT_PORT: u16 = 10_000;

@@ -159,8 +159,14 @@ pub(crate) fn run(cpu: &CpuClock, nodes: &Nodes, goals: &mut Goals) {
 
 /// As in production, except that connections that were reset end at once: the bench makes thousands
 /// in a second.
-const TIMEOUTS: nodelb_core::packets::sweep::SweepTimeouts =
-    nodelb_core::packets::sweep::SweepTimeouts { handshake: 30, closed: 60, reset: 0, tcp_idle: 86_400, udp_idle: 120 };
+const TIMEOUTS: nodelb_core::packets::sweep::SweepTimeouts = nodelb_core::packets::sweep::SweepTimeouts {
+    handshake: 30,
+    closed: 60,
+    reset: 0,
+    tcp_idle: 86_400,
+    udp_idle: 120,
+    forwarded_idle: 86_400,
+};
 
 fn print(side: Side, times: &[[Times; VARIANTS.len()]; WORKS.len()]) {
     for (variant, name) in VARIANTS.iter().enumerate() {

@@ -146,9 +146,6 @@ impl Table {
     }
 
     fn upsert_service(&mut self, service: Service) -> Effect {
-        if self.facts.records.get(&service.name).is_some_and(|record| record.has_claim(&service)) {
-            return Effect::None;
-        }
         let (name, service) = (service.name.clone(), Arc::new(service));
         // Most reports are about new services, which need only this search.
         let new = Arc::new(Record::described_by(Arc::clone(&service)));
@@ -158,7 +155,7 @@ impl Table {
                 (name, false)
             }
             Some(mut record) => {
-                let is_known = Arc::make_mut(&mut record).describe(&service);
+                let is_known = record.has_claim(&service) || Arc::make_mut(&mut record).describe(&service);
                 // Slices and dirty services share the name that the record had; see `Records`.
                 let name = record.slices.first().map_or(name, |slice| slice.service.clone());
                 self.facts.note_owner(&name, record.claims.first());
