@@ -282,9 +282,11 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
         let build = Command::new("clang").args(["-Wall", "-Werror", "-O1", "-o"]).args([&tcx, &source]).output();
         let build = build.unwrap();
         assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
+        // The kernel detaches an earlier link a moment after its last reference is dropped.
         let attach = |program: &Path, place: &str, link: &str| {
             let link = program.with_file_name(link);
-            command(tcx.to_str().unwrap(), &[program.to_str().unwrap(), "uplink", place, link.to_str().unwrap()]);
+            let attach = || Command::new(&tcx).args([program, Path::new("uplink"), Path::new(place), &link]).status();
+            eventually("the program is attached", || attach().unwrap().success());
         };
         // One that is there first: nodelb does not replace it.
         let [early, early_map] = load_watcher(host, "early");
@@ -295,8 +297,6 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
         wait_for_front(&daemon, 1, None);
         // The kernel detaches it, and it comes to the front again: nodelb reports it and does not fight.
         std::fs::remove_file(before.with_file_name("link")).unwrap();
-        // The kernel detaches a link a moment after its last reference is dropped.
-        std::thread::sleep(std::time::Duration::from_millis(500));
         attach(&before, "before", "link");
         let text = "the program watch runs before nodelb's at ingress";
         wait_for_front(&daemon, 1, Some(text));

@@ -621,7 +621,9 @@ fn says_what_it_cannot_end() {
         host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
         assert_in_time("a socket of the host, without CAP_SYS_ADMIN", until_ended(&here, start));
         thread::sleep(WITHIN);
-        assert_eq!(ask(&there).unwrap(), "1", "out of reach");
+        // A busy machine may answer late.
+        let answer = (0..5).find_map(|_| ask(&there).ok());
+        assert_eq!(answer.as_deref(), Some("1"), "out of reach");
         daemon.stop();
 
         host.configure("disconnect = \"none\"");

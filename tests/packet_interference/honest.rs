@@ -160,6 +160,8 @@ pub(crate) enum Act {
     /// The backend sends something on its own.
     Push,
     Close,
+    /// The client closes its end, and still receives.
+    Finish,
     CloseByBackend,
     Abort,
     AbortByBackend,
@@ -196,6 +198,8 @@ pub(crate) struct Client {
     acts: VecDeque<Act>,
     wait: Wait,
     is_connected: bool,
+    /// Whether it has closed its end.
+    has_finished: bool,
     messages: u8,
     question: Vec<Vec<u8>>,
 }
@@ -223,6 +227,7 @@ impl Client {
             acts: VecDeque::new(),
             wait: Wait::Nothing,
             is_connected: false,
+            has_finished: false,
             messages: 0,
             question: Vec::new(),
         }
@@ -234,6 +239,10 @@ impl Client {
 
     pub(crate) const fn has_connection(&self) -> bool {
         self.is_connected
+    }
+
+    pub(crate) const fn has_finished(&self) -> bool {
+        self.has_finished
     }
 
     pub(crate) const fn is_tcp(&self) -> bool {
@@ -312,6 +321,14 @@ impl Client {
             return Vec::new();
         }
         self.acts.pop_front();
+        if self.has_finished && matches!(act, Act::Ask | Act::AskMuch | Act::Close | Act::Finish) {
+            return Vec::new();
+        }
+        if act == Act::Finish {
+            self.has_finished = true;
+            let backend = backends.sockets.values_mut().find(|socket| socket.label == Some(self.label));
+            backend.into_iter().for_each(|socket| socket.stays_open = true);
+        }
         self.speak(clients, backends, act)
     }
 
@@ -350,7 +367,7 @@ impl Client {
             return Vec::new();
         }
         self.label.connection += 1;
-        self.messages = 0;
+        (self.messages, self.has_finished) = (0, false);
         let (socket, syn) = Socket::connect(Some(self.label), self.label.first_number(), now);
         clients.sockets.insert(self.ends, socket);
         self.wait = Wait::Repeated { since: now, count: 0 };
@@ -392,6 +409,7 @@ impl Client {
                 wait = Wait::Note(self.messages);
                 socket.say(&message(Kind::Note).bytes(SHORT))
             }
+            Act::Finish => vec![socket.close()],
             Act::Close | Act::CloseByBackend => {
                 wait = Wait::End;
                 vec![socket.close()]

@@ -61,6 +61,8 @@ const fn after(kind: Flood) -> u64 {
 }
 /// TIME_WAIT_SECONDS of bpf/forward.h, less the second that begins meanwhile.
 const IDLE_NS: u64 = 59_000 * MILLI;
+/// The same of QUIET_SECONDS, after the client's FIN.
+const FINISHED_NS: u64 = 1_000 * MILLI;
 const SWEEP_NS: u64 = 10_000 * MILLI;
 
 /// More than the answers that the programs send in a second.
@@ -334,7 +336,8 @@ impl Player<'_> {
         for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
             let number = usize::from(client.number());
             let idle = now - self.last_sent[number];
-            if User::of(client.number()).is_direct && self.has_changed[number] && idle >= IDLE_NS {
+            let least = if client.has_finished() { FINISHED_NS } else { IDLE_NS };
+            if User::of(client.number()).is_direct && self.has_changed[number] && idle >= least {
                 *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
             }
         }
@@ -401,6 +404,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Act::AskMuch),
         2 => Just(Act::Push),
         1 => Just(Act::Close),
+        1 => Just(Act::Finish),
         1 => Just(Act::CloseByBackend),
         1 => Just(Act::Abort),
         1 => Just(Act::AbortByBackend),

@@ -25,6 +25,8 @@ pub(crate) enum State {
     Established,
     /// This end has closed, the other one has not.
     FinSent,
+    /// The other end has closed, this one has not.
+    CloseWait,
     /// Both ends have closed, the other one first.
     LastAck,
     TimeWait,
@@ -63,6 +65,8 @@ pub(crate) struct Socket {
     unacknowledged: VecDeque<(u32, Vec<u8>)>,
     answered_invalid: Option<u64>,
     since: u64,
+    /// Whether it goes on sending when the other end has closed.
+    pub(crate) stays_open: bool,
 }
 
 /// What an end does with a segment.
@@ -97,6 +101,7 @@ impl Socket {
             unacknowledged: VecDeque::new(),
             answered_invalid: None,
             since: now,
+            stays_open: false,
         };
         (socket, Segment { flags: SYN, seq: first, ..Segment::default() })
     }
@@ -261,7 +266,10 @@ impl Socket {
         if segment.flags & FIN != 0 && matches!(self.state, State::Established | State::FinSent) {
             self.expected = self.expected.wrapping_add(1);
             result = result.see(Event::PeerClosed);
-            if self.state == State::Established {
+            if self.state == State::Established && self.stays_open {
+                self.state = State::CloseWait;
+                result = result.send(ACK, (self.next, self.expected), Vec::new());
+            } else if self.state == State::Established {
                 self.state = State::LastAck;
                 let fin = self.close();
                 result.sent.push(fin);

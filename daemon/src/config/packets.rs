@@ -294,7 +294,7 @@ section! {
     max_source_ranges: u32 = 16_384, between::<1, 1_048_576>;
 
     /// Time without a packet after which a TCP connection is forgotten, from "1m" to "30d". Above 80 % of
-    /// max-connections, it is less.
+    /// max-connections it is less, with direct return above 80 % of max-handshakes.
     tcp_timeout: Seconds = Seconds(86_400), lasts::<60, 2_592_000>;
 
     /// Time without a packet after which a UDP client is forgotten, from "10s" to "1d".
