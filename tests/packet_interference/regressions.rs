@@ -3,7 +3,7 @@
 
 use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
 
-use crate::honest::Act::{Ask, AskMuch, Close, Connect, Finish, Push};
+use crate::honest::Act::{Ask, AskMuch, Close, Connect};
 use crate::property::{interference, trace};
 use crate::sequence::Flood::{First, Fragments, Guests, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Tunnel, Wait};
@@ -83,15 +83,6 @@ fn a_false_fin_or_rst_ends_no_idle_connection_with_direct_return() {
     for (user, flags) in [(19, FIN | ACK), (19, RST), (21, FIN | ACK), (25, RST)] {
         let forged = plain(Eth0, (User(user), Service(user)), flags, (12_345, 0));
         changes_nothing(&[Do(user, Ask), Wait(100), forged, Replace(user), Wait(80_000), Do(user, Ask)]);
-    }
-}
-
-/// The client has closed its end and still receives, although the service has lost the backend.
-#[test]
-fn a_false_syn_ends_no_half_closed_connection_with_direct_return() {
-    for user in [19, 21, 25] {
-        let syn = plain(Eth0, (User(user), Service(user)), SYN, (0, 0));
-        changes_nothing(&[Do(user, Ask), Do(user, Finish), Do(user, Push), Replace(user), syn, Do(user, Push)]);
     }
 }
 
