@@ -87,7 +87,7 @@ fn a_node_of_entry_that_dies_breaks_no_connection() {
 }
 
 /// More SYNs than the node has room for: each connection loses its only entry.
-const FLOOD: u32 = 100_000;
+const FLOOD: u32 = 70_000;
 
 /// The ring still has the backend of each connection, and nothing is counted as lost.
 fn assert_no_flood_matters(test: &str, xdp: &str) {
