@@ -125,9 +125,14 @@ is_partner(const struct packet_key *key, const struct connection *entry)
  */
 #define NEAR (1 << 16)
 
+static __always_inline bool is_within(__u32 number, __u32 last, __u32 distance)
+{
+	return number - last + distance < 2 * distance;
+}
+
 static __always_inline bool is_near(__u32 number, __u32 last)
 {
-	return number - last + NEAR < 2 * NEAR;
+	return is_within(number, last, NEAR);
 }
 
 /*
@@ -365,9 +370,8 @@ static __always_inline bool may_begin_again(const struct scratch *here)
 
 /*
  * Whether the connection of the entry has ended: both sides have sent FIN, or
- * one has sent RST.
- * An established connection without the other entry has ended, too, because
- * answers cannot be translated; handshake.h restores a handshake.
+ * one has sent RST. An established connection without the other entry has
+ * ended, too: answers cannot be translated. handshake.h restores a handshake.
  */
 VERIFIED_ONCE bool is_closing(void)
 {

@@ -67,12 +67,6 @@ VERIFIED_ONCE int count_dropped(__u32 service_id, __u32 reason, __u32 verdict)
 	return 0;
 }
 
-/* Counts a packet of the connection that the kernel does not let be written. */
-static __always_inline void count_unwritten(const struct scratch *here)
-{
-	count_dropped(here->entry.service_id, PACKET_SHORT, PACKET_DROPPED);
-}
-
 static __always_inline const volatile struct packet_settings *settings(void)
 {
 	return only_entry(&packet_settings);

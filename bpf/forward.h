@@ -375,16 +375,17 @@ static __always_inline __u32 note_sequence(struct connection *entry,
 					   const struct scratch *here)
 {
 	__u32 number = here->packet.sequence;
-	__u32 moved = number - here->entry.acknowledgment;
+	__u32 last = here->entry.acknowledgment;
+	bool is_next = number - last - 1 < FORWARDED_NEAR;
 
-	if (moved + FORWARDED_NEAR >= 2 * FORWARDED_NEAR)
+	if (!is_within(number, last, FORWARDED_NEAR))
 		return 0;
-	if (moved - 1 < FORWARDED_NEAR)
+	if (is_next)
 		entry->acknowledgment = number;
 	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
 		return CONNECTION_FIN;
 	if (here->entry.flags & CONNECTION_FIN && here->packet.has_data &&
-	    moved - 1 < FORWARDED_NEAR)
+	    is_next)
 		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_FIN);
 	return 0;
 }

@@ -35,8 +35,8 @@ enum summed {
  * The struct that the programs receive, and the kernel's functions that copy
  * from any part of the packet, and that look one up in its connection tracking:
  * macros, because the verifier compares the names with those of the hook. And
- * whether the programs at tc find the packet
- * afterwards, if this one passes it on.
+ * whether the programs at tc find the packet afterwards, if this one passes it
+ * on.
  */
 #ifdef NODELB_XDP
 #define frame_context xdp_md

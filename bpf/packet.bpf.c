@@ -43,23 +43,20 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 
 	if (!here)
 		return TC_ACT_SHOT;
-	here->service_id = here->entry.service_id;
 	if (here->packet.ttl <= last_ttl(here))
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_redirected(skb, here, false);
-	/* The client begins again with another port. */
-	if (!is_routed(result) && is_sent_on(here) &&
-	    is_plain_syn(&here->packet))
-		return refuse(skb, OUTCOME_ANSWER | PACKET_NO_ROUTE);
-	if (!is_routed(result))
+	if (!is_routed(result)) {
+		/* The client begins again with another port. */
+		if (is_sent_on(here) && is_plain_syn(&here->packet))
+			return refuse(skb, OUTCOME_ANSWER | PACKET_NO_ROUTE);
 		return refuse(skb, unroutable(here, result));
+	}
 	if (is_forwarded(here)
 		    ? write_forwarded(skb, here)
 		    : (here->packet.part != PART_WHOLE && write_id(skb)) ||
-			      rewrite(skb, here, 1)) {
-		count_unwritten(here);
-		return TC_ACT_SHOT;
-	}
+			      rewrite(skb, here, 1))
+		return refuse(skb, OUTCOME_DROP | PACKET_SHORT);
 	if (here->entry.flags & CONNECTION_TUNNELLED ||
 	    (here->packet.part != PART_LATER && !here->packet.has_options))
 		here->packet.redirected_from = skb->ifindex;
@@ -123,17 +120,16 @@ carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
 		return NEXT;
 	if (outcome != OUTCOME_TRANSLATE)
 		return refuse(skb, outcome);
+	here->service_id = here->entry.service_id;
 	count_packet(here);
 	if (here->packet.part == PART_FIRST && !store_ports())
 		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
-	if (here->entry.flags & CONNECTION_TUNNELLED)
-		return send_in_tunnel(skb);
-	if (!rewrite(skb, here, 0))
-		return NEXT;
-	count_unwritten(here);
-	return TC_ACT_SHOT;
+	if (here->entry.flags & CONNECTION_TUNNELLED ? send_in_tunnel(skb)
+						     : rewrite(skb, here, 0))
+		return refuse(skb, OUTCOME_DROP | PACKET_SHORT);
+	return NEXT;
 }
 
 /*

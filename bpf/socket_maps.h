@@ -36,13 +36,19 @@ struct tcp_places {
 	struct tcp_socket sockets[PLACES];
 	__u32 pad[4];
 };
-_Static_assert(sizeof(struct tcp_places) == 256, "layout");
+_Static_assert(sizeof(struct tcp_places) == 256 &&
+		       __builtin_offsetof(struct tcp_places, sockets) ==
+			       sizeof(struct places),
+	       "layout");
 
 struct udp_places {
 	struct places places;
 	struct udp_socket sockets[PLACES];
 };
-_Static_assert(sizeof(struct udp_places) == 2176, "layout");
+_Static_assert(sizeof(struct udp_places) == 2176 &&
+		       __builtin_offsetof(struct udp_places, sockets) ==
+			       sizeof(struct places),
+	       "layout");
 
 /* Entries as powers of two: for 16,384 sockets, and for 4,096. */
 #define TCP_TABLE_BITS 12

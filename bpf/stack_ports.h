@@ -242,7 +242,7 @@ VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 
 /*
  * Translates a packet of a health check, which leaves for the backend, and puts
- * it in the tunnel. Returns the verdict.
+ * it in the tunnel. 0: done.
  */
 VERIFIED_ONCE int send_in_tunnel(struct __sk_buff *skb)
 {
@@ -250,18 +250,13 @@ VERIFIED_ONCE int send_in_tunnel(struct __sk_buff *skb)
 	struct connection *entry;
 	__u32 first;
 
-	if (!here)
-		return TC_ACT_SHOT;
+	if (!here || rewrite(skb, here, 0) ||
+	    load(skb, l2_length(&here->packet), &first, sizeof(first)))
+		return -1;
 	entry = &here->entry;
-	if (!rewrite(skb, here, 0) &&
-	    !load(skb, l2_length(&here->packet), &first, sizeof(first))) {
-		copy_addr(entry->source, here->packet.key.source);
-		copy_addr(entry->target, here->packet.key.target);
-		if (!write_tunnel(skb, here, first))
-			return NEXT;
-	}
-	count_unwritten(here);
-	return TC_ACT_SHOT;
+	copy_addr(entry->source, here->packet.key.source);
+	copy_addr(entry->target, here->packet.key.target);
+	return write_tunnel(skb, here, first);
 }
 
 #endif

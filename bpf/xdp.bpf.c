@@ -224,6 +224,7 @@ int xdp_in(struct xdp_md *frame)
 	count_packet(here);
 	action = send(frame, here);
 	if (action == XDP_DROP)
-		count_unwritten(here);
+		count_dropped(here->entry.service_id, PACKET_SHORT,
+			      PACKET_DROPPED);
 	return action;
 }

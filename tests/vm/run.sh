@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Boots Debian 12 with kernels 6.1 and 6.12 in parallel emulated machines, two for each kernel: one runs guest/life.sh, the
-# other one guest/outside.sh and the tests of the packet programs. Both have the package of `make deb` and the same package
+# Boots Debian 12 with kernels 6.1 and 6.12 in parallel emulated machines, two for each kernel: one runs guest/life.sh and
+# loads the packet programs, the other one runs guest/outside.sh and all tests of these programs. Both have the package of `make deb` and the same package
 # with a newer version. Needs root for the files of the disk. KERNELS="6.1" runs one kernel, RUNS=outside one kind of run.
 # SOCKET_CASES is the number of random packets, SEQUENCE_CASES that of the sequences of strangers. Logs are stored in
 # target/vm.

@@ -269,7 +269,7 @@ messages! {
     HANDSHAKES_FULL = 0x41c0b2fd8b1d4bd6b7a1e95be4c2a7d0, "The room for handshakes is nearly used",
         "Above 80 % of packets.max-handshakes, the least recently used may soon be evicted. A handshake then begins again. A \
          connection with direct return continues, unless the backends have changed since it began.",
-        "Raise packets.max-handshakes and restart nodelb, unless the clients are false: `nodelb connections` shows them.";
+        "Raise packets.max-handshakes and restart nodelb, unless it is a flood: `nodelb connections` shows the clients.";
     FOREIGN_PORTS_UNKNOWN = 0x2826667352ff4983ae18b99afb8cbd74, "Ports of other proxies are unknown",
         "nodelb cannot list the connections that other proxies and network plugins have made from packets.snat-ports, or \
          there are more than it has room for. It may take a port that such a connection to the same backend uses, and the \

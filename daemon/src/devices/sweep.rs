@@ -54,6 +54,15 @@ pub struct SweepReport {
     pub limit: u32,
 }
 
+impl SweepReport {
+    /// The used percentages of the room for connections, and of that for handshakes.
+    fn used(&self, max_handshakes: u32) -> [u64; 2] {
+        let count = self.count.unwrap_or_default();
+        let share = |count: u64, limit: u32| count * 100 / u64::from(limit.max(1));
+        [share(count.connections, self.limit), share(count.handshakes, max_handshakes)]
+    }
+}
+
 pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
     Box::new(move |timeouts, report| sweep.run(timeouts, report))
 }
@@ -161,7 +170,8 @@ impl Task {
 
     /// Warns about full maps, about each once an hour.
     fn report_full(&mut self) {
-        let used = percent(self.report.count, self.report.limit);
+        let limit = self.config.borrow().packets.max_handshakes;
+        let [used, used_by_handshakes] = self.report.used(limit);
         if is_due(&mut self.warned, used) {
             warn!(
                 message_id = %messages::CONNECTIONS_FULL,
@@ -169,13 +179,11 @@ impl Task {
                  forgotten earlier. Raise packets.max-connections ({})", self.report.limit
             );
         }
-        let limit = self.config.borrow().packets.max_handshakes;
-        let used = self.report.count.map_or(0, |count| share(count.handshakes, limit));
-        if is_due(&mut self.warned_of_handshakes, used) {
+        if is_due(&mut self.warned_of_handshakes, used_by_handshakes) {
             warn!(
                 message_id = %messages::HANDSHAKES_FULL,
-                "{used} % of the room for handshakes of clients outside the node is used, also by connections with direct \
-                 return, which are forgotten earlier. Raise packets.max-handshakes ({limit}) if the clients are real"
+                "{used_by_handshakes} % of the room for handshakes of clients outside the node is used, also by connections with \
+                 direct return; idle ones are forgotten earlier. Raise packets.max-handshakes ({limit}), unless it is a flood"
             );
         }
     }
@@ -203,8 +211,7 @@ fn sweep(
 /// The timeouts with this configuration, by the number of connections at the last count. Those with direct return are
 /// among the handshakes.
 fn timeouts(packets: &Packets, report: &SweepReport) -> SweepTimeouts {
-    let used = percent(report.count, report.limit);
-    let used_by_handshakes = report.count.map_or(0, |count| share(count.handshakes, packets.max_handshakes));
+    let [used, used_by_handshakes] = report.used(packets.max_handshakes);
     SweepTimeouts {
         handshake: HANDSHAKE,
         closed: CLOSED,
@@ -230,15 +237,6 @@ fn is_due(warned: &mut Option<Instant>, used: u64) -> bool {
         *warned = Some(Instant::now());
     }
     is_due
-}
-
-/// The number of connections as a percentage of the maximum.
-fn percent(count: Option<ConnectionCount>, limit: u32) -> u64 {
-    count.map_or(0, |count| share(count.connections, limit))
-}
-
-fn share(count: u64, limit: u32) -> u64 {
-    count * 100 / u64::from(limit.max(1))
 }
 
 #[cfg(test)]

@@ -177,8 +177,12 @@ pub(crate) const fn short(now: u32) -> u16 {
 }
 
 /// Whether the number is near the last one of its kind.
+pub(crate) const fn is_within(number: u32, last: u32, distance: u32) -> bool {
+    number.wrapping_sub(last).wrapping_add(distance) < 2 * distance
+}
+
 const fn is_near(number: u32, last: u32) -> bool {
-    number.wrapping_sub(last).wrapping_add(NEAR) < 2 * NEAR
+    is_within(number, last, NEAR)
 }
 
 /// Whether the flags are those of a TCP packet that opens a connection.

@@ -4,7 +4,7 @@ use nodelb_core::model::addr::{Family, Protocol};
 
 use crate::bytes::{put16, wire};
 use crate::checksum;
-use crate::connections::{Connection, NEAR, is_plain_syn};
+use crate::connections::{Connection, NEAR, is_plain_syn, is_within};
 use crate::headers::tcp_flags::{FIN, RST};
 use crate::headers::{Content, Headers, IPV4, IPV6, Ports, tunnel_number, write_type};
 use crate::hook_state::{Decision, HookState};
@@ -102,12 +102,20 @@ pub(crate) fn unchanged(state: &mut HookState<'_>, entry: &Connection) -> Decisi
     Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
 }
 
+/// Whether another node may have sent the packet here, although the connection of the entry has begun here with another
+/// backend.
+pub(crate) fn is_sent_on(state: &HookState<'_>, entry: &Connection) -> bool {
+    state.tunnel_end.is_some() || has_short_ttl(&state.headers, entry)
+}
+
 /// Records in the entry that it forwards the packet, unless another node has sent it here. Anyone can send a SYN.
 pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
+    if state.tables.half_open.get(key).is_some_and(|entry| is_sent_on(state, entry)) {
+        return;
+    }
     let (now, length) = (state.node.now(), state.headers.length());
-    let is_sent_on = |entry: &Connection| state.tunnel_end.is_some() || has_short_ttl(&state.headers, entry);
     let is_guarded = state.tables.keeps(Rule::FinInWindow);
-    if let Some(entry) = state.tables.half_open.get_mut(key).filter(|entry| !is_sent_on(entry)) {
+    if let Some(entry) = state.tables.half_open.get_mut(key) {
         entry.bytes += length as u64;
         if !is_plain_syn(ports.tcp_flags) {
             entry.last_used = now;
@@ -126,10 +134,9 @@ const FORWARDED_NEAR: u32 = 4 * NEAR;
 /// RST after all, that was a stranger's.
 fn note_sequence(entry: &mut Connection, ports: &Ports, is_guarded: bool) {
     let last = entry.acknowledgment;
-    let moved = ports.sequence.wrapping_sub(last);
-    let is_next = moved.wrapping_sub(1) < FORWARDED_NEAR;
+    let is_next = ports.sequence.wrapping_sub(last).wrapping_sub(1) < FORWARDED_NEAR;
     let ends = ports.tcp_flags & (FIN | RST) != 0;
-    if moved.wrapping_add(FORWARDED_NEAR) >= 2 * FORWARDED_NEAR {
+    if !is_within(ports.sequence, last, FORWARDED_NEAR) {
         entry.flags.has_fin |= ends && !is_guarded;
         return;
     }

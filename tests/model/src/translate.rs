@@ -299,7 +299,8 @@ fn continued(
 
 /// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
 /// a new connection only if there was no other packet, or none for [`TIME_WAIT_SECONDS`], or if the client has closed the
-/// connection and its backend is gone. What another node may have sent here does in the first two cases, if the ring leads to this node.
+/// connection and its backend is gone. What another node may have sent here does in the first two cases, if the ring leads
+/// to this node.
 fn continued_forwarded(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -310,18 +311,18 @@ fn continued_forwarded(
     let is_syn = is_plain_syn(ports.tcp_flags);
     let idle = state.node.now().saturating_sub(entry.last_used);
     let is_unproven = (is_syn && !entry.flags.is_assured) || idle >= TIME_WAIT_SECONDS;
+    let is_sent_on = forward::is_sent_on(state, &entry);
     let has_backend = offset_in_view(state, &entry).is_some();
     let is_over = entry.flags.has_fin && !has_backend && idle >= QUIET_SECONDS;
     let leads_here = || found.is_some_and(|frontend| leads_here(state, key, frontend));
-    let begins_again = match state.tunnel_end.is_some() || forward::has_short_ttl(&state.headers, &entry) {
+    let begins_again = match is_sent_on {
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
         false => is_syn && (is_unproven || is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
     };
     if begins_again {
         return None;
     }
-    let is_of_client = state.tunnel_end.is_none() && !forward::has_short_ttl(&state.headers, &entry);
-    if is_syn && is_of_client && entry.flags.has_fin && has_backend {
+    if is_syn && !is_sent_on && entry.flags.has_fin && has_backend {
         // The entry of the connection that the client has closed is that of the next one from its port.
         entry.flags.has_fin = false;
         entry.acknowledgment = ports.sequence.wrapping_add(1);

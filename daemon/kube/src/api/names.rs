@@ -75,11 +75,10 @@ impl Names {
     }
 
     fn share_backend(&mut self, Backend { node, zone, hints, .. }: &mut Backend) {
-        let hints = hints.as_mut().map(Arc::make_mut);
-        let (zones, nodes) = hints.map(|hints| (hints.zones.iter_mut(), hints.nodes.iter_mut())).unzip();
-        let hinted = zones.into_iter().flatten().chain(nodes.into_iter().flatten());
-        for name in node.iter_mut().chain(zone).chain(hinted) {
-            *name = self.shared(name);
+        let mut share = |name: &mut Arc<str>| *name = self.shared(name);
+        node.iter_mut().chain(zone).for_each(&mut share);
+        if let Some(Hints { zones, nodes }) = hints.as_mut().map(Arc::make_mut) {
+            zones.iter_mut().chain(nodes).for_each(share);
         }
     }
 }

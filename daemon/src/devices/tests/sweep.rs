@@ -118,5 +118,6 @@ fn a_warning_about_a_map_is_repeated_after_an_hour() {
     assert!(!is_due(&mut warned, 100));
     warned = warned.and_then(|at| at.checked_sub(WARN_EVERY));
     assert!(warned.is_none() || is_due(&mut warned, 100));
-    assert_eq!(share(26_214, 32_768), CROWDED - 1);
+    let count = Some(ConnectionCount { connections: 0, handshakes: 26_214 });
+    assert_eq!(SweepReport { count, ..SweepReport::default() }.used(32_768), [0, CROWDED - 1]);
 }
