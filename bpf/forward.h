@@ -361,8 +361,8 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 }
 
 /*
- * NEAR for the numbers of a client whose packets are forwarded: nothing but the
- * last one is known, and packets may be joined or lost on the way here.
+ * NEAR for the numbers of forwarded packets: nothing but the last one is known,
+ * and packets may be joined or lost on the way here.
  */
 #define FORWARDED_NEAR (4 * NEAR)
 

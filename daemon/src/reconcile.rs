@@ -126,11 +126,12 @@ impl<D: Datapath> Owner<D> {
         notifier: Arc<Notifier>,
         clock: Clock,
     ) -> (Self, OwnerHandle, OwnerOutputs) {
-        let first = engine.snapshot(clock.now());
+        let now = clock.now();
+        let first = engine.snapshot(now);
         let (changes_in, changes) = mpsc::channel(QUEUE);
         let (snapshot, snapshots) = watch::channel(Arc::new(first));
         let marker = Marker::default();
-        let (health, healths) = watch::channel(Arc::new(Health::default()));
+        let (health, healths) = watch::channel(Arc::new(Health { heartbeat: now, checks: Vec::new() }));
         let (drift, rounds) = (drift::Reports::default(), Rounds::default());
         let published = OwnerOutputs {
             snapshot: snapshots.clone(),

@@ -11,9 +11,9 @@ pub use nodelb_report::check::Check;
 pub const STUCK_AFTER: u64 = 20_000;
 
 /// The state of the loop and the datapath, as the loop reports it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Time of the loop's last iteration.
+    /// Time of the loop's last iteration; before the first one, of its start.
     pub heartbeat: Moment,
     /// All conditions of readiness. Empty means that nothing has been checked yet: not ready.
     pub checks: Vec<Check>,

@@ -132,7 +132,7 @@ pub(crate) const MORE_BACKENDS: [(&str, u8); 2] = [("10.0.2.82", 19), ("10.0.2.8
 /// The number of users.
 pub(crate) const COUNT: u8 = 26;
 
-/// The user with direct return whose service also has a backend here.
+/// The user with direct return and a service that also has a backend here.
 pub(crate) const WITH_BACKEND_HERE: u8 = 25;
 
 /// The user of the service with session affinity.

@@ -77,7 +77,7 @@ fn false_packets_do_not_make_a_silent_backend() {
     ]);
 }
 
-/// It has no other entry whose numbers a FIN could be compared with. Without its entry, the ring leads elsewhere.
+/// It has no other entry with numbers for a FIN to be compared with. Without its entry, the ring leads elsewhere.
 #[test]
 fn a_false_fin_or_rst_ends_no_idle_connection_with_direct_return() {
     for (user, flags) in [(19, FIN | ACK), (19, RST), (21, FIN | ACK), (25, RST)] {

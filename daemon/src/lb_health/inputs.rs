@@ -42,21 +42,21 @@ pub struct View {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LoopStatus {
+pub(crate) struct LoopStatus {
     /// Whether connections are translated and changes are applied. Independent of the apiservers and of single
     /// services.
-    pub(super) is_healthy: bool,
+    pub(crate) is_healthy: bool,
     /// Time of the last applied change.
     pub(super) updated: SystemTime,
     pub(super) now: SystemTime,
 }
 
 impl View {
-    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.borrow())
     }
 
-    pub(super) fn status(&self, snapshot: &Snapshot) -> LoopStatus {
+    pub(crate) fn status(&self, snapshot: &Snapshot) -> LoopStatus {
         let (moment, now) = (self.clock.now::<Moment>(), SystemTime::now());
         let age = Duration::from_millis(moment.0.saturating_sub(snapshot.at.0));
         let is_alive = moment.0.saturating_sub(self.health.borrow().heartbeat.0) < STUCK_AFTER;

@@ -50,7 +50,7 @@ impl World {
         let engine = Engine::new(config, Realised::default());
         let clock = Clock::start();
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
-        let (health_in, health) = watch::channel(Arc::new(Health::default()));
+        let (health_in, health) = watch::channel(Arc::new(Health { heartbeat: Moment(0), checks: Vec::new() }));
         let (changes, reported) = mpsc::channel(64);
         let bounds = Bounds { per_listener: 8, overall: 12, listeners: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);

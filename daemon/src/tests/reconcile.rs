@@ -9,10 +9,11 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::PortKey;
-use nodelb_core::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry};
+use nodelb_core::state::entries::{CANARIES, FrontendEntry, MapOp, Realised, ServiceEntry};
 use nodelb_core::state::owner::OwnerTag;
 
 use super::*;
+use crate::lb_health::View;
 use crate::notify::Environment;
 use crate::recorder;
 
@@ -51,17 +52,19 @@ fn owner<D: Datapath>(
     let started = Event::for_daemon(What::Started, "");
     let recorder = recorder::start(directory.join("state"), started, recorder::LIMITS);
     let probe: Probe<D> = Box::new(|_| ProbeResult::default());
-    Owner::new(engine, (maps, probe), recorder.reporter, notifier, Clock::start())
+    Owner::new(engine, (maps, probe), recorder.reporter, notifier, Clock::since_boot())
 }
 
 fn with_a_service() -> MemoryDatapath {
     let mut maps = MemoryDatapath::new(LIMITS);
     let address: Addr = "198.51.100.1".parse().unwrap();
-    let entry = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
-    let ops = [
-        MapOp::PutService(ServiceId(1), Arc::new(ServiceEntry::default())),
-        MapOp::PutFrontend(L4Addr::new(address, 80, Protocol::Tcp), entry),
-    ];
+    let frontend = |address, service| {
+        let entry = FrontendEntry { service, inside_local: false, outside_local: false };
+        MapOp::PutFrontend(address, entry)
+    };
+    let services = [ServiceId::CANARY, ServiceId(1)].map(|id| MapOp::PutService(id, Arc::default()));
+    let canaries = CANARIES.map(|address| frontend(address, ServiceId::CANARY));
+    let ops = [&services[..], &canaries, &[frontend(L4Addr::new(address, 80, Protocol::Tcp), ServiceId(1))]].concat();
     assert!(maps.apply(&ops, Moment(0)).iter().all(Result::is_ok));
     maps
 }
@@ -81,7 +84,6 @@ fn ports_of_files_are_not_expected_from_kubernetes() {
         MapOp::PutService(ServiceId(2), Arc::new(entry(Source::Files))),
         MapOp::PutService(ServiceId(3), Arc::new(entry(Source::Files))),
         MapOp::PutService(ServiceId(4), Arc::new(entry(Source::Kubernetes))),
-        MapOp::PutService(ServiceId::CANARY, Arc::new(ServiceEntry::default())),
     ];
     assert!(maps.apply(&ops, Moment(0)).iter().all(Result::is_ok));
     let found = maps.dump().unwrap();
@@ -109,6 +111,19 @@ async fn nor_for_a_directory_of_services_that_cannot_be_read() {
     let (reported, check) = received_after(Source::Files, 12, with_a_service()).await;
     assert!(reported.starts_with("READY=1\nSTATUS=the services directory has not been read yet"), "{reported}");
     assert!(!check.passed, "{}", check.detail);
+}
+
+/// Load balancers may ask before the first round ends, and must not leave a node that only restarts.
+#[tokio::test]
+async fn load_balancers_keep_a_node_that_has_restarted() {
+    let directory = tempfile::tempdir().unwrap();
+    let environment = Environment::default();
+    let (_owner, handle, published) = owner(Source::Kubernetes, with_a_service(), &environment, directory.path());
+    let view = View { snapshot: handle.snapshot.clone(), health: published.health.clone(), clock: handle.clock };
+    assert!(view.status(&view.snapshot()).is_healthy);
+    let ready: Vec<bool> =
+        published.health.borrow().ready(handle.clock.now()).iter().map(|check| check.passed).collect();
+    assert_eq!(ready, [true, false], "its loop runs, and nothing is reconciled");
 }
 
 /// Slow maps that record the time when each round ends.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs tests of the packet path in the guest, on its kernel: every packet case, random packets, the sequences of strangers,
 # and the programs one by one. The payload has the binaries in `tests`, and in `repository` the files that they read. With an
-# argument, only the tests whose line in the list contains it.
+# argument, only the tests that have it in their line of the list.
 set -u
 cd "$(dirname "$0")" || exit 1
 # shellcheck source=tests/vm/guest/check.sh

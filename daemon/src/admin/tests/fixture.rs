@@ -14,6 +14,7 @@ use crate::kubernetes;
 use crate::latency::Latencies;
 use crate::reconcile::{self, rounds};
 use crate::recorder;
+use crate::status::Health;
 
 /// A channel that always has this value.
 pub(super) fn always<T>(value: T) -> watch::Receiver<Arc<T>> {
@@ -48,7 +49,8 @@ pub(super) fn unsynced() -> AdminState {
 
 /// An owner task with these snapshots, which has reported nothing else.
 pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::OwnerOutputs {
-    let (health, drift) = (watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
+    let health = Health { heartbeat: Moment(0), checks: Vec::new() };
+    let (health, drift) = (watch::channel(Arc::new(health)).1, watch::channel(Arc::default()).1);
     reconcile::OwnerOutputs { snapshot, health, rounds: rounds::Rounds::default(), drift }
 }
 
