@@ -131,7 +131,7 @@ impl<D: Datapath> Owner<D> {
         let (changes_in, changes) = mpsc::channel(QUEUE);
         let (snapshot, snapshots) = watch::channel(Arc::new(first));
         let marker = Marker::default();
-        let (health, healths) = watch::channel(Arc::new(Health { heartbeat: now, checks: Vec::new() }));
+        let (health, healths) = watch::channel(Arc::new(Health::unchecked(now)));
         let (drift, rounds) = (drift::Reports::default(), Rounds::default());
         let published = OwnerOutputs {
             snapshot: snapshots.clone(),

@@ -36,6 +36,11 @@ impl Unopened {
 }
 
 impl Health {
+    /// The health of a loop that works at this time, with nothing checked yet.
+    pub fn unchecked(heartbeat: Moment) -> Self {
+        Self { heartbeat, checks: Vec::new() }
+    }
+
     /// Whether the reconcile loop is running.
     pub fn alive(&self, now: Moment) -> Check {
         let silent = now.0.saturating_sub(self.heartbeat.0);

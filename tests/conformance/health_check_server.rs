@@ -25,11 +25,11 @@ pub(crate) struct HealthCheckServer {
 
 impl HealthCheckServer {
     pub(crate) fn start() -> Self {
+        let clock = Clock::start();
         let (snapshot, snapshots) = watch::channel(Arc::default());
-        let (health, healths) = watch::channel(Arc::default());
+        let (health, healths) = watch::channel(Arc::new(Health::unchecked(clock.now())));
         let (changes, receiver) = mpsc::channel(64);
         let (running, stop) = oneshot::channel();
-        let clock = Clock::start();
         let entry = LbHealth {
             view: View { snapshot: snapshots, health: healths, clock },
             changes,
@@ -44,7 +44,7 @@ impl HealthCheckServer {
 
     /// Publishes the current state of the owner.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
-        self.health.send_replace(Arc::new(Health { heartbeat: self.clock.now(), checks: Vec::new() }));
+        self.health.send_replace(Arc::new(Health::unchecked(self.clock.now())));
         self.snapshot.send_replace(Arc::new(snapshot));
     }
 }

@@ -50,7 +50,7 @@ impl World {
         let engine = Engine::new(config, Realised::default());
         let clock = Clock::start();
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
-        let (health_in, health) = watch::channel(Arc::new(Health { heartbeat: Moment(0), checks: Vec::new() }));
+        let (health_in, health) = watch::channel(Arc::new(Health::unchecked(Moment(0))));
         let (changes, reported) = mpsc::channel(64);
         let bounds = Bounds { per_listener: 8, overall: 12, listeners: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);
@@ -81,7 +81,7 @@ impl World {
         let now = self.entry.view.clock.now();
         self.engine.reconcile(&mut self.maps, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
-        self.health.send_replace(Arc::new(Health { heartbeat: now, checks: Vec::new() }));
+        self.health.send_replace(Arc::new(Health::unchecked(now)));
     }
 
     /// The next change for the owner.

@@ -116,7 +116,7 @@ async fn strangers_are_refused() {
 async fn health_and_readiness_say_why_not() {
     let server = served().await;
     assert_eq!(status(&server.get("/readyz").await), "200");
-    server.health.send_replace(Arc::new(Health { heartbeat: NOW, checks: Vec::new() }));
+    server.health.send_replace(Arc::new(Health::unchecked(NOW)));
     let healthy = server.get("/healthz").await;
     assert!(status(&healthy) == "200" && healthy.ends_with("\r\n\r\nok\n"), "{healthy}");
     let verbose = server.get("/healthz?verbose").await;
