@@ -157,7 +157,7 @@ pub struct Engine {
     /// Owned frontends that the maps do not contain exactly as desired.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
-    /// Services without rings, because the slots are full.
+    /// Service ports without rings, because the slots are full.
     ringless: BTreeSet<ServiceId>,
     batching: Batching,
     drift: UnrepairedDrift,
@@ -420,6 +420,7 @@ impl Engine {
             is_ready: self.sync.is_ready,
             stale_generation: self.stale_generation,
             absent: self.sync.absent.clone(),
+            ringless: self.ringless.clone(),
         }
     }
 

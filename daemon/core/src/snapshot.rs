@@ -54,6 +54,8 @@ pub struct Snapshot {
     pub degraded_here: DegradedPorts,
     /// Sources that were used before the start and are not configured.
     pub absent: BTreeSet<Source>,
+    /// Service ports without rings, because the slots are full.
+    pub ringless: BTreeSet<ServiceId>,
 }
 
 impl Snapshot {

@@ -1,5 +1,6 @@
 //! Problems of the daemon and the node, as opposed to those of single services.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage, Untra
 use super::reason::{Reason, Severity};
 use crate::time::Time;
 use nodelb_core::history::{History, Record, What};
-use nodelb_core::model::service::Source;
+use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::MapState;
@@ -165,6 +166,16 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
         let TableUsage { name, used, limit, key, full_since, .. } = table;
         let cause = format!("{} of {limit} entries in use: raise {key} and restart nodelb", used.unwrap_or_default());
         found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause).since(*full_since));
+    }
+    let snapshot = &observed.snapshot;
+    if !snapshot.ringless.is_empty() {
+        let owners = snapshot.ringless.iter().filter_map(|id| snapshot.owners.get(id));
+        let services: BTreeSet<&ServiceName> = owners.map(|owner| &owner.key.service).collect();
+        let cause = format!(
+            "no room for the consistent choice of {}: raise datapath.max-slots and restart nodelb",
+            listed(services, SHOWN)
+        );
+        found.push(Problem::new(Reason::NotConsistent, "map slots", cause));
     }
     observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
     if let Some(failure) = &observed.packet_failure {

@@ -113,6 +113,8 @@ reasons! {
         "Changes of EndpointSlices took more than 10 seconds until the kernel had them";
     MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull", "NodelbPacketConnectionsNearlyFull"],
         "A kernel map is more than 90 % full";
+    NotConsistent, Warning, "nodelb maps", [],
+        "Another node may lead clients of a service to another backend, because the slots have no room for the consistent choice";
     PacketPathFailed, Warning, "nodelb devices", [],
         "Connections from outside the node are not translated, or only by programs of an earlier start";
     OutsideUntranslated, Warning, "nodelb devices", [],

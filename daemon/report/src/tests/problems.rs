@@ -26,6 +26,7 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
 };
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
@@ -612,6 +613,19 @@ fn conditions_of_the_node_have_the_time_of_the_first_report() {
     assert_eq!(since(&node), [("node ".into(), Some(first)), port(30_081, second), port(30_080, first)]);
     node.send([Change::NodeObject(Some(NodeObject::default())), bound(&["0.0.0.0:30081"])]);
     assert_eq!(since(&node), [port(30_081, second)]);
+}
+
+#[test]
+fn services_without_room_for_their_consistent_choice_are_named() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    let observed = node.observed();
+    let mut snapshot = Snapshot::clone(&observed.snapshot);
+    snapshot.ringless = snapshot.owners.keys().copied().collect();
+    let found = problems(&Observed { snapshot: snapshot.into(), ..observed });
+    let Problem { reason, object, cause, .. } = only(&found);
+    assert_eq!((*reason, &**object), (Reason::NotConsistent, "map slots"));
+    assert_eq!(cause, "no room for the consistent choice of shop/web: raise datapath.max-slots and restart nodelb");
 }
 
 #[test]

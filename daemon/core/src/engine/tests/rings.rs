@@ -63,7 +63,10 @@ fn a_list_is_written_although_its_ring_does_not_fit() {
             now += 10_000;
             engine.reconcile(&mut maps, Moment(now));
         }
-        services(&maps)
+        let found = services(&maps);
+        let ringless = engine.snapshot(Moment(now)).ringless;
+        assert_eq!(ringless.len(), found.iter().filter(|(_, has_rings)| !has_rings).count(), "the snapshot says so");
+        found
     };
     let first = described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.2:80"]);
     let synced = Change::Synced { source: Source::Kubernetes, incomplete: None };
