@@ -158,7 +158,7 @@ pub struct Engine {
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
     /// Service ports without rings, because the slots are full.
-    ringless: BTreeSet<ServiceId>,
+    ringless: OrdSet<ServiceId>,
     batching: Batching,
     drift: UnrepairedDrift,
     sync: SyncState,
@@ -201,7 +201,7 @@ impl Engine {
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failures: Failures::default(),
-            ringless: BTreeSet::new(),
+            ringless: OrdSet::new(),
             batching: Batching::default(),
             drift: UnrepairedDrift::default(),
             stale_generation: StaleGeneration::default(),

@@ -52,7 +52,7 @@ pub(crate) struct LoopStatus {
 }
 
 impl View {
-    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.borrow())
     }
 

@@ -120,7 +120,7 @@ async fn load_balancers_keep_a_node_that_has_restarted() {
     let environment = Environment::default();
     let (_owner, handle, published) = owner(Source::Kubernetes, with_a_service(), &environment, directory.path());
     let view = View { snapshot: handle.snapshot.clone(), health: published.health.clone(), clock: handle.clock };
-    assert!(view.status(&view.snapshot()).is_healthy);
+    assert!(view.status(&handle.snapshot.borrow()).is_healthy);
     let ready: Vec<bool> =
         published.health.borrow().ready(handle.clock.now()).iter().map(|check| check.passed).collect();
     assert_eq!(ready, [true, false], "its loop runs, and nothing is reconciled");

@@ -49,8 +49,7 @@ pub(super) fn unsynced() -> AdminState {
 
 /// An owner task with these snapshots, which has reported nothing else.
 pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::OwnerOutputs {
-    let health = Health::unchecked(Moment(0));
-    let (health, drift) = (watch::channel(Arc::new(health)).1, watch::channel(Arc::default()).1);
+    let (health, drift) = (always(Health::unchecked(Moment(0))), watch::channel(Arc::default()).1);
     reconcile::OwnerOutputs { snapshot, health, rounds: rounds::Rounds::default(), drift }
 }
 
