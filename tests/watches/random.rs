@@ -69,10 +69,11 @@ impl Chaos {
         if let Some(kind) = ["services", "endpointslices"].get(usize::try_from(seed / 2 % 3).expect("few")) {
             rig.cluster.separate_versions(kind, 5_000_000).expect("served");
         }
-        for service in 0..SERVICES {
-            objects::pair(service).into_iter().for_each(|object| rig.cluster.apply_value(object).expect("valid"));
-            rig.watch(&frontend(service), Some(&backend(service)));
+        for object in (0..SERVICES).flat_map(objects::pair) {
+            rig.cluster.apply_value(object).expect("valid");
         }
+        rig.converge("the services");
+        (0..SERVICES).for_each(|service| rig.watch(&frontend(service), Some(&backend(service))));
         rig.converge("the beginning");
         let steady = Steady::default();
         let backup = (rig.cluster.backup(), steady);
