@@ -52,6 +52,9 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
             check_all(&mut talks, "when the service is translated");
             net.withdraw(forward);
             check_all(&mut talks, "without the service");
+            net.entries[0].daemon.take().unwrap().kill();
+            net.entries[0].start("off");
+            check_all(&mut talks, "after a restart without the service");
         },
     );
 }

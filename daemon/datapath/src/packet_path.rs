@@ -85,6 +85,9 @@ pub(crate) fn start(
     let mut hooks = DeviceHooks::new(programs, method, pins.clone(), xdp);
     connections.catch_up(pins)?;
     connections.show_former(&maps)?;
+    if connection_reader.has_forwarded().map_err(readable())? {
+        settings.show_direct_return();
+    }
     // From here on, devices run the new programs: no error undoes that.
     let mut faults: Vec<String> = hooks.take_over().iter().map(HookError::to_string).collect();
     let are_replaced = faults.is_empty() && sys::membarrier_global().is_ok();

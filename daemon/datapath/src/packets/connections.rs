@@ -93,6 +93,19 @@ impl ConnectionReader {
         Ok(ConnectionCount { connections: count(&self.connections)?, handshakes: count(&self.half_open)? })
     }
 
+    /// Whether there is one with direct return.
+    pub(crate) fn has_forwarded(&self) -> io::Result<bool> {
+        let mut found = ControlFlow::Continue(());
+        sys::each_batch_until::<KEY, VALUE>(&self.half_open, |keys, values| {
+            let mut entries = keys.iter().zip(values).filter_map(|(key, value)| parse_connection(key, value));
+            if entries.any(|entry| entry.forward != Forward::Translate) {
+                found = ControlFlow::Break(());
+            }
+            found
+        })?;
+        Ok(found.is_break())
+    }
+
     /// Passes each connection to `see`, until it breaks. Connections that begin or end at the same time may be missing,
     /// and one may be passed twice.
     pub fn read(&self, see: &mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> {
