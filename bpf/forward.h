@@ -366,6 +366,20 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
  */
 #define FORWARDED_NEAR (4 * NEAR)
 
+/* How far behind the last number the client may repeat what was lost. */
+#define MOST_REPEATED (4 << 20)
+
+/*
+ * Notes that a packet has arrived whose number is far from the last one. The
+ * last one, and a FIN, may be a stranger's, who has begun the entry; from now
+ * on no number is known, and no FIN counts.
+ */
+static __always_inline void doubt_sequence(struct connection *entry)
+{
+	entry->acknowledgment = 0;
+	__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_FIN);
+}
+
 /*
  * Notes the number of a client's TCP packet. Returns CONNECTION_FIN if the
  * connection ends, as its numbers show: anyone can send a FIN or a RST. If data
@@ -378,8 +392,13 @@ static __always_inline __u32 note_sequence(struct connection *entry,
 	__u32 last = here->entry.acknowledgment;
 	bool is_next = number - last - 1 < FORWARDED_NEAR;
 
-	if (!is_within(number, last, FORWARDED_NEAR))
+	if (!last)
 		return 0;
+	if (!is_within(number, last, FORWARDED_NEAR)) {
+		if (last - number > MOST_REPEATED)
+			doubt_sequence(entry);
+		return 0;
+	}
 	if (is_next)
 		entry->acknowledgment = number;
 	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))

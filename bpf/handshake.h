@@ -6,7 +6,7 @@
 #ifndef NODELB_HANDSHAKE_H
 #define NODELB_HANDSHAKE_H
 
-#include "begin.h"
+#include "again.h"
 
 /*
  * Restores the backend's entry, which memory pressure has removed, if no other

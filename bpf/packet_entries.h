@@ -73,6 +73,8 @@ enum connection_flags {
 	 * CONNECTION_OF_NODE, to the target of the key.
 	 */
 	CONNECTION_TUNNELLED = 1024,
+	/* The client's packets arrive at the device of a pod. */
+	CONNECTION_OF_POD = 2048,
 };
 
 /*

@@ -57,7 +57,7 @@ static __always_inline void reverse(struct scratch *here)
 
 	*partner = here->entry;
 	partner->flags |= CONNECTION_REVERSE;
-	partner->flags &= ~CONNECTION_TUNNELLED;
+	partner->flags &= ~(CONNECTION_TUNNELLED | CONNECTION_OF_POD);
 	turn_round(key, partner);
 	partner->acknowledgment = 0;
 	partner_of(key, &here->entry, &here->partner_key);

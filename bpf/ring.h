@@ -119,6 +119,19 @@ static __always_inline int choose_by_all(const struct scratch *here)
 		word_of(here->view));
 }
 
+/* The same for the service that was found. */
+static __always_inline int find_by_all(struct scratch *here)
+{
+	__u32 service_id = here->service_id;
+	const struct service *service =
+		bpf_map_lookup_elem(&services, &service_id);
+
+	if (!service)
+		return NONE;
+	use_service(here, service);
+	return here->view.count ? choose_by_all(here) : NONE;
+}
+
 /*
  * The offset of the client's slot in the view in the scratch memory. offset is
  * that of choose_by_all().

@@ -89,21 +89,12 @@ VERIFIED_ONCE bool leads_here(__u32 ifindex)
 {
 	struct scratch *here = scratch();
 	struct addr_search search = {};
-	const struct service *service;
-	__u32 service_id;
 	int offset;
 
 	if (!here)
 		return false;
-	service_id = here->service_id;
-	service = bpf_map_lookup_elem(&services, &service_id);
-	if (!service)
-		return false;
-	use_service(here, service);
-	if (!here->view.count)
-		return false;
+	offset = find_by_all(here);
 	begin_search(&search, here, ifindex);
-	offset = choose_by_all(here);
 	return offset >= 0 && addr_step(offset, &search);
 }
 
@@ -120,6 +111,8 @@ static __always_inline int decide_forwarded(struct scratch *here)
 	here->entry.flags |= CONNECTION_FORWARDED;
 	if (!is_plain_syn(&here->packet))
 		here->entry.flags |= CONNECTION_ASSURED;
+	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
+		here->entry.flags |= CONNECTION_FIN;
 	if (here->direct_return & SERVICE_TUNNEL)
 		here->entry.flags |= CONNECTION_TUNNELLED;
 	return OUTCOME_TRANSLATE;

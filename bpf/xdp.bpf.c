@@ -22,7 +22,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "begin.h"
+#include "again.h"
 #include "sums.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

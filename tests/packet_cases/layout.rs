@@ -104,6 +104,7 @@ pub(crate) fn connection(bytes: &[u8]) -> Connection {
             is_of_node: flag(256),
             is_forwarded: flag(512),
             is_tunnelled: flag(1_024),
+            is_of_pod: flag(2_048),
         },
         acknowledgment: u32_at(bytes, ACKNOWLEDGMENT),
         bytes: u64_at(bytes, 72),

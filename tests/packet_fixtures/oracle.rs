@@ -173,6 +173,7 @@ fn shown_entry(world: &World, at: Side, key: &str, entry: &Connection) -> String
         (flags.is_of_node, "of-node"),
         (flags.is_forwarded, "forwarded"),
         (flags.is_tunnelled, "tunnelled"),
+        (flags.is_of_pod, "of-pod"),
     ];
     let names: String = names.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| format!(", {name}")).collect();
     let (service, backend, device) = (entry.service, entry.backend.0, world.name_of(entry.ifindex));

@@ -338,6 +338,7 @@ impl Client {
             if !self.is_tcp {
                 return self.question.iter().map(|packet| (true, packet.clone())).collect();
             }
+            clients.delayed.push(self.label);
             let Some(socket) = clients.sockets.get(&self.ends) else { return Vec::new() };
             return self.segments(true, vec![socket.syn()]);
         }

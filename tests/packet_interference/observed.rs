@@ -15,11 +15,19 @@ pub(crate) struct Observed {
     pub(crate) leaks: Vec<Vec<u8>>,
     /// Packets of honest clients that the node has sent back to the network. No flood excuses that.
     pub(crate) sent_back: Vec<String>,
-    /// From this connection of each user on, a flood excuses that it is refused or reset, see [`Excuse`].
+    /// From this connection of each user on, it is excused that it is refused or reset, see [`Excuse`], or that it is not.
     pub(crate) excused: [Option<u8>; COUNT as usize],
-    /// The connections that began again, because the backend took the SYN for a part of another one's connection, while the
-    /// backend was replaced: it may be the old one or the new one.
+    /// The connections that sent another SYN, because the backend took the first one for a part of another connection, while the
+    /// backend was replaced: it may be the old one or the new one. So may those of the connections that waited for them.
     pub(crate) delayed: Vec<Label>,
+}
+
+impl Observed {
+    /// Excuses the user from this connection on.
+    pub(crate) fn excuse(&mut self, user: u8, first: u8) {
+        let excused = &mut self.excused[usize::from(user)];
+        *excused = Some(excused.map_or(first, |before| before.min(first)));
+    }
 }
 
 /// What strangers may change according to docs/packets.md: a TCP connection that is new during a flood may be refused,
@@ -59,9 +67,11 @@ fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
 /// What the backends of a user have observed. Session affinity selects any backend for a client at first; with direct return
 /// anyone can begin the client's next connection, which then keeps a backend that the service loses for a minute. The way to
 /// another backend may need other segments.
-fn seen_by_backends(log: &Log, has_any: bool, delayed: &[u8]) -> Vec<(u8, Event)> {
+fn seen_by_backends(log: &Log, has_any: bool, delayed: Option<u8>) -> Vec<(u8, Event)> {
     let any = |(connection, event): &(u8, Event)| match event {
-        Event::Accepted(_) if has_any || delayed.contains(connection) => (*connection, Event::Accepted(String::new())),
+        Event::Accepted(_) if has_any || delayed.is_some_and(|first| first <= *connection) => {
+            (*connection, Event::Accepted(String::new()))
+        }
         event => (*connection, event.clone()),
     };
     let mut seen: Vec<(u8, Event)> = Vec::new();
@@ -84,15 +94,15 @@ pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
     for number in 0..COUNT {
         let User { client, service, is_direct, .. } = User::of(number);
         let user = usize::from(number);
-        let excused = among.excused[user];
+        let excused = [alone, among].into_iter().filter_map(|observed| observed.excused[user]).min();
         let (one, other) = (&alone.clients[user], &among.clients[user]);
         if !is_excused(one, other, excused) {
             let _ =
                 writeln!(text, "client of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
         }
         let own = among.delayed.iter().filter(|label| label.user == number);
-        let delayed: Vec<u8> = own.map(|label| label.connection).collect();
-        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY || is_direct, &delayed);
+        let delayed = own.map(|label| label.connection).min();
+        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY || is_direct, delayed);
         let (one, other) = (seen(&alone.backends[user]), seen(&among.backends[user]));
         if !is_excused(&one, &other, excused) {
             let _ =

@@ -87,6 +87,38 @@ fn a_false_fin_or_rst_ends_no_idle_connection_with_direct_return() {
 }
 
 #[test]
+fn a_number_that_a_stranger_has_chosen_ends_no_connection_with_direct_return() {
+    for user in [19, 21] {
+        let forged = |flags, number| plain(Eth0, (User(user), Service(user)), flags, (number, 0));
+        let moved = |begun: &[Step], fin: Step| {
+            let then = [Do(user, Ask), Wait(1_100), fin, Replace(user), Wait(4_000), forged(SYN, 77), Do(user, Ask)];
+            changes_nothing(&[begun, &then].concat());
+        };
+        moved(&[Do(user, Ask), Wait(62_000), forged(SYN, 1)], forged(FIN | ACK, 2));
+        moved(&[forged(ACK, 7)], forged(FIN | ACK, 8));
+        moved(&[forged(RST, 7)], forged(RST, 8));
+        moved(&[forged(SYN, 7), forged(ACK, 8)], forged(FIN | ACK, 8));
+        moved(&[Do(user, Ask), Do(user, Close), Wait(3_000), forged(SYN, 7), Wait(100)], forged(FIN | ACK, 8));
+    }
+}
+
+#[test]
+fn a_false_syn_does_not_make_a_handshake_of_an_idle_connection_with_direct_return() {
+    for user in [19, 21] {
+        let syn = plain(Eth0, (User(user), Service(user)), SYN, (1, 0));
+        changes_nothing(&[Do(user, Ask), Wait(62_000), syn, Wait(50_000), Replace(user), Wait(1_000), Do(user, Ask)]);
+    }
+}
+
+#[test]
+fn a_datagram_of_a_pod_with_the_address_of_a_client_outside_does_not_end_its_flow() {
+    for user in [10, 13] {
+        let forged = plain(Tap1, (User(user), Service(user)), 0, (0, 0));
+        changes_nothing(&[Do(user, Connect), Do(user, Connect), forged, Do(user, Connect)]);
+    }
+}
+
+#[test]
 fn a_tunnel_of_a_stranger_takes_no_idle_connection_to_a_backend_here() {
     for flags in [SYN, ACK] {
         let sends = Sends::Plain { flags, seq: 7, ack: 7, data: 0 };

@@ -8,7 +8,7 @@ use crate::property::{interference, trace, unanswered};
 use crate::regressions::plain;
 use crate::sequence::Flood::{First, Guests, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Tunnel, Wait};
-use crate::strangers::By::{Eth0, Eth1};
+use crate::strangers::By::{Eth0, Eth1, Tap1};
 use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
@@ -74,6 +74,9 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
             let sends = Sends::First { id: 1, bytes: 1_192, has_sum: false };
             Some(vec![Stranger(Forged { by: Eth0, from: Own(1), to: Service(10), sends }), Do(10, AskMuch)])
         }
+        "PodsAskForPods" => {
+            Some(vec![Do(13, Connect), Wait(1), Do(13, Connect), plain(Tap1, (User(13), Service(13)), 0, (0, 0))])
+        }
         "UdpHasHalf" => {
             Some(vec![Flood(Twice, 9, 20, 0), Flood(Twice, 9, 20, 1), Do(1, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
         }
@@ -81,6 +84,17 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         "FlowsGiveWay" => Some(vec![Flood(First, 10, 8, 0), Do(10, Ask)]),
         "SynOfForwardedConnection" => {
             Some(vec![Do(19, Ask), Wait(100), Replace(19), plain(Eth0, (User(19), Service(19)), SYN, (0, 0))])
+        }
+        // The stranger begins the entry here, before the client's packets come this way.
+        "FarNumberIsDoubted" => {
+            let forged = |flags, seq| plain(Eth0, (User(19), Service(19)), flags, (seq, 0));
+            let planted = [forged(ACK, 7), Do(19, Ask), Wait(1_100), forged(FIN | ACK, 8)];
+            Some([&planted[..], &[Replace(19), Wait(3_000), forged(SYN, 1), Do(19, Ask)]].concat())
+        }
+        // Afterwards, the entry would be a handshake that does not come about.
+        "IdleConnectionStays" => {
+            let syn = plain(Eth0, (User(19), Service(19)), SYN, (0, 0));
+            Some(vec![Do(19, Ask), Wait(62_000), syn, Wait(45_000), Replace(19), Wait(1_000), Do(19, Ask)])
         }
         // The connection is idle, and the ring still has its backend.
         "SentOnByRing" => {

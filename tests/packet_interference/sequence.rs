@@ -8,7 +8,7 @@ use crate::honest::{Act, COUNT, Client, User, WITH_BACKEND_HERE, endpoint};
 use crate::lab::{Lab, Programs};
 use crate::observed::{Excuse, Observed};
 use crate::socket::Socket;
-use crate::strangers::{Forged, STRANGER_CHANGES, forged, nth, tunnelled};
+use crate::strangers::{Forged, STRANGER_CHANGES, forged, nth, tunnelled, user};
 use crate::tag::Label;
 use crate::wire::{Parcel, Segment};
 use crate::world::World;
@@ -122,8 +122,14 @@ pub(crate) fn play(
     }
     player.observed.leaks = std::mem::take(&mut player.lab.guests.leaks);
     player.observed.sent_back = std::mem::take(&mut player.lab.sent_back);
-    let challenged = &player.lab.clients.challenged;
-    player.observed.delayed.retain(|label| challenged.contains(label));
+    let delayed = &player.lab.clients.delayed;
+    player.observed.delayed.retain(|label| delayed.contains(label));
+    // With direct return, it is a matter of seconds when a change of the service ends what is silent.
+    for label in delayed.iter().filter(|label| User::of(label.user).is_direct) {
+        if player.has_changed[usize::from(label.user)] {
+            player.observed.excuse(label.user, label.connection);
+        }
+    }
     player.observed
 }
 
@@ -227,6 +233,7 @@ impl Player<'_> {
             if next >= self.next_sweep {
                 self.lab.programs.sweep(&self.lab.world);
                 self.next_sweep = next + SWEEP_NS;
+                self.excuse_finished();
             } else if next >= end {
                 return;
             }
@@ -320,11 +327,11 @@ impl Player<'_> {
     /// ended the connection, if its service has lost the backend, or if a tunnel of a stranger leads to another backend here.
     fn excuse_evicted(&mut self) {
         let is_evicted = self.foreign >= Excuse::Evicted.least();
-        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+        for client in &self.honest {
             let number = client.number();
             let is_moved = self.has_changed[usize::from(number)] || (self.has_tunnelled && number == WITH_BACKEND_HERE);
             if is_evicted && User::of(number).is_direct && is_moved {
-                *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
+                self.observed.excuse(client.number(), client.connection());
             }
         }
     }
@@ -333,12 +340,24 @@ impl Player<'_> {
     /// backend.
     fn excuse_idle(&mut self) {
         let now = self.lab.world.now_ns;
-        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+        for client in &self.honest {
             let number = usize::from(client.number());
             let idle = now - self.last_sent[number];
             let least = if client.has_finished() { FINISHED_NS } else { IDLE_NS };
             if User::of(client.number()).is_direct && self.has_changed[number] && idle >= least {
-                *excused = Some(excused.map_or(client.connection(), |before| before.min(client.connection())));
+                self.observed.excuse(client.number(), client.connection());
+            }
+        }
+    }
+
+    /// With direct return, a connection that its client has closed loses its entry when it is silent. With strangers it may
+    /// keep it, and outlive a change of the service.
+    fn excuse_finished(&mut self) {
+        let now = self.lab.world.now_ns;
+        for client in &self.honest {
+            let is_silent = client.has_finished() && now - self.last_sent[usize::from(client.number())] >= IDLE_NS;
+            if User::of(client.number()).is_direct && is_silent {
+                self.observed.excuse(client.number(), client.connection());
             }
         }
     }
@@ -352,7 +371,7 @@ impl Player<'_> {
         let open = self.honest.iter().filter(|client| client.is_tcp() && client.has_connection()).count();
         let is_flood =
             matches!(kind, Flood::First | Flood::Twice | Flood::Guests) && count + open >= Excuse::Flood.least();
-        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+        for client in &self.honest {
             let first = match (client.is_in_handshake(), is_crowd) {
                 _ if !client.is_tcp() => continue,
                 (true, _) if is_crowd || is_flood => client.connection(),
@@ -360,7 +379,7 @@ impl Player<'_> {
                 (false, _) if is_flood && User::of(client.number()).numbers.0 == service => client.connection() + 1,
                 _ => continue,
             };
-            *excused = Some(excused.map_or(first, |before: u8| before.min(first)));
+            self.observed.excuse(client.number(), first);
         }
     }
 
@@ -411,8 +430,8 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A step.
-pub(crate) fn step() -> impl Strategy<Value = Step> {
+/// A step, which is often about this user.
+fn step(about: u8) -> impl Strategy<Value = Step> {
     let flood = prop_oneof![
         6 => Just(Flood::First),
         6 => Just(Flood::Twice),
@@ -421,17 +440,17 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Flood::Refused),
     ];
     prop_oneof![
-        12 => (0..COUNT, act()).prop_map(|(user, act)| Step::Do(user, act)),
-        1 => (0..COUNT).prop_map(Step::Replace),
+        12 => (user(about), act()).prop_map(|(user, act)| Step::Do(user, act)),
+        2 => user(about).prop_map(Step::Replace),
         3 => prop_oneof![0_u32..1_000, 1_000_u32..12_000, 12_000_u32..130_000].prop_map(Step::Wait),
-        14 => forged().prop_map(Step::Stranger),
-        3 => (forged(), any::<u8>()).prop_map(|(forged, end)| Step::Tunnel(forged, end)),
+        14 => forged(about).prop_map(Step::Stranger),
+        3 => (forged(about), any::<u8>()).prop_map(|(forged, end)| Step::Tunnel(forged, end)),
         1 => (flood, 0..COUNT, 0_u8..60, 0_u8..4).prop_map(|(kind, user, count, seed)| Step::Flood(kind, user, count, seed)),
         1 => (0..u8::try_from(STRANGER_CHANGES.len()).unwrap()).prop_map(Step::Other),
     ]
 }
 
-/// A sequence.
+/// A sequence. It is mostly about one user, since some faults need many steps about the same connection.
 pub(crate) fn sequence() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(step(), 1..40)
+    user(0).prop_flat_map(|about| prop::collection::vec(step(about), 1..40))
 }

@@ -52,8 +52,8 @@ pub(crate) struct Stack {
     pub(crate) questions: BTreeMap<Ends, Label>,
     datagrams: BTreeMap<(Addr, Addr, u32, u8), Datagram>,
     pub(crate) seen: Vec<Seen>,
-    /// The connections with a SYN that the backend took for a part of another connection: the client begins again.
-    pub(crate) challenged: Vec<Label>,
+    /// The connections that sent another SYN, because the backend took the first one for a part of another connection.
+    pub(crate) delayed: Vec<Label>,
     /// The stack of a stranger has got something of an honest party.
     pub(crate) leaks: Vec<Vec<u8>>,
 }
@@ -69,7 +69,7 @@ struct Arrived {
 impl Stack {
     pub(crate) fn new(role: Role) -> Self {
         let (sockets, questions, datagrams) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { role, sockets, questions, datagrams, seen: Vec::new(), challenged: Vec::new(), leaks: Vec::new() }
+        Self { role, sockets, questions, datagrams, seen: Vec::new(), delayed: Vec::new(), leaks: Vec::new() }
     }
 
     /// A stranger without a network stack gets a frame.
@@ -177,7 +177,7 @@ impl Stack {
         let is_connecting = socket.state == State::SynSent;
         let (label, Result { sent, events }) = (socket.label, socket.receive(segment, now));
         if is_connecting && sent.iter().any(|answer| answer.flags & RST != 0) {
-            self.challenged.extend(label);
+            self.delayed.extend(label);
         }
         let is_closed = socket.state == State::Closed;
         if is_closed {

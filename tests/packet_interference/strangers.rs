@@ -260,9 +260,9 @@ pub(crate) fn number() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(0), 2 => Just(1), 1 => Just(u32::MAX), 2 => 0..STRANGERS]
 }
 
-/// Those with direct return as often as all others.
-fn user() -> impl Strategy<Value = u8> {
-    prop_oneof![0..COUNT, 19..COUNT]
+/// Those with direct return as often as all others, and this one as often as either.
+pub(crate) fn user(about: u8) -> impl Strategy<Value = u8> + Clone {
+    prop_oneof![0..COUNT, 19..COUNT, Just(about)]
 }
 
 fn port() -> impl Strategy<Value = u8> {
@@ -270,8 +270,9 @@ fn port() -> impl Strategy<Value = u8> {
 }
 
 /// Pairs of ends that may meet something.
-fn ends() -> impl Strategy<Value = (Who, Who)> {
+fn ends(about: u8) -> impl Strategy<Value = (Who, Who)> {
     use Who::{Backend, Group, Node, Other, Own, PortOf, Service, Spare, User};
+    let user = || user(about);
     prop_oneof![
         5 => user().prop_map(|user| (User(user), Service(user))),
         4 => (user(), port()).prop_map(|(user, port)| (Backend(user), Node(port))),
@@ -306,8 +307,8 @@ fn sends() -> impl Strategy<Value = Sends> {
     ]
 }
 
-/// A packet of a stranger.
-pub(crate) fn forged() -> impl Strategy<Value = Forged> {
+/// A packet of a stranger, which is often about this user.
+pub(crate) fn forged(about: u8) -> impl Strategy<Value = Forged> {
     let by = prop_oneof![5 => Just(By::Eth0), 2 => Just(By::Eth1), 2 => Just(By::Eth2), 1 => Just(By::Tap1)];
-    (by, ends(), sends()).prop_map(|(by, (from, to), sends)| Forged { by, from, to, sends })
+    (by, ends(about), sends()).prop_map(|(by, (from, to), sends)| Forged { by, from, to, sends })
 }

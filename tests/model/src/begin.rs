@@ -12,7 +12,7 @@ use crate::choice::{self, offset_number};
 use crate::connections::{Connection, Flags, is_plain_syn};
 use crate::forward;
 use crate::headers::Content;
-use crate::headers::tcp_flags::{ACK, RST, SYN};
+use crate::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::hook_state::{Decision, HookState};
 use crate::key::{Endpoint, Hook, PacketKey, Side, Tuple};
 use crate::node::{Reason, Route, RouteQuery, Unknown};
@@ -123,7 +123,10 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     if is_forwarded && may_be_sent_on {
         return Err(Refused::Answered(Reason::Ttl));
     }
-    let is_syn = matches!(state.headers.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
+    let tcp_flags = match state.headers.content {
+        Content::Transport(Protocol::Tcp, ports) => ports.tcp_flags,
+        _ => 0,
+    };
     let now = state.node.now();
     let source = match way {
         Way::Stack => client,
@@ -133,9 +136,11 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     let flags = Flags {
         is_redirected: matches!(way, Way::Redirect(..)),
         is_local_view: frontend.local,
-        is_assured: is_forwarded && !is_syn,
+        is_assured: is_forwarded && !is_plain_syn(tcp_flags),
+        has_fin: is_forwarded && tcp_flags & (FIN | RST) != 0,
         is_forwarded,
         is_tunnelled: is_forwarded && forward == Forward::Tunnel,
+        is_of_pod: state.packet.hook.is_pod(),
         ..Flags::default()
     };
     Ok(Connection {
@@ -166,14 +171,18 @@ fn is_own(state: &HookState<'_>, slot: &Slot) -> bool {
     of_device.flatten().any(|own| own == slot.addr.addr) || state.node.state.node_addrs.contains(&slot.addr.addr)
 }
 
-/// Whether the ring leads to the backend on this node to which another node seems to have sent the packet.
-pub(crate) fn leads_here(state: &HookState<'_>, key: &PacketKey, frontend: Lead) -> bool {
-    let Some(service) = state.node.state.services.get(&frontend.service) else { return false };
+/// The slot that all nodes select for the packet.
+pub(crate) fn slot_by_all<'s>(state: &HookState<'s>, key: &PacketKey, frontend: Lead) -> Option<&'s Slot> {
+    let service = state.node.state.services.get(&frontend.service)?;
     let (view, client, to) = (service.view(frontend.local), key.tuple.source, key.tuple.target);
     let to = L4Addr::new(to.addr, to.port, key.protocol);
     let offset = selected(service, view, (client.addr, Some(client.port)), to).filter(|_| !view.is_empty());
-    let slot = offset.and_then(|offset| view.get(offset));
-    slot.is_some_and(|slot| match state.tunnel_end {
+    view.get(offset?)
+}
+
+/// Whether that is the backend on this node to which another node seems to have sent the packet.
+pub(crate) fn leads_here(state: &HookState<'_>, key: &PacketKey, frontend: Lead) -> bool {
+    slot_by_all(state, key, frontend).is_some_and(|slot| match state.tunnel_end {
         Some(end) => slot.addr.addr == end,
         None => is_own(state, slot),
     })
@@ -330,7 +339,7 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> O
         ports::client_port(&state.tables, &search)?
     };
     entry.to.source = reverse_key.tuple.target;
-    let flags = Flags { is_reverse: true, ..entry.flags };
+    let flags = Flags { is_reverse: true, is_of_pod: false, ..entry.flags };
     let reverse = Connection { to: key.tuple.turned(), flags, acknowledgment: 0, ..entry };
     if let Some(other) = state.tables.find(&reverse_key).copied() {
         state.tables.remove_pair(&reverse_key, &other);

@@ -80,6 +80,8 @@ pub struct Flags {
     pub is_forwarded: bool,
     /// The packets are in a tunnel to the target.
     pub is_tunnelled: bool,
+    /// The client's packets arrive at the device of a pod. Only in the client's entry.
+    pub is_of_pod: bool,
 }
 
 impl FragmentPorts {

@@ -114,14 +114,14 @@ pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
         return;
     }
     let (now, length) = (state.node.now(), state.headers.length());
-    let is_guarded = state.tables.keeps(Rule::FinInWindow);
+    let rules = (state.tables.keeps(Rule::FinInWindow), state.tables.keeps(Rule::FarNumberIsDoubted));
     if let Some(entry) = state.tables.half_open.get_mut(key) {
         entry.bytes += length as u64;
         if !is_plain_syn(ports.tcp_flags) {
             entry.last_used = now;
             entry.flags.is_assured = true;
             if key.protocol == Protocol::Tcp {
-                note_sequence(entry, ports, is_guarded);
+                note_sequence(entry, ports, rules);
             }
         }
     }
@@ -130,13 +130,21 @@ pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
 /// How far a number may be from the last one: nothing else is known of the connection, and packets may be joined or lost.
 const FORWARDED_NEAR: u32 = 4 * NEAR;
 
+/// How far behind the last number the client may repeat what was lost.
+const MOST_REPEATED: u32 = 4 << 20;
+
 /// Notes the number of a client's packet, and whether the connection ends, as its numbers show. If data follows a FIN or a
-/// RST after all, that was a stranger's.
-fn note_sequence(entry: &mut Connection, ports: &Ports, is_guarded: bool) {
+/// RST after all, that was a stranger's. If a number is far from the last one, a stranger may have begun the entry: then no
+/// number is known any more, and no FIN counts.
+fn note_sequence(entry: &mut Connection, ports: &Ports, (is_guarded, may_doubt): (bool, bool)) {
     let last = entry.acknowledgment;
     let is_next = ports.sequence.wrapping_sub(last).wrapping_sub(1) < FORWARDED_NEAR;
     let ends = ports.tcp_flags & (FIN | RST) != 0;
-    if !is_within(ports.sequence, last, FORWARDED_NEAR) {
+    let is_known = last != 0 || !may_doubt;
+    if !is_known || !is_within(ports.sequence, last, FORWARDED_NEAR) {
+        if is_known && may_doubt && last.wrapping_sub(ports.sequence) > MOST_REPEATED {
+            (entry.acknowledgment, entry.flags.has_fin) = (0, false);
+        }
         entry.flags.has_fin |= ends && !is_guarded;
         return;
     }

@@ -35,6 +35,8 @@ pub enum Rule {
     /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
     /// has changed which clients it admits.
     FlowAdmittedAgain,
+    /// A datagram at the device of a pod does not end the flow of a client outside whose address it has, nor the other way round.
+    PodsAskForPods,
     /// UDP flows have at most half of the entries for connections.
     UdpHasHalf,
     /// Handshakes and UDP flows give way to a new connection that finds no free port.
@@ -54,6 +56,11 @@ pub enum Rule {
     ClientGetsOtherPort,
     /// With direct return, a SYN does not choose another backend while the client may still use the connection.
     SynOfForwardedConnection,
+    /// With direct return, a FIN counts only if every packet so far has gone on from the one that began the entry: that may
+    /// have been a stranger's.
+    FarNumberIsDoubted,
+    /// With direct return, a SYN changes nothing about a connection that is idle, if the ring still has its backend.
+    IdleConnectionStays,
     /// With direct return, packets of a connection that has lost its entry go to the backend that the ring has.
     ForwardedByRing,
     /// What another node seems to have sent here ends a connection with another backend only if the ring leads to this node.
@@ -67,7 +74,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -82,6 +89,7 @@ impl Rule {
         Self::SynOfAnsweredConnection,
         Self::SilenceAfterQuestion,
         Self::FlowAdmittedAgain,
+        Self::PodsAskForPods,
         Self::UdpHasHalf,
         Self::FlowsGiveWay,
         Self::ActiveFlowKeepsPort,
@@ -90,6 +98,8 @@ impl Rule {
         Self::StackGetsOtherPort,
         Self::ClientGetsOtherPort,
         Self::SynOfForwardedConnection,
+        Self::FarNumberIsDoubted,
+        Self::IdleConnectionStays,
         Self::ForwardedByRing,
         Self::SentOnByRing,
         Self::UnwrappedStays,

@@ -5,7 +5,7 @@ use nodelb_core::model::forward::Forward;
 use nodelb_core::packets::admission::{Admission, admission};
 use nodelb_core::state::entries::{Lead, ServiceId};
 
-use crate::begin::{begin, begin_at_node, leads_here};
+use crate::begin::{begin, begin_at_node, leads_here, slot_by_all};
 use crate::choice::offset_number;
 use crate::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
 use crate::forward;
@@ -276,7 +276,9 @@ fn continued(
         _ => !is_later,
     };
     if asks {
-        found.filter(|frontend| leads_to(state, key, &entry, *frontend))?;
+        if !leads_to(state, key, &entry, found) && !comes_otherwise(state, &entry) {
+            return None;
+        }
         let offset = offset_in_view(state, &entry)?;
         // If no route led to the backend for a moment, the entry takes it for one of this node.
         if is_new && !entry.flags.is_redirected && !has_replied {
@@ -298,8 +300,8 @@ fn continued(
 }
 
 /// The entry if the packet continues its connection, which has direct return. Anyone can send a SYN: it begins
-/// a new connection only if there was no other packet, or none for [`TIME_WAIT_SECONDS`], or if the client has closed the
-/// connection and its backend is gone. What another node may have sent here does in the first two cases, if the ring leads
+/// a new connection only if there was no other packet, or none for [`TIME_WAIT_SECONDS`] and the ring leads elsewhere, or if
+/// the client has closed the connection and its backend is gone. What another node may have sent here does in the first two cases, if the ring leads
 /// to this node.
 fn continued_forwarded(
     state: &mut HookState<'_>,
@@ -312,24 +314,32 @@ fn continued_forwarded(
     let idle = state.node.now().saturating_sub(entry.last_used);
     let is_unproven = (is_syn && !entry.flags.is_assured) || idle >= TIME_WAIT_SECONDS;
     let is_sent_on = forward::is_sent_on(state, &entry);
-    let has_backend = offset_in_view(state, &entry).is_some();
-    let is_over = entry.flags.has_fin && !has_backend && idle >= QUIET_SECONDS;
+    let offset = offset_in_view(state, &entry);
+    let is_over = entry.flags.has_fin && offset.is_none() && idle >= QUIET_SECONDS;
     let leads_here = || found.is_some_and(|frontend| leads_here(state, key, frontend));
+    let is_in_use = entry.flags.is_assured && !entry.flags.has_fin && state.tables.keeps(Rule::IdleConnectionStays);
+    let is_led_again = || {
+        let slot = found.filter(|frontend| frontend.service == entry.service);
+        slot.and_then(|frontend| slot_by_all(state, key, frontend)).is_some_and(|slot| slot.backend == entry.backend)
+    };
     let begins_again = match is_sent_on {
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
-        false => is_syn && (is_unproven || is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
+        false if is_unproven => is_syn && !(is_in_use && is_led_again()),
+        false => is_syn && (is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
     };
     if begins_again {
         return None;
     }
-    if is_syn && !is_sent_on && entry.flags.has_fin && has_backend {
+    if let Some(offset) = offset.filter(|_| is_syn && !is_sent_on && entry.flags.has_fin) {
         // The entry of the connection that the client has closed is that of the next one from its port.
-        entry.flags.has_fin = false;
+        (entry.flags.has_fin, entry.offset) = (false, offset);
         entry.acknowledgment = ports.sequence.wrapping_add(1);
         state.tables.half_open.insert(*key, entry);
     }
     if key.protocol == Protocol::Udp && !is_later {
-        found.filter(|frontend| leads_to(state, key, &entry, *frontend))?;
+        if !leads_to(state, key, &entry, found) && !comes_otherwise(state, &entry) {
+            return None;
+        }
         entry.offset = offset_in_view(state, &entry)?;
         state.tables.half_open.insert(*key, entry);
     }
@@ -337,13 +347,20 @@ fn continued_forwarded(
 }
 
 /// Whether the frontend reaches what the entry was made for. A UDP flow is admitted again.
-fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, frontend: Lead) -> bool {
+fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, found: Option<Lead>) -> bool {
+    let Some(frontend) = found else { return false };
     let is_asked = key.protocol == Protocol::Udp && state.tables.keeps(Rule::FlowAdmittedAgain);
     let is_admitted = || {
         let admission = admission(state.node.state, frontend, Some(key.tuple.source.addr));
         frontend.local == entry.flags.is_local_view && admission != Admission::No
     };
     frontend.service == entry.service && (!is_asked || is_admitted())
+}
+
+/// Whether the packet arrives at the device of a pod and the client's do not, or the other way round: then another service may
+/// have the address there.
+fn comes_otherwise(state: &HookState<'_>, entry: &Connection) -> bool {
+    entry.flags.is_of_pod != state.packet.hook.is_pod() && state.tables.keeps(Rule::PodsAskForPods)
 }
 
 /// Whether the backend takes part in the connection: it has answered, and has not been silent since the client has sent
