@@ -1,9 +1,10 @@
 //! Restarts: the stored state is served before any apiserver responds, and corrected when one does.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::objects::{self, backend, frontend};
-use crate::rig::{Rig, objects};
+use crate::rig::{Reads, Rig, objects};
 
 const SERVICES: u64 = 12;
 
@@ -61,6 +62,23 @@ fn stored_services_are_served_while_the_apiserver_is_down() {
     rig.cluster.compact();
     rig.replica.faults().refuse(false);
     rig.converge("caught up");
+}
+
+/// The owner task of the daemon delays rounds while Kubernetes is not synced. A node that is killed then has nothing but the
+/// file.
+#[test]
+fn a_restart_keeps_the_stored_state_until_a_snapshot_contains_it() {
+    let mut rig = killed();
+    rig.replica.faults().refuse(false);
+    rig.restart_node_with(Reads { round_after: Duration::from_secs(2), ..Reads::default() });
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(1_500) {
+        let stored = fs::read_to_string(file(&rig)).expect("the file stays");
+        assert_eq!(stored.lines().filter(|line| line.contains("Upsert")).count() as u64, 2 * SERVICES, "{stored}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rig.restart_node_with(Reads::default());
+    rig.converge("the next start");
 }
 
 #[test]

@@ -58,11 +58,13 @@ pub(crate) struct Rig {
     reads: Reads,
 }
 
-/// What the configuration of the node says about services.
+/// What the configuration of the node says about services, and how late its owner task is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reads {
     pub(crate) selection: Selection,
     pub(crate) forward: Arc<ForwardByClass>,
+    /// How long each batch of changes waits for its round.
+    pub(crate) round_after: Duration,
 }
 
 impl From<Selection> for Reads {
@@ -399,7 +401,11 @@ impl Node {
             timeouts,
         };
         runtime.spawn(source::run(source, std::future::pending()));
-        runtime.spawn(own(changes, Arc::clone(&observer), (snapshot_in, followed_in), directory));
+        let owner = own(changes, reads.round_after, Arc::clone(&observer), (snapshot_in, followed_in));
+        runtime.spawn(async move {
+            owner.await;
+            drop(directory);
+        });
         Self { runtime: Some(runtime), observer, sources, journal, kubeconfig }
     }
 
@@ -480,11 +486,14 @@ pub(crate) fn quick() -> PoolTimeouts {
 /// The owner task.
 async fn own(
     mut changes: mpsc::Receiver<Vec<Change>>,
+    round_after: Duration,
     observer: Arc<Mutex<Observer>>,
     (snapshots, followed): (watch::Sender<Arc<Snapshot>>, watch::Sender<Followed>),
-    _directory: tempfile::TempDir,
 ) {
     while let Some(batch) = changes.recv().await {
+        if !round_after.is_zero() {
+            tokio::time::sleep(round_after).await;
+        }
         let snapshot = observer.lock().expect("not poisoned").take(batch);
         Followed::publish(&snapshot, &followed);
         snapshots.send_replace(Arc::new(snapshot));

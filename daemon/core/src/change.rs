@@ -55,6 +55,8 @@ pub enum Change {
     /// What [`crate::snapshot::Snapshot::remembered`] returned before a restart. Protected services use these backends
     /// if the maps contain none and the source reports none. Sent at the start, before any source reports.
     Remember(Vec<Remembered>),
+    /// The changes before this one contain everything that the source had stored in the previous run.
+    Recalled(Source),
     /// The namespaces that Kubernetes does not let nodelb read. If there are any, they are all that is missing if its
     /// [`Self::Synced`] is incomplete: nothing else waits for them.
     Unread(BTreeSet<Arc<str>>),

@@ -134,6 +134,10 @@ impl Table {
                 self.newly_known.extend(new);
                 Effect::Remember(records)
             }
+            Change::Recalled(source) => {
+                self.facts.recalled.insert(source);
+                Effect::None
+            }
             Change::Unread(namespaces) => {
                 self.facts.unread = Arc::new(namespaces);
                 Effect::None

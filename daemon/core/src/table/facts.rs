@@ -40,6 +40,8 @@ pub struct Facts {
     pub bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     /// The time of the first round since a process has bound the NodePort.
     pub bound_since: Arc<BTreeMap<L4Addr, Moment>>,
+    /// The sources of each [`crate::change::Change::Recalled`].
+    pub(super) recalled: BTreeSet<Source>,
     pub(super) synced: BTreeMap<Source, Option<Arc<str>>>,
     /// The last [`crate::change::Change::Unread`].
     pub(super) unread: Arc<BTreeSet<Arc<str>>>,
@@ -180,6 +182,11 @@ impl Facts {
     /// Whether the source has reported everything it had at the start.
     pub fn is_synced(&self, source: Source) -> bool {
         self.synced.contains_key(&source)
+    }
+
+    /// Whether these facts began with everything that the source had stored in the previous run.
+    pub fn is_recalled(&self, source: Source) -> bool {
+        self.recalled.contains(&source)
     }
 
     /// What the source could not read, if it is otherwise synced.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::node::NodeObject;
-use nodelb_core::model::service::{BackendState, Slice};
+use nodelb_core::model::service::{BackendState, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::messages;
@@ -228,7 +228,7 @@ impl Running {
 
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
         let loaded = self.source.state.load(&self.source.node).await;
-        self.saver.recalled(&self.source.state, &loaded);
+        let is_whole = self.source.state.is_whole(&loaded);
         let mut changes = loaded.changes;
         changes.retain(|change| self.source.has_node_object || !matches!(change, Change::NodeObject(_)));
         self.log_node(&changes);
@@ -248,7 +248,8 @@ impl Running {
                  it has read the others"
             );
         }
-        let mut changes = changes.into_iter();
+        let end = is_whole.then_some(Change::Recalled(Source::Kubernetes));
+        let mut changes = changes.into_iter().chain(end);
         loop {
             let batch: Vec<Change> = changes.by_ref().take(BATCH).collect();
             if batch.is_empty() {

@@ -177,6 +177,12 @@ pub struct StateSettings {
 }
 
 impl StateSettings {
+    /// Whether this is everything in the file, and belongs to this cluster: if nothing was loaded, perhaps it could not be
+    /// read, and a file of an unknown cluster may contain objects of another one.
+    pub(super) fn is_whole(&self, loaded: &Loaded) -> bool {
+        self.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0
+    }
+
     /// Reads the state file. Logs a warning and returns nothing if this fails or takes too long.
     pub async fn load(&self, node: &str) -> Loaded {
         let (cluster, node, path) = (self.cluster.clone(), node.to_owned(), path(&self.directory));
@@ -253,8 +259,6 @@ pub(super) struct Saver {
     is_outdated: bool,
     /// The time of the latest change that may not be in a published snapshot yet.
     changed_at: Option<Instant>,
-    /// Whether every snapshot has the content of the file, also before the source is synced.
-    has_recalled: bool,
 }
 
 /// How long the owner task may take to publish its last snapshot at the end of the process.
@@ -279,14 +283,7 @@ impl Saver {
             latest: 0,
             is_outdated: false,
             changed_at: None,
-            has_recalled: false,
         }
-    }
-
-    /// Records what every snapshot from now on began with. The file may be replaced if that is all of it: if nothing was
-    /// loaded, perhaps it could not be read, and a file of an unknown cluster may contain objects of another one.
-    pub(super) fn recalled(&mut self, settings: &StateSettings, loaded: &Loaded) {
-        self.has_recalled = settings.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0;
     }
 
     /// Reports whether an apiserver is connected. What waits to be written is written soon after the connection was
@@ -347,11 +344,11 @@ impl Saver {
         self.file.save((self.clusters.clone(), self.snapshot.clone()));
     }
 
-    /// Whether the file may be replaced: the source is synced, or everything in the file was recalled and the cluster is
-    /// known.
+    /// Whether the latest snapshot may replace the file: the source is synced, or everything in the file was recalled and the
+    /// cluster is known. The owner task publishes what it has received with its next round, not at once.
     fn has_everything(&self) -> bool {
-        let is_synced = self.snapshot.borrow().facts.is_synced(Source::Kubernetes);
-        is_synced || self.has_recalled && !self.clusters.is_empty()
+        let facts = &self.snapshot.borrow().facts;
+        facts.is_synced(Source::Kubernetes) || facts.is_recalled(Source::Kubernetes) && !self.clusters.is_empty()
     }
 
     /// Writes the last state at the end of the process, within the time limit. The owner task takes what waits for it and

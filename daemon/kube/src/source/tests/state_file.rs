@@ -311,17 +311,18 @@ async fn what_is_known_at_the_end_is_stored_before_the_source_is_synced_again() 
     write(&world.path(), &ca.names(), &snapshot()).expect("written");
     let recalled = world.settings.load(NODE).await;
     assert_eq!(recalled.changes, changes());
+    assert!(world.settings.is_whole(&recalled));
     let node = |leaving: &str| {
         let mut engine = Engine::new(EngineConfig { max_services: 16, ..EngineConfig::default() }, Realised::default());
         engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
         recalled.changes.iter().cloned().for_each(|change| engine.change(change));
+        engine.change(Change::Recalled(Source::Kubernetes));
         let node = NodeObject { leaving: Some(leaving.into()), ..NodeObject::default() };
         engine.change(Change::NodeObject(Some(node)));
         Arc::new(engine.snapshot(Moment(0)))
     };
     world.snapshots.send_replace(node("first"));
     let mut saver = world.saver();
-    saver.recalled(&world.settings, &recalled);
     saver.mark_outdated();
     saver.save_if_outdated();
     tokio::time::sleep(LIMIT / 4).await;
@@ -353,15 +354,50 @@ async fn a_file_that_was_not_recalled_whole_is_replaced_only_when_the_source_is_
         let before = fs::read_to_string(world.path()).expect("text") + text;
         fs::write(world.path(), &before).expect("written");
         let recalled = world.settings.load(NODE).await;
+        assert!(!world.settings.is_whole(&recalled));
         world.snapshots.send_replace(Arc::clone(&unsynced));
         let mut saver = world.saver();
-        saver.recalled(&world.settings, &recalled);
         saver.set_authorities(&["new".into()]);
         let World { snapshots, .. } = world;
         drop(snapshots);
         saver.close().await;
         assert_eq!(fs::read_to_string(path(&world.settings.directory)).expect("text"), before);
     }
+}
+
+/// The owner task publishes what was recalled with its next round, and an apiserver may be connected before that.
+#[tokio::test]
+async fn a_file_that_was_recalled_is_not_replaced_before_a_snapshot_has_its_content() {
+    let ca = Authorities::for_test(&["ca"]);
+    let mut world = world();
+    world.settings.cluster = Some(ca.clone());
+    write(&world.path(), &ca.names(), &snapshot()).expect("written");
+    let before = fs::read_to_string(world.path()).expect("text");
+    let recalled = world.settings.load(NODE).await;
+    assert!(world.settings.is_whole(&recalled));
+    let stored = || fs::read_to_string(world.path()).expect("the file stays");
+    let mut engine = Engine::new(EngineConfig { max_services: 16, ..EngineConfig::default() }, Realised::default());
+    engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
+    let [first, rest @ ..] = &recalled.changes[..] else { panic!("nothing was recalled") };
+    // Nothing of the file, then a part of it.
+    for change in [None, Some(first)] {
+        change.into_iter().cloned().for_each(|change| engine.change(change));
+        world.snapshots.send_replace(Arc::new(engine.snapshot(Moment(0))));
+        let mut saver = world.saver();
+        saver.set_authorities(&["new".into()]);
+        saver.save_if_outdated();
+        // The owner task does not end in time.
+        saver.close().await;
+        assert_eq!(stored(), before);
+    }
+    let mut saver = world.saver();
+    saver.set_authorities(&["new".into()]);
+    rest.iter().cloned().for_each(|change| engine.change(change));
+    engine.change(Change::Recalled(Source::Kubernetes));
+    world.snapshots.send_replace(Arc::new(engine.snapshot(Moment(0))));
+    saver.save_if_outdated();
+    world.is_written("\"new\"").await;
+    assert!(stored().contains("shop/web"));
 }
 
 #[test]
