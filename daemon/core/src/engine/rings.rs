@@ -10,10 +10,15 @@ use crate::model::forward::Forward;
 use crate::state::entries::{MapOp, ServiceId};
 
 impl Engine {
-    /// Whether the lists of the service are to be followed by rings.
-    pub(super) fn has_rings(&self, id: ServiceId, plan: &PortPlan) -> bool {
+    /// Whether the lists of the service are to be followed by rings. A service that needs none does not lack them.
+    pub(super) fn has_rings(&mut self, id: ServiceId, plan: &PortPlan) -> bool {
         let is_consistent = self.config.packets.is_consistent || plan.forward != Forward::Translate;
-        is_consistent && plan.has_outside() && !self.ringless.contains(&id)
+        let needs_rings = is_consistent && plan.has_outside();
+        let is_ringless = self.ringless.contains(&id);
+        if is_ringless && !needs_rings {
+            self.ringless.remove(&id);
+        }
+        needs_rings && !is_ringless
     }
 
     /// Gives up the rings of a service that the datapath has refused because they do not fit. The next round writes the

@@ -20,8 +20,12 @@ fn l4(text: &str) -> L4Addr {
 
 /// A service for clients outside the node, with these backends.
 fn described(full: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
+    described_at(full, (FrontendKind::LoadBalancer, frontend), backends)
+}
+
+fn described_at(full: &str, (kind, frontend): (FrontendKind, &str), backends: &[&str]) -> [Change; 2] {
     let (name, L4Addr { addr, port, .. }) = (full.parse::<ServiceName>().expect("valid in a test"), l4(frontend));
-    let frontends = vec![FrontendSpec { addr, port, kind: FrontendKind::LoadBalancer }];
+    let frontends = vec![FrontendSpec { addr, port, kind }];
     let service = Service {
         ports: vec![ServicePort { name: "web".into(), protocol: Protocol::Tcp, frontends }],
         ..Service::new(name.clone(), Source::Kubernetes)
@@ -46,40 +50,64 @@ fn services(maps: &MemoryDatapath) -> Vec<(Vec<u8>, bool)> {
         .collect()
 }
 
+/// A node that makes the choice of backends consistent.
+struct Node {
+    engine: Engine,
+    maps: MemoryDatapath,
+    now: Moment,
+}
+
+impl Node {
+    fn new() -> Self {
+        let maps = MemoryDatapath::new(LIMITS);
+        let config = EngineConfig {
+            sources: BTreeSet::from([Source::Kubernetes]),
+            max_services: LIMITS.services,
+            packets: PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true },
+            ..EngineConfig::default()
+        };
+        let engine = Engine::new(config, maps.dump().expect("memory can be read"));
+        let mut node = Self { engine, maps, now: Moment(0) };
+        node.send([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
+        node
+    }
+
+    /// The services in the maps after these changes, and the number of those that lack their rings.
+    fn send(&mut self, changes: impl IntoIterator<Item = Change>) -> (Vec<(Vec<u8>, bool)>, usize) {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        for _ in 0..3 {
+            self.now = self.now.plus(10_000);
+            self.engine.reconcile(&mut self.maps, self.now);
+        }
+        (services(&self.maps), self.engine.snapshot(self.now).ringless.len())
+    }
+}
+
 #[test]
 fn a_list_is_written_although_its_ring_does_not_fit() {
-    let mut maps = MemoryDatapath::new(LIMITS);
-    let config = EngineConfig {
-        sources: BTreeSet::from([Source::Kubernetes]),
-        max_services: LIMITS.services,
-        packets: PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true },
-        ..EngineConfig::default()
-    };
-    let mut engine = Engine::new(config, maps.dump().expect("memory can be read"));
-    let mut now = 0;
-    let mut send = |changes: Vec<Change>| {
-        changes.into_iter().for_each(|change| engine.change(change));
-        for _ in 0..3 {
-            now += 10_000;
-            engine.reconcile(&mut maps, Moment(now));
-        }
-        let found = services(&maps);
-        let ringless = engine.snapshot(Moment(now)).ringless;
-        assert_eq!(ringless.len(), found.iter().filter(|(_, has_rings)| !has_rings).count(), "the snapshot says so");
-        found
-    };
+    let mut node = Node::new();
     let first = described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.2:80"]);
-    let synced = Change::Synced { source: Source::Kubernetes, incomplete: None };
-    assert_eq!(send(first.into_iter().chain([synced]).collect()), [(vec![1, 2], true)]);
+    assert_eq!(node.send(first), (vec![(vec![1, 2], true)], 0));
     let second = described("shop/b", "198.51.100.2:80", &["192.0.2.3:80", "192.0.2.4:80"]);
-    assert_eq!(send(second.into()), [(vec![1, 2], true), (vec![3, 4], false)], "no room for a second ring");
+    assert_eq!(node.send(second), (vec![(vec![1, 2], true), (vec![3, 4], false)], 1), "no room for a second ring");
     let changed = described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.5:80"]);
     assert_eq!(
-        send(changed.into()),
-        [(vec![1, 5], false), (vec![3, 4], false)],
+        node.send(changed),
+        (vec![(vec![1, 5], false), (vec![3, 4], false)], 2),
         "nor for a new ring next to the old one"
     );
     let name = "shop/b".parse().expect("valid in a test");
-    let gone = send(vec![Change::RemoveService(name, Source::Kubernetes)]);
-    assert_eq!(gone, [(vec![1, 5], true)], "a service is gone: there is room again");
+    let gone = node.send([Change::RemoveService(name, Source::Kubernetes)]);
+    assert_eq!(gone, (vec![(vec![1, 5], true)], 0), "a service is gone: there is room again");
+}
+
+#[test]
+fn a_service_that_clients_outside_cannot_reach_any_more_does_not_lack_its_ring() {
+    let mut node = Node::new();
+    node.send(described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.2:80"]));
+    let b = |kind| described_at("shop/b", (kind, "198.51.100.2:80"), &["192.0.2.3:80", "192.0.2.4:80"]);
+    let both = vec![(vec![1, 2], true), (vec![3, 4], false)];
+    assert_eq!(node.send(b(FrontendKind::LoadBalancer)), (both.clone(), 1));
+    assert_eq!(node.send(b(FrontendKind::ClusterIP)), (both.clone(), 0));
+    assert_eq!(node.send(b(FrontendKind::LoadBalancer)), (both, 1));
 }
