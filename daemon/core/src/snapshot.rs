@@ -18,10 +18,11 @@ use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::drain;
 use crate::model::health_check::all_failed;
 use crate::model::moment::Moment;
-use crate::model::service::{BackendState, PortKey, ServiceName, Source};
+use crate::model::service::{BackendState, PortKey, Service, ServiceName, Source};
 use crate::state::entries::{CANARIES, Desired, EntryKey, FrontendEntry, MapState, Realised, ServiceId};
 use crate::state::owner::{IdOwner, hash_of};
 use crate::state::remembered::Remembered;
+use crate::state::slot::Slot;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
 use crate::table::Facts;
@@ -275,10 +276,12 @@ impl Snapshot {
     /// The number of addresses on this node that can serve the service: those of its ready backends of the family, each
     /// counted once regardless of its ports (kube-proxy's `LocalReadyEndpoints`). Terminating backends do not count
     /// even while they are used, so that load balancers redirect traffic in time. Backends that are drained or that
-    /// nodelb refuses to use do not count either.
+    /// nodelb refuses to use do not count either. Until the source has reported everything, those that the maps have and
+    /// no slice describes count, too: clients reach them.
     pub fn local_ready(&self, name: &ServiceName, family: Family) -> usize {
         let Some((service, slices)) = self.facts.owner(name) else { return 0 };
         let (node, drains) = (&*self.facts.node().name, self.facts.drains(name));
+        let is_drained = |at| drains.is_some_and(|drains| drain::find(drains, at).is_some());
         let mut found: BTreeSet<Addr> = BTreeSet::new();
         for port in &service.ports {
             let offered = slices.iter().flat_map(|slice| &slice.ports);
@@ -287,11 +290,28 @@ impl Snapshot {
                 backend.addr.family() == family
                     && backend.node.as_deref() == Some(node)
                     && select::effective_state(backend) == BackendState::Active
-                    && drains.is_none_or(|drains| drain::find(drains, (backend.addr, backend.port)).is_none())
+                    && !is_drained((backend.addr, backend.port))
                     && self.check(L4Addr::new(backend.addr, backend.port, port.protocol), service.source).is_ok()
             });
             found.extend(ready.map(|backend| backend.addr));
         }
+        if !self.facts.is_read(service.source, &name.namespace) {
+            let listed = slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends);
+            let listed: BTreeSet<Addr> = listed.map(|backend| backend.addr).collect();
+            let is_unlisted = |at: &L4Addr| !listed.contains(&at.addr) && !is_drained((at.addr, at.port));
+            let kept = self.realised_here(service).map(|slot| slot.addr).filter(is_unlisted);
+            found.extend(kept.map(|at| at.addr).filter(|addr| addr.family() == family));
+        }
         found.len()
+    }
+
+    /// The backends on this node that the maps have at the addresses of the service.
+    fn realised_here(&self, service: &Service) -> impl Iterator<Item = &Slot> {
+        let ports = service.ports.iter();
+        let addresses = ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol)));
+        let entries = addresses.filter_map(|address| self.realised.service_at(address));
+        let hash = hash_of(&service.name);
+        let own = entries.filter(move |entry| entry.tag.is_some_and(|tag| tag.service == hash));
+        own.flat_map(|entry| entry.view(true))
     }
 }

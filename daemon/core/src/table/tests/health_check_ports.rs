@@ -5,8 +5,11 @@ use Family::{Ipv4, Ipv6};
 use super::*;
 use crate::change::Change;
 use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
 use crate::engine::Engine;
+use crate::memory::MemoryDatapath;
 use crate::model::addr::Protocol;
+use crate::model::drain::{Drain, Drains};
 use crate::model::moment::Moment;
 use crate::model::node::{NodeFacts, NodeObject};
 use crate::model::service::{
@@ -150,6 +153,43 @@ fn addresses_that_are_here_and_ready_count_once() {
     assert_eq!(count(&[slice(web, "f", &both, &[("192.0.2.1", "", Active)])]), [0, 0], "on no node");
     assert_eq!(count(&[slice(web, "g", &both, &[("127.0.0.1", "n1", Active)])]), [0, 0], "refused");
     assert_eq!(count(&[slice("shop/we", "h", &both, &[("192.0.2.1", "n1", Active)])]), [0, 0], "of another service");
+}
+
+/// Services may arrive before EndpointSlices, while the maps serve what they have from before.
+#[test]
+fn backends_of_before_the_start_count_until_the_source_has_reported_everything() {
+    use BackendState::{Active, Terminating};
+    let (web, both) = ("shop/web", ["http", "metrics"]);
+    let limits = Limits { frontends: 64, services: 64, slots: 512, affinity: 8, outside: 0, source_ranges: 0 };
+    let mut maps = MemoryDatapath::new(limits);
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Kubernetes]),
+        max_services: limits.services,
+        ..EngineConfig::default()
+    };
+    let described = || Change::UpsertService(service(web, &["198.51.100.1"], 31_000, 1));
+    let whole = slice(web, "a", &both, &[("192.0.2.1", "n1", Active), ("192.0.2.2", "n2", Active)]);
+    let synced = || Change::Synced { source: Source::Kubernetes, incomplete: None };
+    let count = |maps: &mut MemoryDatapath, changes: Vec<Change>| {
+        let mut engine = Engine::new(config(), maps.dump().expect("memory can be read"));
+        engine.change(Change::Node(NodeFacts { name: "n1".into(), ..NodeFacts::default() }));
+        changes.into_iter().for_each(|change| engine.change(change));
+        engine.reconcile(maps, Moment(1));
+        [Ipv4, Ipv6].map(|family| engine.snapshot(Moment(1)).local_ready(&name(web), family))
+    };
+    assert_eq!(count(&mut maps, vec![described()]), [0, 0], "the maps have nothing after a reboot");
+    assert_eq!(count(&mut maps, vec![described(), Change::UpsertSlice(whole), synced()]), [1, 0]);
+    assert_eq!(count(&mut maps, vec![described()]), [1, 0], "after a restart");
+    let part = |addr, node, state| Change::UpsertSlice(slice(web, "b", &both, &[(addr, node, state)]));
+    assert_eq!(count(&mut maps, vec![described(), part("192.0.2.3", "n2", Active)]), [1, 0], "another slice");
+    assert_eq!(count(&mut maps, vec![described(), part("192.0.2.1", "n1", Terminating)]), [0, 0], "it terminates");
+    let drain = Drain { by: "root".into(), since: 0, until: None };
+    let drains = Drains::from([("192.0.2.1".parse().expect("valid in a test"), drain)]);
+    let drains = Change::Drains(name(web), drains, None);
+    assert_eq!(count(&mut maps, vec![described(), drains]), [0, 0], "it is drained");
+    let denied = Change::Synced { source: Source::Kubernetes, incomplete: Some("they may not be read".into()) };
+    assert_eq!(count(&mut maps, vec![described(), denied]), [1, 0], "the maps keep it");
+    assert_eq!(count(&mut maps, vec![described(), synced()]), [0, 0], "there is no slice");
 }
 
 #[test]
