@@ -7,6 +7,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -16,6 +17,16 @@ use sd_notify::NotifyState;
 pub struct Notifier {
     socket: Option<UnixDatagram>,
     watchdog: Option<Duration>,
+    state: Mutex<State>,
+}
+
+/// What the service manager knows. The start and reloads overlap, and `READY=1` ends whatever it waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Starting,
+    Running,
+    Reloading,
 }
 
 /// The service manager's environment variables.
@@ -54,7 +65,7 @@ impl Notifier {
     pub fn connect(environment: &Environment) -> io::Result<Self> {
         let socket = environment.socket.as_deref().filter(|name| !name.is_empty()).map(connect).transpose()?;
         let watchdog = environment.watchdog().filter(|_| socket.is_some());
-        Ok(Self { socket, watchdog })
+        Ok(Self { socket, watchdog, state: Mutex::default() })
     }
 
     /// How often [`Notifier::watchdog`] must be called: half of the manager's limit. `None` without a watchdog.
@@ -62,16 +73,44 @@ impl Notifier {
         self.watchdog.map(|allowed| allowed / 2)
     }
 
-    /// Reports that the start or a reload is finished.
-    pub fn ready(&self, status: &str) {
-        self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+    /// Reports that the start is finished. The end of a reload that has begun since is not reported.
+    pub fn started(&self, status: &str) {
+        let mut state = self.state();
+        if *state == State::Starting {
+            *state = State::Running;
+            self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+        } else {
+            self.send(&[NotifyState::Status(&one_line(status))]);
+        }
     }
 
-    /// Reports that the configuration is being read again; [`Notifier::ready`] ends that state.
+    /// Reports that the configuration is being read again; [`Notifier::reloaded`] ends that state. Before the end of the
+    /// start, only the status is reported, because the service manager does not wait for a reload then.
     pub fn reloading(&self, status: &str) {
+        let mut state = self.state();
+        let status = one_line(status);
+        if *state == State::Starting {
+            return self.send(&[NotifyState::Status(&status)]);
+        }
         // Type=notify-reload requires the time: without it systemd 253 and newer waits forever.
         let Ok(time) = NotifyState::monotonic_usec_now() else { return };
-        self.send(&[NotifyState::Reloading, time, NotifyState::Status(&one_line(status))]);
+        *state = State::Reloading;
+        self.send(&[NotifyState::Reloading, time, NotifyState::Status(&status)]);
+    }
+
+    /// Reports that a reload is finished.
+    pub fn reloaded(&self, status: &str) {
+        let mut state = self.state();
+        if *state == State::Reloading {
+            *state = State::Running;
+            self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+        } else {
+            self.send(&[NotifyState::Status(&one_line(status))]);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn stopping(&self, status: &str) {

@@ -307,7 +307,7 @@ impl<D: Datapath> Owner<D> {
             info!(message_id = %messages::READY, services, "{}", reconciled(&kept));
             warn_of_kept(&kept);
             warn_of_refused(&self.snapshot.borrow());
-            self.notifier.ready(&format!("serving {services} services"));
+            self.notifier.started(&format!("serving {services} services"));
         }
     }
 
@@ -327,7 +327,7 @@ impl<D: Datapath> Owner<D> {
         let services = counted(self.engine.sizes().services, "service");
         let status = format!("{missing}; serving {services} of the previous run");
         info!(message_id = %messages::READY, "{status}");
-        self.notifier.ready(&status);
+        self.notifier.started(&status);
     }
 
     fn lacks_kubernetes_only(&self) -> bool {

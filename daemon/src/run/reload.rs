@@ -86,10 +86,10 @@ impl Reload {
                 loaded = loaded(&mut reading) => match loaded {
                     Some(loaded) => {
                         reading = None;
-                        self.notifier.ready(&self.conclude(loaded));
+                        self.notifier.reloaded(&self.conclude(loaded));
                     }
                     // systemd waits for this message; the read continues.
-                    None => self.notifier.ready(&self.report_late()),
+                    None => self.notifier.reloaded(&self.report_late()),
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Reload {
         match threads.begin(load) {
             Ok(loaded) => Some(Reading { loaded, is_late: false }),
             Err(error) => {
-                self.notifier.ready(&self.refuse(&format!("the configuration cannot be read: {error}")));
+                self.notifier.reloaded(&self.refuse(&format!("the configuration cannot be read: {error}")));
                 None
             }
         }

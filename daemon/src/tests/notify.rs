@@ -26,7 +26,7 @@ fn says_each_thing_in_the_protocols_words() {
     let path = dir.path().join("notify");
     let supervisor = UnixDatagram::bind(&path).unwrap();
     let notifier = connected(path.to_str().unwrap());
-    notifier.ready("3 services\nREADY=0");
+    notifier.started("3 services\nREADY=0");
     assert_eq!(received(&supervisor), "READY=1\nSTATUS=3 services READY=0\n");
     notifier.reloading("reading the configuration");
     let reloading = received(&supervisor);
@@ -39,6 +39,43 @@ fn says_each_thing_in_the_protocols_words() {
     notifier.stopping("traffic goes on");
     assert_eq!(received(&supervisor), "STOPPING=1\nSTATUS=traffic goes on\n");
     assert_eq!(notifier.watchdog_interval(), Some(Duration::from_secs(15)));
+}
+
+#[test]
+fn a_reload_during_the_start_does_not_report_that_the_daemon_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let supervisor = UnixDatagram::bind(&path).unwrap();
+    let notifier = connected(path.to_str().unwrap());
+    notifier.reloading("reading the configuration");
+    assert_eq!(received(&supervisor), "STATUS=reading the configuration\n");
+    notifier.reloaded("reloaded");
+    assert_eq!(received(&supervisor), "STATUS=reloaded\n");
+    notifier.reloading("again");
+    assert_eq!(received(&supervisor), "STATUS=again\n");
+    notifier.started("3 services");
+    assert_eq!(received(&supervisor), "READY=1\nSTATUS=3 services\n");
+    notifier.reloaded("reloaded");
+    assert_eq!(received(&supervisor), "STATUS=reloaded\n", "no manager waits for this reload");
+}
+
+/// The daemon may have been reported as ready before every source was synced.
+#[test]
+fn a_start_that_is_complete_later_does_not_end_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let supervisor = UnixDatagram::bind(&path).unwrap();
+    let notifier = connected(path.to_str().unwrap());
+    notifier.started("no apiserver has responded yet");
+    assert!(received(&supervisor).starts_with("READY=1\n"));
+    notifier.reloading("reading the configuration");
+    assert!(received(&supervisor).starts_with("RELOADING=1\n"));
+    notifier.started("3 services");
+    assert_eq!(received(&supervisor), "STATUS=3 services\n");
+    for message in ["READY=1\nSTATUS=reloaded\n", "STATUS=reloaded\n"] {
+        notifier.reloaded("reloaded");
+        assert_eq!(received(&supervisor), message);
+    }
 }
 
 #[test]
@@ -63,7 +100,7 @@ fn a_supervisor_that_does_not_read_holds_up_nothing() {
 #[test]
 fn without_a_supervisor_nothing_is_said() {
     let notifier = Notifier::connect(&Environment::default()).unwrap();
-    notifier.ready("no process receives this");
+    notifier.started("no process receives this");
     assert_eq!(notifier.watchdog_interval(), None);
     assert!(Notifier::connect(&Environment { socket: Some("/nonexistent".into()), ..Default::default() }).is_err());
 }
