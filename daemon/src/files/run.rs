@@ -262,7 +262,7 @@ impl RunningFileSource {
     }
 
     /// Lists the directory and reads what is new, in a thread, because its file system may not answer. In that case the
-    /// delay is reported, and the source keeps waiting for an answer or a reload.
+    /// delay is reported, and the source keeps waiting for an answer or a reload. A reload before that waits for this scan.
     async fn listing(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Listing> {
         let (seen, follower) = (self.files.seen(), self.watch.as_ref().map(Watch::follower));
         let looked_at = directory.clone();
@@ -281,7 +281,7 @@ impl RunningFileSource {
                     }
                     return listing;
                 }
-                _ = self.source.directory.changed() => {
+                _ = self.source.directory.changed(), if is_late => {
                     // The next scan is for the reload.
                     self.source.directory.mark_changed();
                     return Err(unanswered());

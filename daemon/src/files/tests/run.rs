@@ -268,6 +268,27 @@ async fn a_reload_believes_an_empty_directory_and_moves_to_another() {
 
 /// A ConfigMap as the kubelet mounts it: files are links through `..data`, which is replaced by a new directory.
 #[tokio::test]
+async fn a_reload_during_a_scan_is_no_error_of_the_directory() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("services.d");
+    with_directory(&directory);
+    fs::write(directory.join("a.toml"), service("one", "192.0.2.1")).unwrap();
+    let (reload, directory_reported) = watch::channel(directory.clone());
+    let (sender, mut changes) = mpsc::channel(4);
+    let source =
+        FileSource { directory: directory_reported, changes: sender, reports: watch::channel(Arc::default()).0 };
+    let mut running = RunningFileSource::new(source, scratch.path().join("state"));
+    let everything = || Hints { everything: true, believe_empty: true, ..Hints::default() };
+    for _ in 0..100 {
+        let (is_open, _) = tokio::join!(running.scan(everything()), async { reload.send_replace(directory.clone()) });
+        assert_eq!((is_open, running.trouble.as_deref()), (true, None));
+        assert!(running.source.directory.has_changed().unwrap(), "the next scan is for the reload");
+    }
+    let batch = changes.recv().await.unwrap();
+    assert!(batch.changes.iter().any(|change| matches!(change, Change::Synced { .. })), "{batch:?}");
+}
+
+#[tokio::test]
 async fn a_configmap_swap_is_seen() {
     let mut test = TestDirectory::start(|directory| {
         fs::create_dir_all(directory.join("..v1")).unwrap();
