@@ -18,7 +18,7 @@ pub struct SourceReport {
     pub state: SourceState,
     pub services: usize,
     pub slices: usize,
-    /// The content that was ignored on purpose, such as `3 objects of other kinds`.
+    /// The content that was ignored on purpose, such as `3 objects of other kinds`, and what the source waits for.
     pub notices: Vec<String>,
     /// The problems, each with line and remedy.
     pub problems: Vec<String>,
@@ -36,8 +36,8 @@ pub struct SourceReport {
 pub enum SourceState {
     /// The current content is served. Any problems concern single objects in it.
     Ok,
-    /// There are problems, and the earlier content is still served.
+    /// There are problems, or the place is not read yet, and the earlier content is still served.
     LastGood,
-    /// There are problems, and nothing from it is served.
+    /// There are problems, or the place is not read yet, and nothing from it is served.
     Error,
 }

@@ -170,8 +170,9 @@ impl AdminState {
 /// The apiservers; without one in use, with the reason why.
 pub(super) fn apiserver(report: &PoolReport, now: Clocks) -> ApiserverState {
     let last_error = || {
-        let mut rows = report.rows(now.moment, now.time.seconds()).into_iter();
-        rows.find_map(|row| Some(format!("{}: {}", row.address, row.error?.1)))
+        let rows = report.rows(now.moment, now.time.seconds());
+        let unknown = rows.is_empty().then(|| "nodelb knows no address of one".into());
+        rows.into_iter().find_map(|row| Some(format!("{}: {}", row.address, row.error?.1))).or(unknown)
     };
     ApiserverState {
         in_use: report.in_use().map(ToString::to_string),

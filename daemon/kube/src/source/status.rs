@@ -113,6 +113,10 @@ impl WatchStatus {
         if self.state == State::Watching && self.is_about_missing_service(tally) {
             notices.push("there is no such Service, or its labels do not match".into());
         }
+        if self.state == State::Waiting {
+            // Nothing has failed here. If no apiserver responds, that is a problem of its own.
+            notices.push("waiting for an apiserver; see `nodelb apiservers`".into());
+        }
         notices.extend(shortened(&tally.notices));
         let mut problems: Vec<String> = self.problem().into_iter().collect();
         if tally.skipped > 0 {
@@ -142,8 +146,7 @@ impl WatchStatus {
 
     fn problem(&self) -> Option<String> {
         match &self.state {
-            State::Watching => None,
-            State::Waiting => Some("waiting for an apiserver; see `nodelb apiservers`".into()),
+            State::Watching | State::Waiting => None,
             State::Asking => {
                 Some("an apiserver is connected but has not answered yet; still serving the last known state".into())
             }

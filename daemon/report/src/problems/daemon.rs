@@ -63,7 +63,12 @@ fn apiserver(observed: &Observed, found: &mut Vec<Problem>) {
         found.push(Problem::new(Reason::CredentialsRefused, "kubernetes", why).since(Some(*since)));
     }
     let Some(state) = observed.apiserver.as_ref().filter(|state| state.in_use.is_none()) else { return };
-    let why = state.problem.as_deref().unwrap_or("no API server has responded yet");
+    let why = match (&state.problem, state.last_response) {
+        (Some(why), _) => why,
+        (None, Some(_)) => "the last one in use does not respond any more",
+        // The first attempt has not ended.
+        (None, None) => return,
+    };
     let mut problem = Problem::new(Reason::NoApiserver, "kubernetes", format!("no API server in use: {why}"));
     problem.since = state.last_response;
     let facts = &observed.snapshot.facts;
@@ -100,6 +105,8 @@ pub(super) fn source(report: &SourceReport, observed: &Observed) -> Option<Probl
         (None, SourceState::LastGood) => (Reason::FileNotServed, "the last valid version is served"),
         (Some("dns"), SourceState::Error) => (Reason::SourceFailing, "no name has an address"),
         (Some("dns"), SourceState::LastGood) => (Reason::SourceFailing, "the known addresses are served"),
+        // It waits for an API server, which may respond to the first request.
+        (Some(_), SourceState::Error | SourceState::LastGood) if report.problems.is_empty() => return None,
         (Some(_), SourceState::Error | SourceState::LastGood) => {
             (Reason::SourceFailing, "the last known state is served")
         }

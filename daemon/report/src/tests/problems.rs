@@ -553,6 +553,41 @@ fn a_missing_apiserver_explains_why_nothing_is_synced() {
 }
 
 #[test]
+fn nothing_that_has_not_been_tried_yet_has_failed() {
+    let engine = Engine::new(
+        EngineConfig { sources: [Source::Kubernetes].into(), ..EngineConfig::default() },
+        MapState::default(),
+    );
+    let watch = |state, problems: &[&str]| SourceReport {
+        source: Source::Kubernetes,
+        path: "services".into(),
+        kind: Some("services"),
+        state,
+        services: 0,
+        slices: 0,
+        notices: vec!["waiting for an apiserver".into()],
+        problems: problems.iter().map(ToString::to_string).collect(),
+        since: 7,
+        last_received: None,
+    };
+    let reasons = |apiserver: ApiserverState, sources: Vec<SourceReport>| {
+        let snapshot = Arc::new(engine.snapshot(Moment(0)));
+        let found = problems(&Observed { snapshot, apiserver: Some(apiserver), sources, ..Observed::default() });
+        found.into_iter().map(|problem| problem.reason).collect::<Vec<_>>()
+    };
+    let waiting = || vec![watch(SourceState::Error, &[])];
+    let connected = || ApiserverState { in_use: Some("192.0.2.1:6443".into()), ..ApiserverState::default() };
+    assert_eq!(reasons(ApiserverState::default(), waiting()), [], "the first attempt is in progress");
+    assert_eq!(reasons(connected(), waiting()), [], "the first list is in progress");
+    assert_eq!(reasons(connected(), vec![watch(SourceState::LastGood, &[])]), [], "as after a restart");
+    let failed = ApiserverState { problem: Some("connection refused".into()), ..ApiserverState::default() };
+    let lost = ApiserverState { last_response: Some(Time(7)), ..ApiserverState::default() };
+    assert_eq!(reasons(failed, waiting()), [Reason::NoApiserver]);
+    assert_eq!(reasons(lost, waiting()), [Reason::NoApiserver]);
+    assert_eq!(reasons(connected(), vec![watch(SourceState::Error, &["403"])]), [Reason::SourceFailing]);
+}
+
+#[test]
 fn credentials_that_would_be_refused_at_the_next_connect_are_a_problem() {
     let why = "the new credentials do not work, and the connection in use keeps the previous ones: 401";
     let state = ApiserverState {

@@ -13,6 +13,7 @@ fn a_watch_that_fails_serves_what_it_knew() {
     let remembered = Tally { served: 3, ..Tally::default() };
     let report = row_of(&State::Waiting, false, &remembered);
     assert_eq!((report.state, report.slices, report.services), (SourceState::LastGood, 3, 0));
+    assert_eq!((report.problems.len(), report.notices.len()), (0, 1), "nothing has failed");
     let asking = row_of(&State::Asking, true, &Tally::default());
     assert_eq!((asking.state, asking.problems.len()), (SourceState::LastGood, 1));
     assert_eq!(row_of(&State::Watching, true, &Tally::default()).problems, [""; 0]);
