@@ -4,7 +4,7 @@
 //! - An object that exists is passed on immediately.
 //! - An object that a list lacks is removed when no list of its namespace is in progress, and never before Services and
 //!   EndpointSlices of its namespace have been listed once. If nodelb reads all namespaces, they count as one.
-//! - A list that lacks most of the known objects must be confirmed by a second one.
+//! - A list that lacks most of the known objects, even if these are few, must be confirmed by a second one.
 //! - A remembered object that the configuration does not select any more is removed when everything has been listed.
 //! - A namespace that nodelb may not read keeps its objects, and the others do not wait for it.
 //! - An object with a new UID replaces the previous one; late events about the previous one are ignored.
@@ -65,14 +65,11 @@ impl Store {
     /// An empty store of these scopes, and of a Node as the one after them. `expected` is the number of service ports of
     /// Kubernetes in the maps.
     pub fn new(scopes: &[Scope], expected: usize) -> Self {
-        let watched = |scope: &Scope| Watched {
-            scope: scope.clone(),
-            objects: Collection::new(scope.kind, scope.is_narrow()),
-            is_denied: false,
-        };
+        let watched =
+            |scope: &Scope| Watched { scope: scope.clone(), objects: Collection::new(scope.kind), is_denied: false };
         Self {
             served: scopes.iter().map(watched).collect(),
-            nodes: Collection::new(Kind::Node, false),
+            nodes: Collection::new(Kind::Node),
             absence: Absence::default(),
             unselected: BTreeSet::new(),
             expected,
@@ -172,7 +169,7 @@ impl Store {
 
     /// Forgets the Node, because this node now has another name.
     pub fn forget_node(&mut self) {
-        self.nodes = Collection::new(Kind::Node, false);
+        self.nodes = Collection::new(Kind::Node);
         self.absence = Absence::default();
     }
 

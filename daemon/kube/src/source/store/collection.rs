@@ -10,9 +10,6 @@ use nodelb_core::model::service::{ServiceName, ServicePort, Source};
 
 use crate::api::decode::{Key, Kind, Object, Uid, Version};
 
-/// Fewer missing objects than this never need a second list, unless the scope is only a part of the cluster.
-const MASS: usize = 10;
-
 const MAX_TOMBSTONES: usize = 10_000;
 
 /// The maximum number of objects with problems or notices that are reported individually.
@@ -52,8 +49,6 @@ pub struct Tally {
 #[derive(Debug)]
 pub(super) struct Collection {
     kind: Kind,
-    /// Whether the scope is a part of the cluster, with few objects.
-    is_narrow: bool,
     known: Map<Key, StoredObject>,
     served: usize,
     tombstones: Map<Key, Version>,
@@ -97,10 +92,9 @@ impl Listing {
 }
 
 impl Collection {
-    pub(super) fn new(kind: Kind, is_narrow: bool) -> Self {
+    pub(super) fn new(kind: Kind) -> Self {
         Self {
             kind,
-            is_narrow,
             known: Map::default(),
             served: 0,
             tombstones: Map::default(),
@@ -282,7 +276,8 @@ impl Collection {
         let missing: HashSet<Key, RandomState> = self.known.keys().filter(lacking).cloned().collect();
         let doubted = self.doubted.take();
         let (count, known) = (missing.len(), self.known.len());
-        let is_mass = is_mass(count, known) || self.is_narrow && count * 2 > known;
+        // The store doubts the absence of the Node, known or not.
+        let is_mass = self.kind != Kind::Node && is_mass(count, known);
         match doubted {
             None if is_mass => {
                 self.doubted = Some(missing);
@@ -329,8 +324,10 @@ fn service_ports(change: &Change) -> usize {
     service.ports.iter().map(families).sum()
 }
 
+/// Whether a list lacks so many known objects that a second list must confirm it. A deletion while a watch works needs no
+/// list.
 pub(super) fn is_mass(missing: usize, known: usize) -> bool {
-    missing >= MASS && missing * 2 > known
+    missing * 2 > known
 }
 
 pub(super) fn removal(kind: Kind, key: &Key) -> Change {

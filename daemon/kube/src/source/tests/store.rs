@@ -212,7 +212,8 @@ fn a_list_with_something_nameless_removes_nothing() {
     _ = world.apply(Service, ListWatchEvent::Skipped { key: None, reason: "too long".into() });
     _ = world.apply(Service, ListWatchEvent::ListDone(Version(9)));
     assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a"], false));
-    _ = world.list(Service, &[]);
+    assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 1, known: 1 });
+    assert_eq!(world.list(Service, &[]), Verdict::Fine);
     assert_eq!((world.names(Service), world.is_synced), (vec![], true));
 }
 
@@ -228,6 +229,30 @@ fn a_list_that_lacks_most_needs_a_second_one() {
     assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 20, known: 20 });
     assert_eq!(world.list(Service, &all[..2]), Verdict::Fine, "the second list lacks most of the same");
     assert_eq!(world.names(Service).len(), 2);
+}
+
+/// An apiserver may return with an empty store, or with one that has only its own service.
+#[test]
+fn a_list_that_lacks_most_of_a_few_objects_needs_a_second_one_too() {
+    for (known, left) in [(1, 0), (2, 0), (3, 1), (8, 0), (8, 1)] {
+        let names: Vec<String> = (0..known).map(|n| format!("s{n}")).collect();
+        let all: Vec<(&str, u32, u32)> = names.iter().map(|name| (name.as_str(), 1, 5)).collect();
+        let mut world = synced(&all);
+        assert_eq!(world.list(Service, &all[..left]), Verdict::ListAgain { missing: known - left, known });
+        assert_eq!(world.names(Service).len(), known);
+        assert_eq!(world.list(Service, &all), Verdict::Fine, "the second list has them all");
+        _ = world.list(Service, &all[..left]);
+        assert_eq!(world.list(Service, &all[..left]), Verdict::Fine);
+        assert_eq!(world.names(Service).len(), left);
+        // What a watch reports needs no list.
+        let mut world = synced(&all);
+        for name in &names[left..] {
+            assert_eq!(world.apply(Service, delete(Service, name, 1, 6)), Verdict::Fine);
+        }
+        assert_eq!(world.names(Service).len(), left);
+    }
+    let mut world = World { store: store(1), served: BTreeMap::new(), is_synced: false };
+    assert_eq!(world.list(Service, &[]), Verdict::ListAllAgain { missing: 1, known: 1 }, "the maps have a service");
 }
 
 #[test]
