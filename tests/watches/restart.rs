@@ -115,7 +115,7 @@ fn a_state_of_another_cluster_is_not_used() {
     let written = fs::read_to_string(file(&rig)).expect("written");
     fs::write(file(&rig), written.replacen("\"clusters\":[\"", "\"clusters\":[\"another", 1)).expect("written");
     rig.restart_node();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     assert!(rig.node.observer().objects().services.is_empty());
     rig.replica.faults().refuse(false);
     rig.converge("learned again");

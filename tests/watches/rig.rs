@@ -401,11 +401,8 @@ impl Node {
             timeouts,
         };
         runtime.spawn(source::run(source, std::future::pending()));
-        let owner = own(changes, reads.round_after, Arc::clone(&observer), (snapshot_in, followed_in));
-        runtime.spawn(async move {
-            owner.await;
-            drop(directory);
-        });
+        let owner = (Arc::clone(&observer), directory);
+        runtime.spawn(own(changes, owner, (snapshot_in, followed_in), reads.round_after));
         Self { runtime: Some(runtime), observer, sources, journal, kubeconfig }
     }
 
@@ -486,9 +483,9 @@ pub(crate) fn quick() -> PoolTimeouts {
 /// The owner task.
 async fn own(
     mut changes: mpsc::Receiver<Vec<Change>>,
-    round_after: Duration,
-    observer: Arc<Mutex<Observer>>,
+    (observer, _directory): (Arc<Mutex<Observer>>, tempfile::TempDir),
     (snapshots, followed): (watch::Sender<Arc<Snapshot>>, watch::Sender<Followed>),
+    round_after: Duration,
 ) {
     while let Some(batch) = changes.recv().await {
         if !round_after.is_zero() {
