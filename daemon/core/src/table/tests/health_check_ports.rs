@@ -157,7 +157,7 @@ fn addresses_that_are_here_and_ready_count_once() {
 
 /// Services may arrive before EndpointSlices, while the maps serve what they have from before.
 #[test]
-fn backends_of_before_the_start_count_until_the_source_has_reported_everything() {
+fn backends_that_the_maps_have_kept_count_until_the_source_has_reported_everything() {
     use BackendState::{Active, Terminating};
     let (web, both) = ("shop/web", ["http", "metrics"]);
     let limits = Limits { frontends: 64, services: 64, slots: 512, affinity: 8, outside: 0, source_ranges: 0 };
