@@ -123,25 +123,11 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
     if is_forwarded && may_be_sent_on {
         return Err(Refused::Answered(Reason::Ttl));
     }
-    let tcp_flags = match state.headers.content {
-        Content::Transport(Protocol::Tcp, ports) => ports.tcp_flags,
-        _ => 0,
-    };
     let now = state.node.now();
     let source = match way {
         Way::Stack => client,
         Way::Redirect(addr, _) if is_forwarded => Endpoint::new(addr, client.port),
         Way::Redirect(addr, _) => Endpoint::new(addr, 0),
-    };
-    let flags = Flags {
-        is_redirected: matches!(way, Way::Redirect(..)),
-        is_local_view: frontend.local,
-        is_assured: is_forwarded && !is_plain_syn(tcp_flags),
-        has_fin: is_forwarded && tcp_flags & (FIN | RST) != 0,
-        is_forwarded,
-        is_tunnelled: is_forwarded && forward == Forward::Tunnel,
-        is_of_pod: state.packet.hook.is_pod(),
-        ..Flags::default()
     };
     Ok(Connection {
         to: Tuple { source, target: Endpoint::new(slot.addr.addr, slot.addr.port) },
@@ -151,10 +137,30 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
         ifindex: state.packet.ifindex,
         last_used: now,
         created: now,
-        flags,
+        flags: Flags {
+            is_redirected: matches!(way, Way::Redirect(..)),
+            is_local_view: frontend.local,
+            is_of_pod: state.packet.hook.is_pod(),
+            ..if is_forwarded { forwarded_flags(state, forward) } else { Flags::default() }
+        },
         acknowledgment: syn_acknowledgment(state),
         bytes: 0,
     })
+}
+
+/// The flags of a connection with direct return that the packet begins.
+fn forwarded_flags(state: &HookState<'_>, forward: Forward) -> Flags {
+    let tcp_flags = match state.headers.content {
+        Content::Transport(Protocol::Tcp, ports) => ports.tcp_flags,
+        _ => 0,
+    };
+    Flags {
+        is_assured: !is_plain_syn(tcp_flags),
+        has_fin: tcp_flags & (FIN | RST) != 0,
+        is_forwarded: true,
+        is_tunnelled: forward == Forward::Tunnel,
+        ..Flags::default()
+    }
 }
 
 /// The offset of a backend with an address of this node, or of the device, if the list has one: the given one, if it is such a
