@@ -17,8 +17,8 @@ pub(crate) struct Observed {
     pub(crate) sent_back: Vec<String>,
     /// From this connection of each user on, it is excused that it is refused or reset, see [`Excuse`], or that it is not.
     pub(crate) excused: [Option<u8>; COUNT as usize],
-    /// The connections that sent another SYN, because the backend took the first one for a part of another connection, while the
-    /// backend was replaced: it may be the old one or the new one. So may those of the connections that waited for them.
+    /// The connections that sent another SYN, because the backend took the first one for a part of another connection, with a
+    /// backend that was replaced: theirs may be the old one or the new one, and so may those of the connections that waited.
     pub(crate) delayed: Vec<Label>,
 }
 

@@ -122,13 +122,11 @@ pub(crate) fn play(
     }
     player.observed.leaks = std::mem::take(&mut player.lab.guests.leaks);
     player.observed.sent_back = std::mem::take(&mut player.lab.sent_back);
-    let delayed = &player.lab.clients.delayed;
-    player.observed.delayed.retain(|label| delayed.contains(label));
+    let is_changed = |label: &Label| player.has_changed[usize::from(label.user)];
+    player.observed.delayed = player.lab.clients.delayed.iter().copied().filter(is_changed).collect();
     // With direct return, it is a matter of seconds when a change of the service ends what is silent.
-    for label in delayed.iter().filter(|label| User::of(label.user).is_direct) {
-        if player.has_changed[usize::from(label.user)] {
-            player.observed.excuse(label.user, label.connection);
-        }
+    for label in player.observed.delayed.clone().iter().filter(|label| User::of(label.user).is_direct) {
+        player.observed.excuse(label.user, label.connection);
     }
     player.observed
 }
@@ -261,9 +259,6 @@ impl Player<'_> {
         let same = (0..COUNT).filter(|other| User::of(*other).numbers.0 == service);
         let is_replaced = !self.replaced[usize::from(user % COUNT)];
         same.for_each(|other| self.replaced[usize::from(other)] = is_replaced);
-        let meanwhile = self.honest.iter().filter(|client| client.is_in_handshake());
-        let connections = meanwhile.map(|client| Label { user: client.number(), connection: client.connection() });
-        self.observed.delayed.extend(connections.filter(|label| User::of(label.user).numbers.0 == service));
         let protocol = if is_tcp { "TCP" } else { "UDP" };
         let local = if backend.contains("10.0.1.") || backend.contains("1001") { " local" } else { "" };
         let (old, new, addr) =
