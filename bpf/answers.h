@@ -8,7 +8,8 @@
  * that was no answer of a service. A socket that has a flow to the NodePort is
  * its client and never answers, whichever process has the port. As with
  * connection tracking, who has the port may send the first datagram to a
- * socket, which then does not reach the service from there.
+ * socket, which then does not reach the service from there. Anyone can send one
+ * that names the port.
  *
  * A socket that sends an answer for another socket is not recognised.
  * model::sockets::is_answer() in Rust implements the same decision.
@@ -110,6 +111,47 @@ VERIFIED_ONCE int begin_answering(struct bpf_sock_addr *ctx,
 }
 
 /*
+ * Whether a socket of this node has the address and port. One that is connected
+ * is found only if the receiving socket has its peer's address, or any one and
+ * the two addresses are the same, as they are unless a program selects another.
+ */
+VERIFIED_ONCE bool
+has_sender(struct bpf_sock_addr *ctx, const struct frontend_key *sender)
+{
+	const struct bpf_sock *own = ctx->sk;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *found;
+	__u32 size;
+
+	if (!own || !sender)
+		return false;
+	if (is_v4(sender->addr)) {
+		size = sizeof(tuple.ipv4);
+		tuple.ipv4.saddr =
+			own->src_ip4 ? own->src_ip4 : sender->addr[3];
+		tuple.ipv4.daddr = sender->addr[3];
+		tuple.ipv4.sport = bpf_htons(own->src_port);
+		tuple.ipv4.dport = sender->port_be;
+	} else {
+		size = sizeof(tuple.ipv6);
+		tuple.ipv6.saddr[0] = own->src_ip6[0];
+		tuple.ipv6.saddr[1] = own->src_ip6[1];
+		tuple.ipv6.saddr[2] = own->src_ip6[2];
+		tuple.ipv6.saddr[3] = own->src_ip6[3];
+		if (is_unspecified(tuple.ipv6.saddr))
+			copy_addr(tuple.ipv6.saddr, sender->addr);
+		copy_addr(tuple.ipv6.daddr, sender->addr);
+		tuple.ipv6.sport = bpf_htons(own->src_port);
+		tuple.ipv6.dport = sender->port_be;
+	}
+	found = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	bpf_sk_release(found);
+	return true;
+}
+
+/*
  * The socket has received a datagram of this sender, which is no backend that
  * it uses.
  */
@@ -122,7 +164,7 @@ note_sender(struct bpf_sock_addr *ctx, const struct frontend_key *sender)
 	if (!sender)
 		return 0;
 	from = *sender;
-	if (!is_foreign_nodeport(ctx, &from))
+	if (!is_foreign_nodeport(ctx, &from) || !has_sender(ctx, &from))
 		return 0;
 	socket = known_udp(ctx->sk);
 	if (!socket)

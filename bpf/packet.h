@@ -72,14 +72,6 @@ static __always_inline struct scratch *scratch(void)
 	return only_entry(&packet_scratch);
 }
 
-static __always_inline void copy_addr(__u32 *to, const __u32 *from)
-{
-	to[0] = from[0];
-	to[1] = from[1];
-	to[2] = from[2];
-	to[3] = from[3];
-}
-
 static __always_inline void set_v4(__u32 *to, __u32 addr)
 {
 	to[0] = 0;

@@ -70,6 +70,14 @@ same_frontend(const struct frontend_key *a, const struct frontend_key *b)
 	return !difference;
 }
 
+static __always_inline void copy_addr(__u32 *to, const __u32 *from)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[3] = from[3];
+}
+
 static __always_inline bool is_v4(const __u32 *addr)
 {
 	return !(addr[0] | addr[1]) && addr[2] == V4_MAPPED;

@@ -339,3 +339,24 @@ fn a_server_answers_every_client_whose_port_is_a_nodeport() {
         }
     });
 }
+
+/// A process may send with any address of the node, and another machine with any address: nobody has the port then.
+#[test]
+fn a_datagram_that_names_the_port_of_a_nodeport_cuts_no_socket_from_it() {
+    in_sandbox("sockets::udp::a_datagram_that_names_the_port_of_a_nodeport_cuts_no_socket_from_it", |env| {
+        let _kernel = nodeports(env, 30_053..30_054);
+        let (nodeport, backend) = (to("192.0.2.1:30053"), l4("192.0.2.10:53/UDP"));
+        for bound in ["0.0.0.0:0", "192.0.2.1:0"] {
+            let socket = UdpSocket::bind(bound).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            let at = SocketAddr::new("192.0.2.1".parse().unwrap(), socket.local_addr().unwrap().port());
+            let stranger = UdpSocket::bind(nodeport).unwrap();
+            stranger.send_to(b"stranger", at).unwrap();
+            drop(stranger);
+            assert_eq!(socket.recv_from(&mut [0; 64]).unwrap(), (8, nodeport));
+            for _ in 0..3 {
+                assert_eq!(ask(&socket, nodeport).unwrap().backend, backend, "{bound}");
+            }
+        }
+    });
+}

@@ -8,7 +8,8 @@ use nodelb_core::trace::{destination, lookup_frontend, taken_nodeports};
 
 /// Whether a datagram that a UDP socket of the node's own network namespace sends to this address is an answer to a socket
 /// of that namespace that has the port; an answer is not translated. `has_received`: the sending socket has received a
-/// datagram from there while the NodePort was served and could not be bound, and was not a client of the NodePort before.
+/// datagram from there while a socket had the port and the NodePort was served and could not be bound, and was not a client of
+/// the NodePort before.
 /// A new socket never answers. `bpf/answers.h` makes the same decision.
 pub fn is_answer(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr, has_received: bool) -> bool {
     let to = destination(to);
