@@ -89,20 +89,25 @@ is_over(struct connection *entry, const struct scratch *here)
 }
 
 /*
- * Whether the ring still leads to the backend of the forwarded connection in
- * the scratch memory, which is in use as far as this node has seen. A SYN then
- * changes nothing: anyone can send it.
+ * Whether the SYN changes nothing about the forwarded connection in the scratch
+ * memory, as anyone can send it: the client repeats it, or the connection is in
+ * use as far as this node has seen, and the ring still leads to its backend.
  */
 VERIFIED_ONCE bool is_led_again(__u32 at_pod)
 {
 	struct scratch *here = scratch();
 	const struct slot *slot;
+	__u32 flags;
 	int offset;
 
-	if (!here ||
-	    (here->entry.flags & (CONNECTION_ASSURED | CONNECTION_FIN)) !=
-		    CONNECTION_ASSURED ||
-	    !find_service(at_pod) || here->service_id != here->entry.service_id)
+	if (!here)
+		return false;
+	flags = here->entry.flags & (CONNECTION_ASSURED | CONNECTION_FIN);
+	if (flags != CONNECTION_ASSURED &&
+	    (flags || here->entry.acknowledgment != here->packet.sequence + 1))
+		return false;
+	if (backend_offset(here) < 0 || !find_service(at_pod) ||
+	    here->service_id != here->entry.service_id)
 		return false;
 	offset = find_by_all(here);
 	if (offset < 0)

@@ -410,7 +410,8 @@ static __always_inline __u32 note_sequence(struct connection *entry,
 }
 
 /*
- * Notes that the entry has forwarded the packet. Anyone can send a SYN. A
+ * Notes that the entry has forwarded the packet. Anyone can send a SYN, which
+ * is only noted if nothing else has come. A
  * connection that the client closes is swept early: if it goes on after that,
  * its packets follow the ring.
  */
@@ -421,7 +422,8 @@ touch_forwarded(struct connection *entry, struct scratch *here)
 
 	if (is_plain_syn(&here->packet))
 		flags = 0;
-	else if (entry->last_used != now)
+	if ((flags || !(here->entry.flags & CONNECTION_ASSURED)) &&
+	    entry->last_used != now)
 		entry->last_used = now;
 	if (flags && here->packet.key.protocol == IPPROTO_TCP)
 		flags |= note_sequence(entry, here);

@@ -294,8 +294,17 @@ impl Client {
     }
 
     /// What it sends now, as packets. What it gives up is added to what it has observed.
-    pub(crate) fn work(&mut self, stacks: (&mut Stack, &mut Stack), now: u64) -> Vec<(bool, Vec<u8>)> {
-        let (clients, backends) = stacks;
+    pub(crate) fn work(&mut self, (clients, backends): (&mut Stack, &mut Stack), now: u64) -> Vec<(bool, Vec<u8>)> {
+        loop {
+            let acts = self.acts.len();
+            let packets = self.work_once(clients, backends, now);
+            if !packets.is_empty() || self.acts.len() == acts {
+                return packets;
+            }
+        }
+    }
+
+    fn work_once(&mut self, clients: &mut Stack, backends: &mut Stack, now: u64) -> Vec<(bool, Vec<u8>)> {
         if let Wait::Repeated { since, count } = self.wait
             && now >= since + REPEATS[count]
         {

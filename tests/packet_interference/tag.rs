@@ -20,16 +20,17 @@ pub(crate) struct Label {
 }
 
 impl Label {
-    /// The first sequence number of the client.
+    /// The first sequence number of the client. Those of its connections are as far from each other as those that hosts choose
+    /// (RFC 6528).
     pub(crate) fn first_number(self) -> u32 {
-        CLIENTS + (u32::from(self.user % 32) << 23) + (u32::from(self.connection % 32) << 18)
+        CLIENTS + (u32::from(self.connection % 32) << 23) + (u32::from(self.user % 32) << 18)
     }
 
     /// The connection with this first number of the client.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         let place = number.wrapping_sub(CLIENTS);
         let label =
-            || Self { user: u8::try_from(place >> 23).unwrap(), connection: u8::try_from(place >> 18 & 31).unwrap() };
+            || Self { connection: u8::try_from(place >> 23).unwrap(), user: u8::try_from(place >> 18 & 31).unwrap() };
         (place < SIZE).then(label)
     }
 }

@@ -108,7 +108,8 @@ pub(crate) fn is_sent_on(state: &HookState<'_>, entry: &Connection) -> bool {
     state.tunnel_end.is_some() || has_short_ttl(&state.headers, entry)
 }
 
-/// Records in the entry that it forwards the packet, unless another node has sent it here. Anyone can send a SYN.
+/// Records in the entry that it forwards the packet, unless another node has sent it here. Anyone can send a SYN,
+/// which is only noted if nothing else has come.
 pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     if state.tables.half_open.get(key).is_some_and(|entry| is_sent_on(state, entry)) {
         return;
@@ -117,8 +118,11 @@ pub(crate) fn touch(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) {
     let rules = (state.tables.keeps(Rule::FinInWindow), state.tables.keeps(Rule::FarNumberIsDoubted));
     if let Some(entry) = state.tables.half_open.get_mut(key) {
         entry.bytes += length as u64;
-        if !is_plain_syn(ports.tcp_flags) {
+        let is_syn = is_plain_syn(ports.tcp_flags);
+        if !is_syn || !entry.flags.is_assured {
             entry.last_used = now;
+        }
+        if !is_syn {
             entry.flags.is_assured = true;
             if key.protocol == Protocol::Tcp {
                 note_sequence(entry, ports, rules);
