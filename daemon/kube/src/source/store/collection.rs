@@ -270,10 +270,17 @@ impl Collection {
             self.was_listed = true;
             return Verdict::Fine;
         }
-        self.incomplete = None;
-        self.nameless = None;
         let lacking = |key: &&Key| !seen.contains(*key);
-        let missing: HashSet<Key, RandomState> = self.known.keys().filter(lacking).cloned().collect();
+        let missing = self.known.keys().filter(lacking).cloned().collect();
+        let verdict = self.compare(missing);
+        if verdict == Verdict::Fine {
+            (self.incomplete, self.nameless) = (None, None);
+        }
+        verdict
+    }
+
+    /// Decides about the known objects that a list lacks.
+    fn compare(&mut self, missing: HashSet<Key, RandomState>) -> Verdict {
         let doubted = self.doubted.take();
         let (count, known) = (missing.len(), self.known.len());
         // The store doubts the absence of the Node, known or not.

@@ -213,6 +213,7 @@ fn a_list_with_something_nameless_removes_nothing() {
     _ = world.apply(Service, ListWatchEvent::ListDone(Version(9)));
     assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a"], false));
     assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 1, known: 1 });
+    assert!(!world.is_synced, "a list that is doubted does not make the source complete");
     assert_eq!(world.list(Service, &[]), Verdict::Fine);
     assert_eq!((world.names(Service), world.is_synced), (vec![], true));
 }
