@@ -93,7 +93,7 @@ is_over(struct connection *entry, const struct scratch *here)
  * memory, as anyone can send it: the client repeats it, or the connection is in
  * use as far as this node has seen, and the ring still leads to its backend.
  */
-VERIFIED_ONCE bool is_led_again(__u32 at_pod)
+VERIFIED_ONCE bool syn_changes_nothing(__u32 at_pod)
 {
 	struct scratch *here = scratch();
 	const struct slot *slot;
@@ -134,7 +134,7 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
 	if (is_tcp && is_forwarded(here))
 		return !is_sent_on(here) &&
-		       (is_unproven(here) ? !is_led_again(at_pod)
+		       (is_unproven(here) ? !syn_changes_nothing(at_pod)
 					  : is_over(entry, here));
 	if (is_tcp && is_closing())
 		return true;

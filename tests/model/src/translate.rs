@@ -319,13 +319,13 @@ fn continued_forwarded(
     let leads_here = || found.is_some_and(|frontend| leads_here(state, key, frontend));
     let is_in_use = entry.flags.is_assured && !entry.flags.has_fin && state.tables.keeps(Rule::IdleConnectionStays);
     let is_repeated = !entry.flags.is_assured && entry.acknowledgment == ports.sequence.wrapping_add(1);
-    let is_led_again = || {
+    let is_led_back = || {
         let slot = found.filter(|frontend| offset.is_some() && frontend.service == entry.service);
         slot.and_then(|frontend| slot_by_all(state, key, frontend)).is_some_and(|slot| slot.backend == entry.backend)
     };
     let begins_again = match is_sent_on {
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
-        false if is_unproven => is_syn && !((is_in_use || is_repeated) && is_led_again()),
+        false if is_unproven => is_syn && !((is_in_use || is_repeated) && is_led_back()),
         false => is_syn && (is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
     };
     if begins_again {
