@@ -17,8 +17,8 @@ pub(crate) struct Observed {
     pub(crate) sent_back: Vec<String>,
     /// From this connection of each user on, it is excused that it is refused or reset, see [`Excuse`], or that it is not.
     pub(crate) excused: [Option<u8>; COUNT as usize],
-    /// The connections that sent another SYN, because the backend took the first one for a part of another connection, with a
-    /// backend that was replaced: theirs may be the old one or the new one, and so may those of the connections that waited.
+    /// The connections that sent another SYN, because the backend took the first one for a part of another connection. They, and
+    /// those that waited, may have the backend before a change or after it, and a backend that acts may not have received a FIN.
     pub(crate) delayed: Vec<Label>,
 }
 
@@ -68,14 +68,14 @@ fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
 /// anyone can begin the client's next connection, which then keeps a backend that the service loses for a minute. The way to
 /// another backend may need other segments.
 fn seen_by_backends(log: &Log, has_any: bool, delayed: Option<u8>) -> Vec<(u8, Event)> {
+    let is_delayed = |connection: u8| delayed.is_some_and(|first| first <= connection);
     let any = |(connection, event): &(u8, Event)| match event {
-        Event::Accepted(_) if has_any || delayed.is_some_and(|first| first <= *connection) => {
-            (*connection, Event::Accepted(String::new()))
-        }
-        event => (*connection, event.clone()),
+        Event::PeerClosed if is_delayed(*connection) => None,
+        Event::Accepted(_) if has_any || is_delayed(*connection) => Some((*connection, Event::Accepted(String::new()))),
+        event => Some((*connection, event.clone())),
     };
     let mut seen: Vec<(u8, Event)> = Vec::new();
-    for (connection, event) in log.iter().map(any) {
+    for (connection, event) in log.iter().filter_map(any) {
         match (&event, seen.last_mut()) {
             (Event::Got(number, kind, length), Some((last, Event::Got(last_number, last_kind, sum))))
                 if (connection, *number, *kind) == (*last, *last_number, *last_kind) =>

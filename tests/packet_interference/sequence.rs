@@ -122,10 +122,10 @@ pub(crate) fn play(
     }
     player.observed.leaks = std::mem::take(&mut player.lab.guests.leaks);
     player.observed.sent_back = std::mem::take(&mut player.lab.sent_back);
-    let is_changed = |label: &Label| player.has_changed[usize::from(label.user)];
-    player.observed.delayed = player.lab.clients.delayed.iter().copied().filter(is_changed).collect();
+    player.observed.delayed.clone_from(&player.lab.clients.delayed);
     // With direct return, it is a matter of seconds when a change of the service ends what is silent.
-    for label in player.observed.delayed.clone().iter().filter(|label| User::of(label.user).is_direct) {
+    let is_changed = |label: &&Label| player.has_changed[usize::from(label.user)] && User::of(label.user).is_direct;
+    for label in player.lab.clients.delayed.iter().filter(is_changed) {
         player.observed.excuse(label.user, label.connection);
     }
     player.observed
