@@ -105,7 +105,10 @@ struct service {
 	/*
 	 * Hash of the owner's name in the upper half; hash of the port's name,
 	 * protocol and family in the lower half. Only the daemon reads it, at
-	 * its start. 0 in entries of an earlier nodelb.
+	 * its start. 0 in entries of an earlier nodelb. The canary's entry, id
+	 * 0, has no owner: in the upper half, the service id that the next
+	 * start tries first; in the lower half, the highest backend id that may
+	 * have been given.
 	 */
 	__u64 owner;
 };

@@ -34,7 +34,7 @@ pub(crate) use records::{FLOW_RECORD_SIZE, SWEEP_RECORD_SIZE, parse_flow_record,
 pub(crate) use services::{
     AffinityBytes, AffinityKeyBytes, COUNTER_WORDS, Client, FrontendBytes, FrontendKeyBytes, NodeAddrBytes, Policy,
     REFUSED_WORD, SLOT_WORDS, ServiceWords, TRANSLATED_WORD, View, client, frontend, frontend_key, new_udp_socket,
-    node_addr, own_tcp_socket, own_udp_socket, owner_word, parse_client, parse_frontend, parse_frontend_key,
-    parse_node_addr, parse_owner, parse_policy, parse_slot, parse_view, policy_word, slot_words, unused_affinity_key,
-    view_word, was_observed,
+    next_ids_word, node_addr, own_tcp_socket, own_udp_socket, owner_word, parse_client, parse_frontend,
+    parse_frontend_key, parse_next_ids, parse_node_addr, parse_owner, parse_policy, parse_slot, parse_view,
+    policy_word, slot_words, unused_affinity_key, view_word, was_observed,
 };

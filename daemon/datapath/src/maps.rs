@@ -178,7 +178,7 @@ impl Maps {
         word.store(layout::policy_word(policy), Ordering::Release);
     }
 
-    /// The hashes of the owner, see [`layout::owner_word`].
+    /// The hashes of the owner, see [`layout::owner_word`]; for the canary, see [`layout::next_ids_word`].
     pub(crate) fn owner(&self, service: u32) -> u64 {
         let [word] = self.services.read(self.place(service) + self.service_words.owner);
         word

@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::{MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{MapState, NextIds, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
@@ -129,7 +129,9 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
         [Ok((cluster, has_ring)), Ok((local, has_local_ring))] => {
             let has_rings = policy.has_rings && has_ring && has_local_ring;
             let tag = layout::parse_owner(policy.source, maps.owner(id));
-            let lists = ServiceEntry { cluster, local, has_rings, tag, ..ServiceEntry::default() };
+            let is_canary = ServiceId(id) == ServiceId::CANARY;
+            let next_ids = if is_canary { layout::parse_next_ids(maps.owner(id)) } else { NextIds::default() };
+            let lists = ServiceEntry { cluster, local, has_rings, tag, next_ids, ..ServiceEntry::default() };
             let entry = ServiceEntry { has_backends, affinity_seconds, may_be_bound, has_ranges, forward, ..lists };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }

@@ -280,7 +280,10 @@ impl Writer {
             forward: entry.forward,
             source: entry.tag.map(|tag| tag.source),
         };
-        let owner = layout::owner_word(entry.tag);
+        let owner = match id {
+            ServiceId::CANARY => layout::next_ids_word(entry.next_ids),
+            _ => layout::owner_word(entry.tag),
+        };
         if self.maps.owner(id.0) != owner {
             // During the change the entry names no source, so that readers ignore the owner word.
             let before = self.maps.policy(id.0);

@@ -12,7 +12,7 @@ use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
-use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, NextIds, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
 use crate::state::status::Status;
 
@@ -66,7 +66,19 @@ impl Engine {
             (false, _) => {}
         }
         self.touch_waiting_frontends();
+        self.desire_next_ids();
         self.touched.settle();
+    }
+
+    /// Records where the next start continues to number services and backends. The canary's id is the first, so that its
+    /// entry is written before those with new numbers.
+    fn desire_next_ids(&mut self) {
+        let next_ids = NextIds { service: self.ids.next(), backend: self.backends.next() };
+        let canary = self.desired.services.get(&ServiceId::CANARY).filter(|canary| canary.next_ids != next_ids);
+        if let Some(canary) = canary.map(|canary| ServiceEntry::clone(canary)) {
+            self.desired.services.insert(ServiceId::CANARY, ServiceEntry { next_ids, ..canary }.into());
+            self.touched.services.push(ServiceId::CANARY);
+        }
     }
 
     /// Touches the frontends that wait for their service entry, because it could not be written or has no backend yet.

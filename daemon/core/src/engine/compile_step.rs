@@ -21,7 +21,7 @@ use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
+use crate::state::entries::{FrontendEntry, NextIds, ServiceEntry, ServiceId};
 use crate::state::owner::{IdOwner, OwnerTag};
 use crate::state::status::Status;
 use crate::table::Owner;
@@ -239,6 +239,7 @@ impl Engine {
             has_ranges: plan.source_ranges.is_some(),
             forward: plan.forward,
             tag: Some(tag),
+            next_ids: NextIds::default(),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         let is_same = before.as_ref().is_some_and(|before| **before == entry);

@@ -64,6 +64,18 @@ pub struct ServiceEntry {
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
     pub tag: Option<OwnerTag>,
+    /// In the canary's entry, where the next start continues. The default in every other entry.
+    pub next_ids: NextIds,
+}
+
+/// Where the next start continues to number services and backends. Connections, and clients with session affinity, may
+/// still have the numbers of deleted ones. 0 is unknown: an earlier nodelb wrote the entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextIds {
+    /// The first service id to try.
+    pub service: u32,
+    /// The highest backend id that may have been given.
+    pub backend: u32,
 }
 
 impl ServiceEntry {

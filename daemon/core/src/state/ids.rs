@@ -1,7 +1,10 @@
 //! Stable numbers for services and backends. They survive a restart because they are initialised from the content of
-//! the maps, so that a client's affinity and a socket's state keep their meaning.
+//! the maps, so that a client's affinity, a connection and a socket's state keep their meaning. Those of deleted services
+//! and backends do not get another one soon: a restart continues where the previous run ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::iter::Chain;
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -10,17 +13,28 @@ use smallvec::SmallVec;
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::model::service::Source;
-use crate::state::entries::{BackendId, Realised, ServiceId, Slot};
+use crate::state::entries::{BackendId, NextIds, Realised, ServiceId, Slot};
 use crate::state::owner::OwnerTag;
 
 /// The rest of a released service id, in milliseconds from the end of the round that released it until another service
 /// may get it. This is longer than a program run that may still use the id.
 const REST_MILLIS: u64 = 1_000;
 
+/// Backend ids advance in steps of this size for the next start, so that the maps rarely have to record it.
+const BACKEND_STEP: u32 = 1_024;
+
+/// Where the previous run ended, according to the maps.
+fn next_ids(realised: &Realised) -> NextIds {
+    realised.services.get(&ServiceId::CANARY).map_or_else(NextIds::default, |canary| canary.next_ids)
+}
+
 /// Assigns indexes of the `services` map.
 #[derive(Clone, Debug)]
 pub struct ServiceIds {
     limit: u32,
+    /// The ids that this run has not assigned yet, and that are not seeded.
+    unused: Chain<Range<u32>, Range<u32>>,
+    /// See [`NextIds::service`].
     next: u32,
     in_use: HashSet<ServiceId, RandomState>,
     released: VecDeque<(Moment, ServiceId)>,
@@ -62,15 +76,32 @@ impl ServiceIds {
         let port = |(id, orphan): (&ServiceId, &Orphan)| orphan.tag.map(|tag| ((tag.service, tag.port), *id));
         let without_address = without_address.filter_map(port).collect();
         let (in_use, released) = (HashSet::default(), VecDeque::new());
-        Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, without_address }
+        let next = Some(next_ids(realised).service).filter(|next| (1..limit).contains(next)).unwrap_or(1);
+        let unused = (next..limit).chain(1..next);
+        Self { limit, unused, next, in_use, released, fresh: 0, seeded, orphans, orphan_of, without_address }
     }
 
     /// Assigns an id to the service port with this tag and these addresses: the id that the maps already have for it,
     /// otherwise an unused one, otherwise the one that was released first. `None` while every id is in use or resting.
     pub fn allocate(&mut self, tag: OwnerTag, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
-        let id = self.adopt(tag, addresses).or_else(|| self.never_used()).or_else(|| self.rested(now))?;
+        let id = self.adopt(tag, addresses).or_else(|| self.assign(now))?;
         self.in_use.insert(id);
         Some(id)
+    }
+
+    /// An id that means no service now.
+    fn assign(&mut self, now: Moment) -> Option<ServiceId> {
+        let unused = self.unused.by_ref().map(ServiceId).find(|id| !self.seeded.contains(id));
+        let id = unused.or_else(|| self.rested(now))?;
+        // In steps, so that the maps rarely have to record it.
+        let step = (self.limit / 1_024).max(1);
+        self.next = (id.0 / step + 1) * step;
+        Some(id)
+    }
+
+    /// See [`NextIds::service`].
+    pub fn next(&self) -> u32 {
+        self.next
     }
 
     /// Finds the previous id of the service port. One of the addresses must point at it, or no address at all if the id
@@ -90,17 +121,6 @@ impl ServiceIds {
         let id = pointed_at.find(is_own).or_else(without_address)?;
         self.orphans.remove(&id);
         Some(id)
-    }
-
-    fn never_used(&mut self) -> Option<ServiceId> {
-        while self.next < self.limit {
-            let id = ServiceId(self.next);
-            self.next += 1;
-            if !self.seeded.contains(&id) {
-                return Some(id);
-            }
-        }
-        None
     }
 
     fn rested(&mut self, now: Moment) -> Option<ServiceId> {
@@ -179,7 +199,7 @@ pub struct BackendIds {
 
 impl BackendIds {
     pub fn new(realised: &Realised) -> Self {
-        let mut ids = Self::default();
+        let mut ids = Self { next: next_ids(realised).backend, ..Self::default() };
         for slot in realised.services.values().flat_map(|entry| entry.cluster.iter().chain(entry.local.iter())) {
             ids.by_address.insert(slot.addr, (slot.backend, 0));
             ids.next = ids.next.max(slot.backend.0);
@@ -241,6 +261,11 @@ impl BackendIds {
                 }
             }
         }
+    }
+
+    /// See [`NextIds::backend`].
+    pub fn next(&self) -> u32 {
+        self.next.checked_next_multiple_of(BACKEND_STEP).unwrap_or(0)
     }
 
     /// Forgets the numbers from the maps that no service has used.

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
-use nodelb_core::state::entries::{BackendId, FrontendEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{BackendId, FrontendEntry, NextIds, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;
 use nodelb_core::state::runs::Run;
 
@@ -166,6 +166,16 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
 
 pub(crate) fn owner_word(tag: Option<OwnerTag>) -> u64 {
     tag.map_or(0, |tag| u64::from(tag.service) << 32 | u64::from(tag.port))
+}
+
+/// The word of the canary's entry, which has no owner.
+pub(crate) fn next_ids_word(next: NextIds) -> u64 {
+    u64::from(next.service) << 32 | u64::from(next.backend)
+}
+
+pub(crate) fn parse_next_ids(word: u64) -> NextIds {
+    let part = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
+    NextIds { service: part(word >> 32), backend: part(word) }
 }
 
 /// Decodes the owner, if the entry names its source: only then was the word written with the entry.

@@ -88,6 +88,14 @@ fn node_addresses_round_trip() {
     }
 }
 
+#[test]
+fn the_next_ids_round_trip_and_zero_is_unknown() {
+    for next in [NextIds::default(), NextIds { service: 0x0102_0304, backend: u32::MAX }] {
+        assert_eq!(parse_next_ids(next_ids_word(next)), next);
+    }
+    assert_eq!(next_ids_word(NextIds::default()), 0);
+}
+
 /// An earlier nodelb wrote 0 in the new fields, which is no information.
 #[test]
 fn owners_round_trip_and_zero_is_no_owner() {

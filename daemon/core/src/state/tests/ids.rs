@@ -2,7 +2,7 @@ use super::{BackendIds, REST_MILLIS, ServiceIds};
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::model::service::Source;
-use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
+use crate::state::entries::{BackendId, FrontendEntry, MapState, NextIds, ServiceEntry, ServiceId, Slot, backends_of};
 use crate::state::owner::OwnerTag;
 
 const NOW: Moment = Moment(5);
@@ -109,6 +109,23 @@ fn what_the_kernel_holds_is_never_given_out_as_new() {
     assert_eq!(ids.used(), 3, "in use until the kernel's entries are gone");
     ids.release(ServiceId(3), NOW);
     assert_eq!(ids.allocate(TAG, &[l4("198.51.100.2:80")], RESTED), Some(ServiceId(3)));
+}
+
+/// What the canary's entry says is not trusted: any program that may write the maps can have changed it.
+#[test]
+fn a_start_continues_behind_the_ids_of_the_previous_run_and_assigns_all() {
+    let given = |service: u32| {
+        let mut state = kernel(&[("198.51.100.1:80", 4)]);
+        let canary = ServiceEntry { next_ids: NextIds { service, backend: 0 }, ..ServiceEntry::default() };
+        state.services.insert(ServiceId::CANARY, canary.into());
+        let mut ids = ServiceIds::new(6, &state);
+        let mut given = || ids.allocate(TAG, &[], NOW).map(|id| id.0);
+        [given(), given(), given(), given(), given()]
+    };
+    assert_eq!(given(3), [Some(3), Some(5), Some(1), Some(2), None]);
+    for unknown in [0, 1, 6, u32::MAX] {
+        assert_eq!(given(unknown), [Some(1), Some(2), Some(3), Some(5), None], "{unknown}");
+    }
 }
 
 #[test]
