@@ -215,25 +215,28 @@ impl MapState {
         self.services.get(&self.frontends.get(&address)?.service)
     }
 
-    /// Whether new connections of clients on this node to the address reach a backend of the service.
+    /// Whether new connections to the address reach a backend of the service: those of clients on this node, or those of
+    /// clients outside if the backends are of the other family, which only these reach.
     pub fn reaches_backends(&self, address: L4Addr, service: ServiceId) -> bool {
         let frontend = self.frontends.get(&address).filter(|frontend| frontend.service == service);
-        let view = frontend.and_then(|frontend| Some(self.services.get(&service)?.view(frontend.inside_local)));
-        view.is_some_and(|view| !view.is_empty())
+        let Some((frontend, entry)) = frontend.zip(self.services.get(&service)) else { return false };
+        let family = address.addr.family();
+        let is_other_family = entry.cluster.first().is_some_and(|slot| slot.addr.addr.family() != family);
+        !entry.view(if is_other_family { frontend.outside_local } else { frontend.inside_local }).is_empty()
     }
 
-    /// Whether new connections of clients on this node to the address reach a backend of the service with this hash.
+    /// As [`Self::reaches_backends`], for the service with this hash.
     pub fn serves(&self, address: L4Addr, service: u32) -> bool {
         let tag = self.service_at(address).and_then(|entry| entry.tag);
         tag.is_some_and(|tag| tag.service == service) && self.reaches_any(address)
     }
 
-    /// Whether new connections of clients on this node to the address reach a backend, whatever the service.
+    /// As [`Self::reaches_backends`], whatever the service.
     pub fn reaches_any(&self, address: L4Addr) -> bool {
         self.frontends.get(&address).is_some_and(|frontend| self.reaches_backends(address, frontend.service))
     }
 
-    /// Whether new connections of clients on this node to the address are refused: the maps contain it, and no backend.
+    /// Whether new connections to the address are refused: the maps contain it, and no backend.
     pub fn refuses(&self, address: L4Addr) -> bool {
         self.frontends.contains_key(&address) && !self.reaches_any(address)
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::before::{Lasting, Statuses};
 use crate::engine::Round;
 use crate::history::Event;
+use crate::model::forward::Forward;
 use crate::model::health_check::HealthCheck;
 use crate::model::service::{PortKey, TrafficPolicy};
 
@@ -124,6 +125,20 @@ fn a_service_with_local_policy_keeps_its_since() {
     // The policy changes, and there are backends again.
     run.send([Change::UpsertService(service("shop/web", WEB)), list("shop/web", &[BACKEND])]);
     assert_eq!(run.status(WEB), (Status::Ok, run.now.0));
+}
+
+/// Each start invented that the service was emptied: clients on this node get no backend of the other family.
+#[test]
+fn an_ipv4_address_in_tunnels_to_ipv6_backends_keeps_its_since() {
+    let tunnels = Service { forward: Forward::Tunnel, ..service("shop/web", WEB) };
+    let objects = || [Change::UpsertService(tunnels.clone()), list("shop/web", &["[2001:db8:1::1]:80"])];
+    let mut run = Run::first();
+    run.send(objects().into_iter().chain([synced()]));
+    assert_eq!(run.status(WEB), (Status::Ok, 2_000));
+    run = run.restarted();
+    assert_eq!(run.status(WEB), (Status::Kept, 2_000));
+    run.send(objects().into_iter().chain([synced()]));
+    assert_eq!(run.status(WEB), (Status::Ok, 2_000));
 }
 
 /// The backends are elsewhere.
