@@ -238,7 +238,7 @@ impl Engine {
         match self.table.apply(change) {
             Effect::None => {}
             Effect::Services(names, trigger) => {
-                if let (Trigger::Drain(cause), Some(name)) = (&trigger, names.first()) {
+                if let (Trigger::Drain(cause, _), Some(name)) = (&trigger, names.first()) {
                     self.event_recorder.note_drain(name, cause);
                 }
                 self.mark_dirty(names, trigger);

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::change::Change;
 use crate::model::addr::Addr;
 use crate::model::cause::{Checked, Trigger};
-use crate::model::drain::{DrainCause, Drains};
+use crate::model::drain::{DrainCause, Drained, Drains};
 use crate::model::health_check::Quarantine;
 use crate::model::moment::Moment;
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
@@ -270,7 +270,10 @@ impl Table {
         if self.facts.drains.get(&name) == before.as_ref() {
             return Effect::None;
         }
-        Effect::Services(smallvec![name], cause.map_or(Trigger::Other, Trigger::Drain))
+        let (before, now) = (before.unwrap_or_default(), self.facts.drains.get(&name).cloned().unwrap_or_default());
+        let is_changed = |backend: &&Drained| before.get(backend) != now.get(backend);
+        let changed = || before.keys().chain(now.keys()).filter(is_changed).copied().collect();
+        Effect::Services(smallvec![name], cause.map_or(Trigger::Other, |cause| Trigger::Drain(cause, changed())))
     }
 
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {

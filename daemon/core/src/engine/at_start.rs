@@ -160,7 +160,8 @@ impl Engine {
             let drain = || drains.and_then(|drains| drain::find(drains, backend));
             let socket = SocketAddr::new(at.addr.ip(), at.port);
             let begun = |drain: &Drain| DrainCause::Begun(format!("drain of {socket} by {}", drain.by).into());
-            failed.or_else(|| drain().map(|drain| Trigger::Drain(begun(drain))))
+            let drained = || [Drained { addr: at.addr, port: Some(at.port) }].into();
+            failed.or_else(|| drain().map(|drain| Trigger::Drain(begun(drain), drained())))
         };
         let lists = |entry: &ServiceEntry| backends_of(&entry.cluster).map(|(at, _)| at).collect::<BTreeSet<L4Addr>>();
         let (before, after) = (lists(before), lists(after));

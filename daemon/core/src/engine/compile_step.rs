@@ -21,7 +21,7 @@ use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{FrontendEntry, NextIds, ServiceEntry, ServiceId};
+use crate::state::entries::{FrontendEntry, NextIds, ServiceEntry, ServiceId, differing_backends};
 use crate::state::owner::{IdOwner, OwnerTag};
 use crate::state::status::Status;
 use crate::table::Owner;
@@ -250,8 +250,10 @@ impl Engine {
                 return;
             }
         }
+        let changed = || before.as_ref().map_or_else(Vec::new, |it| differing_backends(&it.cluster, &entry.cluster));
+        let trigger = subject.reason.trigger_of_change(key, changed);
         if before.as_ref().is_some_and(|before| before.has_backends) && !entry.has_backends {
-            let cause = subject.reason.trigger_of(key).cause();
+            let cause = trigger.cause();
             self.round.emptied.push(Emptied { id, key: Arc::clone(key), cause, is_kept: false });
         }
         let entry = Arc::new(entry);
@@ -263,12 +265,12 @@ impl Engine {
             // An address that stayed in use until its source was read is not new.
             let before = before.or_else(|| self.realised.services.get(&id).cloned());
             let empties = before.is_some() && !entry.has_backends;
-            let (change, trigger) = ((before, Some(Arc::clone(&entry))), subject.reason.trigger_of(key).clone());
+            let (change, trigger) = ((before, Some(Arc::clone(&entry))), trigger.clone());
             let may_have_refused = plan.has_refused;
             let new = || Draft { may_have_refused, turned, here, ..Draft::new((id, key, source), change, trigger) };
             self.event_recorder.note(new, empties);
         } else if !is_new {
-            self.event_recorder.note_waiting(id, subject.reason.trigger_of(key));
+            self.event_recorder.note_waiting(id, trigger);
         }
         if !is_same {
             self.desired.services.insert(id, entry);

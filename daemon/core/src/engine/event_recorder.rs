@@ -276,7 +276,7 @@ impl EventRecorder {
             if !events.events.iter().any(is_about) {
                 events.push(match context.first_port(&name) {
                     Some(key) => {
-                        let of_drain = Trigger::Drain(cause.clone()).cause();
+                        let of_drain = Trigger::Drain(cause.clone(), Arc::default()).cause();
                         Event::for_port(&key, context.source_of(&key), what_of(&cause), of_drain)
                     }
                     None => Event::for_daemon(what_of(&cause), format!("{name}: {}", cause.text())),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::addr::Addr;
+use crate::model::addr::{Addr, L4Addr};
 use crate::model::calendar::utc;
-use crate::model::drain::DrainCause;
+use crate::model::drain::{DrainCause, Drained};
 use crate::model::service::{Backend, Origin, PortKey, Service, Slice, SlicePort};
 
 /// The change that made a service dirty. It costs one reference count.
@@ -25,8 +25,8 @@ pub enum Trigger {
     ServiceRemoved(Arc<Service>),
     /// nodelb's own health checks reported a different set of unhealthy backends.
     Checks(Checked),
-    /// The operator drained a backend, or a drain ended.
-    Drain(DrainCause),
+    /// The operator drained these backends, or the drain of these ended.
+    Drain(DrainCause, Arc<[Drained]>),
     /// A reason outside the service's own objects: the node, the known apiservers, a retry.
     Other,
 }
@@ -38,12 +38,19 @@ pub enum Checked {
     Recovered((Addr, u16)),
 }
 
+impl Checked {
+    fn backend(&self) -> (Addr, u16) {
+        let (Self::Failed(backend, _) | Self::Recovered(backend)) = self;
+        *backend
+    }
+}
+
 impl Trigger {
     /// Whether this change explains a change of the service's backends better than the earlier one in the same round.
     fn outranks(&self, before: &Self) -> bool {
         let rank = |trigger: &Self| match trigger {
             Self::Slice(_) | Self::SliceRemoved(_) => 2,
-            Self::Service(_) | Self::ServiceRemoved(_) | Self::Checks(_) | Self::Drain(_) => 1,
+            Self::Service(_) | Self::ServiceRemoved(_) | Self::Checks(_) | Self::Drain(..) => 1,
             Self::Other => 0,
         };
         rank(self) >= rank(before)
@@ -57,7 +64,7 @@ impl Trigger {
             Self::Service(service) => (&service.origin, false),
             Self::ServiceRemoved(service) => (&service.origin, true),
             Self::Checks(checked) => return Cause::from_checks(checked),
-            Self::Drain(cause) => return Cause::of_object(Arc::clone(cause.text())),
+            Self::Drain(cause, _) => return Cause::of_object(Arc::clone(cause.text())),
             Self::Other => return Cause::default(),
         };
         let mut origin = origin.clone();
@@ -70,20 +77,19 @@ impl Trigger {
     }
 
     pub(crate) fn is_slice(&self) -> bool {
-        self.slice().is_some()
+        matches!(self, Self::Slice(_) | Self::SliceRemoved(_))
     }
 
-    fn slice(&self) -> Option<&Slice> {
-        match self {
-            Self::Slice(slice) | Self::SliceRemoved(slice) => Some(slice),
-            _ => None,
-        }
-    }
-
-    /// How likely the change affects the backends of the port: 2 for a slice with backends of this port, 1 for a slice
-    /// without any backends, 0 for a slice with backends of other ports only, or for any other object.
-    fn concern(&self, key: &PortKey) -> u8 {
-        let Some(slice) = self.slice() else { return 0 };
+    /// How likely the change explains that the port gained and lost these backends: 2 for a slice with backends of this
+    /// port, 1 for a slice without any backends, or for a drain or check of one of these; 0 for anything else.
+    fn concern(&self, key: &PortKey, changed: &[L4Addr]) -> u8 {
+        let is_of = |is_meant: &dyn Fn((Addr, u16)) -> bool| changed.iter().any(|at| is_meant((at.addr, at.port)));
+        let slice = match self {
+            Self::Slice(slice) | Self::SliceRemoved(slice) => slice,
+            Self::Drain(_, drained) => return u8::from(is_of(&|at| drained.iter().any(|it| it.includes(at)))),
+            Self::Checks(checked) => return u8::from(is_of(&|at| at == checked.backend())),
+            Self::Service(_) | Self::ServiceRemoved(_) | Self::Other => return 0,
+        };
         let mut backends = slice.ports.iter().flat_map(|port| port.backends.iter().map(move |backend| (port, backend)));
         let mut is_empty = true;
         let is_of_port = |(port, backend): (&SlicePort, &Backend)| {
@@ -97,23 +103,23 @@ impl Trigger {
     }
 }
 
-/// The maximum number of slices that are distinguished in one round.
-const MAX_SLICES: usize = 16;
+/// The maximum number of earlier changes that are distinguished in one round.
+const MAX_EARLIER: usize = 16;
 
 /// All changes of a service since it was last compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct DirtyReason {
     /// The change that most likely affected the backends: the last slice; without a slice, the last change of any kind.
     pub(crate) trigger: Trigger,
-    /// The slices that changed before it, at most the latest [`MAX_SLICES`].
-    slices: Vec<Trigger>,
+    /// The slices, drains and checks that changed before it, at most the latest [`MAX_EARLIER`].
+    earlier: Vec<Trigger>,
     /// The change that removed the last description of the service. A later one describes a new service of the same name.
     pub(crate) deleted_by: Option<Trigger>,
 }
 
 impl DirtyReason {
     pub(crate) fn new(trigger: Trigger) -> Self {
-        Self { trigger, slices: Vec::new(), deleted_by: None }
+        Self { trigger, earlier: Vec::new(), deleted_by: None }
     }
 
     /// Whether all descriptions of the service were removed in between.
@@ -126,19 +132,26 @@ impl DirtyReason {
             return;
         }
         let before = std::mem::replace(&mut self.trigger, trigger);
-        if before.is_slice() {
-            if self.slices.len() == MAX_SLICES {
-                self.slices.remove(0);
+        if before.is_slice() || matches!(before, Trigger::Drain(..) | Trigger::Checks(_)) {
+            if self.earlier.len() == MAX_EARLIER {
+                self.earlier.remove(0);
             }
-            self.slices.push(before);
+            self.earlier.push(before);
         }
     }
 
-    /// The change that most likely affected the backends of this port: among several slices, the last one that concerns
-    /// it.
+    /// The change that most likely affected the backends of this port: the last one that concerns it.
     pub(crate) fn trigger_of(&self, key: &PortKey) -> &Trigger {
-        let triggers = self.slices.iter().chain([&self.trigger]);
-        triggers.max_by_key(|trigger| trigger.concern(key)).unwrap_or(&self.trigger)
+        self.trigger_of_change(key, Vec::new)
+    }
+
+    /// [`Self::trigger_of`], if the port gained and lost these backends.
+    pub(crate) fn trigger_of_change(&self, key: &PortKey, changed: impl FnOnce() -> Vec<L4Addr>) -> &Trigger {
+        if self.earlier.is_empty() {
+            return &self.trigger;
+        }
+        let (changed, triggers) = (changed(), self.earlier.iter().chain([&self.trigger]));
+        triggers.max_by_key(|trigger| trigger.concern(key, &changed)).unwrap_or(&self.trigger)
     }
 }
 
@@ -160,8 +173,8 @@ pub struct Cause {
 impl Cause {
     /// The cause of a change by health checks, such as `health checks (192.0.2.11:8080: connection refused)`.
     fn from_checks(checked: &Checked) -> Self {
-        let (Checked::Failed((addr, port), _) | Checked::Recovered((addr, port))) = checked;
-        let backend = SocketAddr::new(addr.ip(), *port);
+        let (addr, port) = checked.backend();
+        let backend = SocketAddr::new(addr.ip(), port);
         Self::of_object(match checked {
             Checked::Failed(_, error) => format!("{CHECKS} ({backend}: {error})").into(),
             Checked::Recovered(_) => format!("{CHECKS} ({backend} is healthy again)").into(),

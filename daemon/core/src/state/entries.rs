@@ -14,6 +14,7 @@ use crate::model::source_range::SourceRange;
 use crate::model::uplink::UplinkEntry;
 use crate::state::owner::OwnerTag;
 use crate::state::ring;
+pub(crate) use crate::state::slot::differing_backends;
 pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
 
 /// The canaries: addresses that no service may have and that only the hooks refuse. 192.0.0.8 is the IPv4 dummy address

@@ -1,5 +1,7 @@
 //! The entries of backend lists.
 
+use std::collections::BTreeSet;
+
 use crate::model::addr::L4Addr;
 
 /// A stable number for one backend address, the same in every service that has it. 0 is no backend.
@@ -20,3 +22,9 @@ pub fn backends_of(view: &[Slot]) -> impl Iterator<Item = (L4Addr, usize)> {
 
 /// The maximum number of slots in one view: the count has 16 bits in the kernel's view word.
 pub const MAX_VIEW_SLOTS: usize = u16::MAX as usize;
+
+/// The backends that only one of the lists has.
+pub(crate) fn differing_backends(one: &[Slot], other: &[Slot]) -> Vec<L4Addr> {
+    let of = |list: &[Slot]| backends_of(list).map(|(addr, _)| addr).collect::<BTreeSet<_>>();
+    of(one).symmetric_difference(&of(other)).copied().collect()
+}

@@ -59,7 +59,7 @@ impl Draft {
             (Some(before), Some(after)) if has_backends(before) && !has_backends(after) => What::Emptied,
             (Some(_), Some(_)) if self.is_confirmation() => What::Released,
             (Some(_), Some(_)) => self.turned.unwrap_or_else(|| match &self.trigger {
-                Trigger::Drain(cause) => what_of(cause),
+                Trigger::Drain(cause, _) => what_of(cause),
                 _ => What::Changed,
             }),
         }

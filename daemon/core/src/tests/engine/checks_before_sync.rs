@@ -150,6 +150,23 @@ fn a_list_that_would_be_empty_stays_until_the_sync() {
     assert_eq!(node.list(), [] as [&str; 0]);
 }
 
+/// Both drains were over when nodelb started, and the checks keep the other backend out.
+#[test]
+fn a_backend_returns_by_the_end_of_its_own_drain() {
+    let mut node = Node::restarted(Node::serving(list(&B), [failed(&B[1..2]), drained(&B[..2])]));
+    let remembered = Change::Drains(name("shop/web"), drains(&B[..2]), None);
+    node.send([remembered, failed(&B[1..2]), described(), Change::UpsertSlice(list(&B)), synced_kubernetes()]);
+    let ends = |backend: &str, left: &[&str]| {
+        let cause = DrainCause::Ended(format!("end of the drain of {backend}").into());
+        Change::Drains(name("shop/web"), drains(left), Some(cause))
+    };
+    let events = node.send([ends(B[0], &B[1..2]), ends(B[1], &[])]);
+    let ended = |event: &Event| (event.what, event.cause.origin.object.to_string(), event.added.shown.clone());
+    let expected = [(B[0], vec![l4(B[0])]), (B[1], Vec::new())];
+    let expected = expected.map(|(at, added)| (What::Undrained, format!("end of the drain of {at}"), added));
+    assert_eq!(events.iter().map(ended).collect::<Vec<_>>(), expected);
+}
+
 /// The state file has a drain that the maps do not have.
 #[test]
 fn a_drain_from_before_the_start_is_the_cause_of_what_it_empties() {
