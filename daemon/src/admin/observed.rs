@@ -117,10 +117,11 @@ impl AdminState {
     /// Why new connections of clients outside the node are not translated, unless the configuration turns that off.
     fn untranslated(&self) -> Option<Untranslated> {
         let is_auto = self.config.borrow().packets.mode == PacketMode::Auto;
-        let decision = self.devices().decision.clone()?;
+        let devices = self.devices();
+        let decision = devices.decision.clone()?;
         let is_draining = decision.activity == Activity::Draining;
         let is_off = decision.activity == Activity::Off && is_auto;
-        (decision.is_needed && (is_draining || is_off)).then_some(Untranslated { reason: decision.reason, is_draining })
+        (devices.is_needed && (is_draining || is_off)).then_some(Untranslated { reason: decision.reason, is_draining })
     }
 
     /// What is observed, without the summary of the services, which may take long.

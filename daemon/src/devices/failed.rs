@@ -36,7 +36,7 @@ fn report(failure: &PacketFailure, mode: PacketMode) -> DevicesReport {
     let activity = if failure.is_earlier_active { Activity::On } else { Activity::Off };
     let text = text(failure, mode);
     DevicesReport {
-        decision: Some(Decision { activity, reason: text.clone(), is_needed: false }),
+        decision: Some(Decision { activity, reason: text.clone() }),
         failure: Some(Failure { text, is_fatal: mode == PacketMode::On && !failure.is_earlier_active }),
         ..DevicesReport::default()
     }

@@ -32,8 +32,6 @@ impl Activity {
 pub struct Decision {
     pub activity: Activity,
     pub reason: String,
-    /// Whether an address is served for clients outside the node.
-    pub is_needed: bool,
 }
 
 impl Decision {
@@ -74,7 +72,7 @@ pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, is_n
             decided => decided,
         },
     };
-    Decision { activity, reason, is_needed }
+    Decision { activity, reason }
 }
 
 fn of_findings(findings: &Findings, before: Before) -> (Activity, String) {

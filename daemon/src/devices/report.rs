@@ -13,6 +13,8 @@ const SHOWN: usize = 4;
 pub struct DevicesReport {
     /// Whether packets are translated, and why; `None` before the first look.
     pub decision: Option<Decision>,
+    /// Whether any client can begin a connection that the programs translate.
+    pub is_needed: bool,
     /// How programs are attached; `None` before the first look.
     pub method: Option<HookMethod>,
     /// Number of programs that were attached again, because another process had removed them.

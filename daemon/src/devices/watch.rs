@@ -180,7 +180,8 @@ impl Task {
         self.has_failed = false;
         uplinks::keep(&mut devices, &mut self.former, &machine);
         self.search(machine).await;
-        let decision = self.decide(&config.packets);
+        let is_needed = config.packets.may_have_clients(self.is_any_served());
+        let decision = self.decide(&config.packets, is_needed);
         if !self.send(&devices).await {
             return false;
         }
@@ -206,6 +207,7 @@ impl Task {
         let translation = translation(decision.activity, &devices);
         self.report.send_replace(Arc::new(DevicesReport {
             decision: Some(decision),
+            is_needed,
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
             devices,
@@ -286,13 +288,12 @@ impl Task {
     }
 
     /// Decides on the activity and applies the settings of the programs.
-    fn decide(&mut self, packets: &Packets) -> Decision {
+    fn decide(&mut self, packets: &Packets, is_needed: bool) -> Decision {
         let before = match self.hooks.as_ref().is_some_and(Hooks::is_any_attached) {
             false => Before::Nothing,
             true if self.is_drained => Before::NoConnections,
             true => Before::Connections,
         };
-        let is_needed = packets.may_have_clients(self.is_any_served());
         let decision = mode::decide(packets.mode, &self.inputs.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
         self.has_seen_proxy |= !self.inputs.findings.proxies.is_empty();

@@ -34,7 +34,8 @@ fn report() -> DevicesReport {
     DevicesReport {
         failure: None,
         has_other_proxy: false,
-        decision: Some(Decision { activity: Activity::On, reason: "because".into(), is_needed: true }),
+        decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
+        is_needed: true,
         method: Some(HookMethod::Tcx),
         repairs: 2,
         devices: vec![

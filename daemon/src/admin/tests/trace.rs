@@ -450,7 +450,7 @@ fn a_client_outside_is_not_forwarded_by_a_node_that_does_not_forward_packets() {
 fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_proxy() {
     let text = |activity, from: &str, to: &str| {
         let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), to.parse().unwrap());
-        let decision = Decision { activity, reason: "packets.mode is \"drain\"".into(), is_needed: true };
+        let decision = Decision { activity, reason: "packets.mode is \"drain\"".into() };
         text_of(&answer(explanation.unwrap(), Some(&decision), Moment(0)))
     };
     let balancer = "198.51.100.9:80";

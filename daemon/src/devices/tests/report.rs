@@ -17,7 +17,7 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
 }
 
 fn report(activity: Activity, devices: Vec<DeviceReport>) -> DevicesReport {
-    let decision = Some(Decision { activity, reason: "packets.mode is \"on\"".into(), is_needed: true });
+    let decision = Some(Decision { activity, reason: "packets.mode is \"on\"".into() });
     DevicesReport { decision, devices, ..DevicesReport::default() }
 }
 

@@ -6,7 +6,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::Realised;
+use nodelb_core::state::entries::{OutsideEntry, Realised, ServiceId};
 
 use super::super::hooks::tests::Fake;
 use super::*;
@@ -82,6 +82,12 @@ fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (DeviceInput
     (inputs, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
 }
 
+/// Makes an address one for clients outside the node.
+fn serve(snapshot: &mut Snapshot) {
+    let address = "198.51.100.9:80/TCP".parse().unwrap();
+    snapshot.realised.outside.insert(address, OutsideEntry { service: ServiceId(1), local: false, has_ranges: false });
+}
+
 impl Rig {
     async fn activity(&mut self, expected: Activity) {
         let is_there = |report: &Arc<DevicesReport>| {
@@ -149,6 +155,25 @@ async fn the_owner_knows_whether_new_connections_are_translated() {
         "connections from outside the node are translated",
     ];
     assert_eq!(events, texts, "the history has each, too");
+}
+
+/// Found as: the history said twice at the first start that connections are translated.
+#[tokio::test]
+async fn the_first_address_for_clients_outside_is_no_change_of_the_translation() {
+    let (mut inputs, rig) =
+        prepare(owner(true), "mode = \"on\"", Arc::new(|| Box::pin(async { Ok(Default::default()) })));
+    let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
+    inputs.snapshot = snapshot;
+    let mut task = Task::new(inputs, Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
+    let mut events = || {
+        let config = task.latest_config();
+        let is_needed = task.is_any_served();
+        task.decide(&config.packets, is_needed);
+        task.happened.len()
+    };
+    assert_eq!(events(), 1);
+    snapshot_in.send_modify(|snapshot| serve(Arc::make_mut(snapshot)));
+    assert_eq!(events(), 1, "the same is true as before");
 }
 
 #[tokio::test]

@@ -208,8 +208,8 @@ fn devices() -> DevicesReport {
         decision: Some(Decision {
             activity: Activity::On,
             reason: "packets.mode is \"on\", and no other service proxy was found".into(),
-            is_needed: true,
         }),
+        is_needed: true,
         method: Some(HookMethod::Tcx),
         repairs: 0,
         devices: vec![
