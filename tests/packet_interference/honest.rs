@@ -237,6 +237,11 @@ impl Client {
         self.acts.push_back(act);
     }
 
+    /// Whether it still has something to do.
+    pub(crate) fn has_acts(&self) -> bool {
+        !self.acts.is_empty()
+    }
+
     pub(crate) const fn has_connection(&self) -> bool {
         self.is_connected
     }

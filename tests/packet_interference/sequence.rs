@@ -371,6 +371,8 @@ impl Player<'_> {
                 _ if !client.is_tcp() => continue,
                 (true, _) if is_crowd || is_flood => client.connection(),
                 (false, true) => client.connection() + 1,
+                // Its next connection may begin during the flood.
+                (false, _) if is_flood && client.has_acts() => client.connection() + 1,
                 (false, _) if is_flood && User::of(client.number()).numbers.0 == service => client.connection() + 1,
                 _ => continue,
             };
