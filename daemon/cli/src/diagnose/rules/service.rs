@@ -161,7 +161,8 @@ pub(super) fn no_local_backend_of_file(context: &Context<'_>, daemon: &Daemon) -
     let local = daemon.frontends.iter().find(|row| row.is_local())?;
     let mut usable = daemon.backends.iter().filter(|row| row.choice == Some(Choice::Selected)).peekable();
     usable.peek().filter(|_| context.service.is_none() && local.backends.is_empty())?;
-    let backends = some(usable.map(|row| format!("{} on {}", row.address, row.node)));
+    let place = |node: &str| if node.is_empty() { "without a node".to_owned() } else { format!("on {node}") };
+    let backends = some(usable.map(|row| format!("{} {}", row.address, place(&row.node))));
     let finding = context.finding_in(Kind::NoLocalBackend, NO_LOCAL_BACKEND, "file", &[]);
     Some(finding.evidence([format!("the backends are {backends}")]).evidence([UNREACHABLE]))
 }

@@ -910,6 +910,20 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
     assert_eq!(graded(&facts), [(Severity::Critical, Kind::BackendUnreachable)], "all of its backends fail");
 }
 
+/// The evidence ended with `on`, and no name.
+#[test]
+fn a_backend_without_a_node_is_said_to_have_none() {
+    let mut facts = sound();
+    facts.cluster = Probe::Skipped;
+    emptied(&mut facts, Some(Choice::Selected));
+    let known = daemon(&mut facts);
+    known.services[0].source = "files".into();
+    known.frontends[0].flags = vec!["Local".into()];
+    known.backends[0].node.clear();
+    let found = findings(&facts).into_iter().find(|finding| finding.kind == Kind::NoLocalBackend).unwrap();
+    assert_eq!(found.evidence[0], "the backends are 10.1.0.1:8080/TCP without a node");
+}
+
 #[test]
 fn a_connection_that_others_translate_is_evidence_only_with_their_programs() {
     let mut facts = sound();
