@@ -359,6 +359,12 @@ impl FrontendRow {
         self.flags.iter().any(|flag| flag.strip_prefix("Forward=") == Some(how))
     }
 
+    /// Whether only clients outside the node reach its backends: those are of the other family, in tunnels.
+    pub(super) fn is_only_for_outside(&self) -> bool {
+        let is_ipv6 = |address: &str| address.starts_with('[');
+        self.backends.iter().any(|backend| is_ipv6(backend) != is_ipv6(&self.address))
+    }
+
     /// Whether only backends on this node are used.
     pub(super) fn is_local(&self) -> bool {
         self.flags.iter().any(|flag| flag == "Local")

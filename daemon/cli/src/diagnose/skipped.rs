@@ -1,5 +1,7 @@
 //! What was not checked, and with which option it is. Pure.
 
+use std::fmt::Display;
+
 use nodelb_core::text::{self, listed};
 use nodelb_report::rows::SkippedRow;
 
@@ -18,13 +20,21 @@ pub(super) fn skipped(facts: &Facts) -> Vec<SkippedRow> {
     if facts.kubernetes_service().is_some_and(is_for_proxies) && facts.dns.is_none() {
         rows.push(row("cluster DNS", "names of services usually resolve in pods only", Some(VERBOSE)));
     }
+    let from_maps = facts.stored.iter().flat_map(|stored| &stored.frontends);
+    let known = facts.daemon.ok().into_iter().flat_map(|daemon| &daemon.frontends).chain(from_maps);
+    let outside = known.filter(|row| row.is_only_for_outside()).map(|row| text::name(&row.address));
+    rows.extend(unanswered(outside, "only clients outside the node reach IPv6 backends from IPv4"));
     let unprovable = facts.connect_tests.iter().filter(|connect| connect.outcome == Outcome::Unprovable);
-    let mut unprovable = unprovable.map(|connect| text::name(&connect.to)).peekable();
-    if unprovable.peek().is_some() {
-        let what = format!("whether {} answers", listed(unprovable, SHOWN));
-        rows.push(row(&what, "UDP and SCTP have no connection to try", None));
-    }
+    let unprovable = unprovable.map(|connect| text::name(&connect.to));
+    rows.extend(unanswered(unprovable, "UDP and SCTP have no connection to try"));
     rows
+}
+
+/// The row about addresses to which no connection was made; `None` if there are none.
+fn unanswered(addresses: impl Iterator<Item = impl Display>, why: &str) -> Option<SkippedRow> {
+    let mut addresses = addresses.peekable();
+    addresses.peek()?;
+    Some(row(&format!("whether {} answers", listed(addresses, SHOWN)), why, None))
 }
 
 fn of_cluster(facts: &Facts) -> Vec<SkippedRow> {

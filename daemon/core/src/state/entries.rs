@@ -216,14 +216,20 @@ impl MapState {
         self.services.get(&self.frontends.get(&address)?.service)
     }
 
-    /// Whether new connections to the address reach a backend of the service: those of clients on this node, or those of
-    /// clients outside if the backends are of the other family, which only these reach.
+    /// Whether the local view decides the status of the address: that of clients on this node, or that of clients outside
+    /// if the backends are of the other family, which only these reach.
+    pub fn is_judged_by_local(&self, address: L4Addr, frontend: &FrontendEntry) -> bool {
+        let first = self.services.get(&frontend.service).and_then(|entry| entry.cluster.first());
+        let is_other_family = first.is_some_and(|slot| slot.addr.addr.family() != address.addr.family());
+        if is_other_family { frontend.outside_local } else { frontend.inside_local }
+    }
+
+    /// Whether new connections to the address reach a backend of the service, in the view that decides its status.
     pub fn reaches_backends(&self, address: L4Addr, service: ServiceId) -> bool {
         let frontend = self.frontends.get(&address).filter(|frontend| frontend.service == service);
-        let Some((frontend, entry)) = frontend.zip(self.services.get(&service)) else { return false };
-        let family = address.addr.family();
-        let is_other_family = entry.cluster.first().is_some_and(|slot| slot.addr.addr.family() != family);
-        !entry.view(if is_other_family { frontend.outside_local } else { frontend.inside_local }).is_empty()
+        let view = frontend
+            .and_then(|frontend| Some(self.services.get(&service)?.view(self.is_judged_by_local(address, frontend))));
+        view.is_some_and(|view| !view.is_empty())
     }
 
     /// As [`Self::reaches_backends`], for the service with this hash.

@@ -166,7 +166,8 @@ impl MapContent {
         let entries = entries.filter(|(at, entry)| {
             self.accepts(filter, entry.service) && filter.address.is_none_or(|addr| at.addr == addr)
         });
-        let rows = entries.map(|(at, entry)| self.frontend(*at, entry.service, entry.inside_local));
+        let rows =
+            entries.map(|(at, entry)| self.frontend(*at, entry.service, self.state.is_judged_by_local(*at, entry)));
         let kind = filter.kind.map(|kind| kind.to_string());
         let is_meant = |row: &FrontendRow| {
             (kind.is_none() || row.kind == kind) && filter.status.is_none_or(|status| row.status == status)

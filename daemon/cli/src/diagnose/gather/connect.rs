@@ -62,7 +62,8 @@ fn of_rows<'r>(
 ) -> (BTreeSet<Target>, BTreeSet<Target>) {
     let nodes: Vec<IpAddr> = node_addresses.iter().filter_map(|it| it.parse().ok()).collect();
     let backends = reached.map(|address| target(address, true, None)).collect();
-    // Frontends for clients outside the node are served on the node, too.
+    // Other frontends for clients outside the node are served on the node, too.
+    let served = served.filter(|row| !row.is_only_for_outside());
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)
 }

@@ -1,7 +1,7 @@
 use nodelb_core::model::service::ServiceName;
 
 use super::*;
-use crate::diagnose::facts::{ConnectTest, KernelSettings};
+use crate::diagnose::facts::{ConnectTest, FrontendRow, KernelSettings};
 
 fn facts() -> Facts {
     Facts {
@@ -28,6 +28,19 @@ fn an_api_server_that_cannot_be_asked_is_named_with_the_option() {
     let cluster = Probe::Failed("no\u{1b}[31m way".into());
     let rows = skipped(&Facts { cluster, ..facts() });
     assert_eq!(rows, [row("Kubernetes objects", "no\u{fffd}[31m way", Some("--kubeconfig"))]);
+}
+
+#[test]
+fn addresses_that_only_clients_outside_reach_are_named() {
+    let row = |address: &str, backend: &str| FrontendRow {
+        address: address.into(),
+        backends: vec![backend.into()],
+        ..FrontendRow::default()
+    };
+    let (v4, v6) = ("198.51.100.1:80/TCP", "[2001:db8:1::1]:80/TCP");
+    let frontends = vec![row(v4, v6), row("[2001:db8::1]:80/TCP", v6), row("198.51.100.2:80/TCP", "10.1.0.1:80/TCP")];
+    let rows = skipped(&Facts { daemon: Probe::Ok(Daemon { frontends, ..Daemon::default() }), ..facts() });
+    assert_eq!(rows.iter().map(|row| &*row.what).collect::<Vec<_>>(), ["whether 198.51.100.1:80/TCP answers"]);
 }
 
 #[test]

@@ -86,6 +86,19 @@ fn the_backends_that_connections_reach_are_tried() {
     assert_eq!(text(frontends), [first, second]);
 }
 
+/// That they fail was taken for an error of the network: nodelb refuses clients on the node.
+#[test]
+fn an_address_that_only_clients_outside_reach_is_not_tried() {
+    let row = FrontendRow {
+        address: "198.51.100.1:80/TCP".into(),
+        status: Some(Status::Ok),
+        backends: vec!["[2001:db8:1::1]:80/TCP".into()],
+        ..FrontendRow::default()
+    };
+    let (backends, frontends) = of_daemon(&Daemon { frontends: vec![row], ..Daemon::default() });
+    assert_eq!((backends.len(), frontends.len()), (1, 0));
+}
+
 /// In place of the kernel's list of sockets.
 fn read_peer(_: BorrowedFd<'_>, _: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
     Ok(Some(L4Addr::new(Addr::LOOPBACK_V4, 8080, protocol)))
