@@ -34,6 +34,13 @@ pub enum Client {
     Outside,
 }
 
+impl Client {
+    /// Whether the address is the loopback address of the client's own network namespace, which is not the node's.
+    pub(crate) fn has_own(self, to: L4Addr) -> bool {
+        self == Self::Pod && to.addr.is_loopback()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     pub to: L4Addr,
@@ -227,7 +234,7 @@ pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation 
 
 fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Addr, Option<u16>)>) -> Explanation {
     let (to, range) = (destination(named), &snapshot.config.guard.nodeport_range);
-    let answering = lookup_frontend(&snapshot.answering, range, to);
+    let answering = lookup_frontend(&snapshot.answering, range, to).filter(|_| !from.has_own(to));
     let mut claims = claims_to(snapshot, answering.map_or(named, |(at, _)| at));
     // Until every source has reported everything, connections may reach another service than the owner.
     let serves = |claim: &FrontendReport| claim.status.is_usable() || claim.status == Status::LastResort;
@@ -241,7 +248,7 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
             answering.filter(|(at, _)| !snapshot.rows.get(at).is_some_and(|row| snapshot.stays_with_another(row, *at)))
         }
     };
-    let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
+    let answering = answering.filter(|_| !from.has_own(to));
     let found = answering.map(|(at, entry)| found(snapshot, at, entry, (claims.first(), from)));
     let backends = match (&found, claims.first(), answering) {
         (Some(found), Some(owner), Some((_, entry))) => candidates(snapshot, (owner, from), found, entry),
@@ -307,8 +314,7 @@ pub(crate) fn result(
 ) -> ConnectResult {
     let verdict = match from {
         Client::Outside => trace_outside(state, nodeport_range, to, address),
-        // The loopback address of a pod is not the node's.
-        Client::Pod if destination(to).addr.is_loopback() => Verdict::PassedThrough,
+        Client::Pod if from.has_own(destination(to)) => Verdict::PassedThrough,
         Client::Host | Client::Pod => trace(state, nodeport_range, to),
     };
     match verdict {
@@ -420,7 +426,8 @@ fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<NearMatch> {
 }
 
 fn kept(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {
-    let (_, entry) = lookup_frontend(&snapshot.realised, &snapshot.config.guard.nodeport_range, to)?;
+    let found = lookup_frontend(&snapshot.realised, &snapshot.config.guard.nodeport_range, to);
+    let (_, entry) = found.filter(|_| !from.has_own(to))?;
     let service = snapshot.realised.services.get(&entry.service)?;
     let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
     Some(NearMatch::Kept(distinct(service.view(is_local)), why_kept(snapshot, entry)))

@@ -232,8 +232,7 @@ impl MapContent {
         let admitted = Admitted::new(state, range, destination(to), None);
         let found = match from {
             Client::Outside => lookup_outside(state, range, to).map(|(at, entry)| (at, *entry)),
-            // The loopback address of a pod is not the node's.
-            Client::Pod if destination(to).addr.is_loopback() => None,
+            Client::Pod if from.has_own(destination(to)) => None,
             Client::Host | Client::Pod => lookup_frontend(state, range, to).map(|(at, entry)| (at, entry.lead())),
         };
         let Some((at, Lead { service: id, local: is_local, .. })) = found else {

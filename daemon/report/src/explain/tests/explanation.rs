@@ -10,7 +10,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::node::{NodeFacts, NodePortAddress};
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
@@ -32,7 +32,7 @@ fn node() -> Change {
         name: "here".into(),
         addresses: [l4("192.0.2.1:1").addr, l4("192.0.2.9:1").addr, l4("127.0.0.1:1").addr].into(),
         primary: [l4("192.0.2.1:1").addr].into(),
-        nodeport_addresses: vec![nodelb_core::model::node::NodePortAddress::Primary],
+        nodeport_addresses: vec![NodePortAddress::Primary],
         ..NodeFacts::default()
     })
 }
@@ -126,6 +126,31 @@ fn a_node_port_is_answered_on_the_right_addresses_only() {
     );
     assert_eq!(any.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
     assert_eq!(any.claims.len(), 1, "the row under this address is shown");
+}
+
+/// The service was said not to get its NodePort, and the kernel to serve it as before the start.
+#[test]
+fn the_loopback_address_of_a_pod_is_not_the_nodes() {
+    let node = NodeFacts {
+        addresses: [l4("127.0.0.1:1").addr].into(),
+        nodeport_addresses: vec![NodePortAddress::Loopback],
+        ..NodeFacts::default()
+    };
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
+    let web = service("shop/web", &[("0.0.0.0:30080", FrontendKind::NodePort)]);
+    let backends = slice("shop/web", vec![backend("10.1.0.1:8080", "here")]);
+    let synced = Change::Synced { source: Source::Files, incomplete: None };
+    let changes = [Change::Node(node), Change::UpsertService(web), backends, synced];
+    changes.into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut MemoryDatapath::new(LIMITS), Moment(0));
+    let snapshot = engine.snapshot(Moment(0));
+    let of_node = explanation(&snapshot, "127.0.0.1:30080", Client::Host);
+    assert_eq!(of_node.result, ConnectResult::Forwarded(1));
+    let of_pod = explanation(&snapshot, "127.0.0.1:30080", Client::Pod);
+    assert_eq!(of_pod.result, ConnectResult::PassedThrough);
+    assert_eq!(of_pod.near, [NearMatch::NodesLoopback("shop/web".parse().unwrap())]);
+    assert_eq!(of_pod.claims, []);
 }
 
 #[test]
