@@ -15,6 +15,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{Backend, FrontendSpec, ServicePort, Slice, SliceName, SlicePort, TrafficPolicy};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{BackendId, FrontendEntry};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 640, affinity: 16, outside: 0, source_ranges: 0 };
 
@@ -87,6 +88,20 @@ fn the_maps_show_the_same_frontends_as_the_daemon() {
     let nodeports = Filter { kind: Some(FrontendKind::NodePort), ..Filter::default() };
     assert_eq!(at(&nodeports), [l4("0.0.0.0:30080")]);
     assert_eq!(at(&Filter { address: Some(l4("198.51.100.1:1").addr), ..Filter::default() }), [l4("198.51.100.1:80")]);
+}
+
+/// Without the daemon, it was said to have no backends: clients on the node get the local view, which is empty.
+#[test]
+fn an_ipv4_address_with_ipv6_backends_has_them() {
+    let mut state = MapState::default();
+    let at = FrontendEntry { service: ServiceId(1), inside_local: true, outside_local: false };
+    state.frontends.insert(l4("198.51.100.2:80"), at);
+    let cluster = [Slot { backend: BackendId(1), addr: l4("[2001:db8:1::1]:80") }].into();
+    let entry = ServiceEntry { cluster, has_backends: true, ..ServiceEntry::default() };
+    state.services.insert(ServiceId(1), entry.into());
+    let content = MapContent { state, names: Names::default(), nodeport_range: 1..=1, has_outside: false };
+    let rows = content.frontends(&Filter::default());
+    assert_eq!((rows[0].status, &*rows[0].backends), (Status::Ok, &[l4("[2001:db8:1::1]:80")][..]));
 }
 
 #[test]
