@@ -116,11 +116,11 @@ impl AdminState {
 
     /// Why new connections of clients outside the node are not translated, unless the configuration turns that off.
     fn untranslated(&self) -> Option<Untranslated> {
-        let is_auto = self.config.borrow().packets.mode == PacketMode::Auto;
+        let may_translate = self.config.borrow().packets.mode != PacketMode::Off;
         let devices = self.devices();
         let decision = devices.decision.clone()?;
         let is_draining = decision.activity == Activity::Draining;
-        let is_off = decision.activity == Activity::Off && is_auto;
+        let is_off = decision.activity == Activity::Off && may_translate;
         (devices.is_needed && (is_draining || is_off)).then_some(Untranslated { reason: decision.reason, is_draining })
     }
 
@@ -159,6 +159,7 @@ impl AdminState {
                 socket_programs.iter().filter(|it| it.is_first == is_first).map(ToString::to_string).collect()
             }),
             untranslated: self.untranslated(),
+            missing_devices: self.devices().missing_devices(),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             earlier: self.earlier().clone(),

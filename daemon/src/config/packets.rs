@@ -92,6 +92,11 @@ impl DeviceName {
         self.0 == AUTO
     }
 
+    /// Whether it is the name of one device.
+    pub fn is_exact(&self) -> bool {
+        !self.is_auto() && !self.0.contains('*')
+    }
+
     /// Whether it selects the device with this name.
     pub fn matches(&self, name: &str) -> bool {
         !self.is_auto() && matches(self.0.as_bytes(), name.as_bytes())

@@ -93,9 +93,14 @@ impl Hooks {
         let current: BTreeMap<u32, HookedDevice> =
             self.attach.devices().into_iter().map(|device| (device.ifindex, device)).collect();
         let mut errors = BTreeMap::new();
-        for ifindex in current.keys().filter(|index| !wanted.contains_key(index)) {
+        for (ifindex, device) in current.iter().filter(|(index, _)| !wanted.contains_key(index)) {
             let is_gone = devices.iter().all(|device| device.ifindex != *ifindex);
-            self.detach(*ifindex, is_gone).unwrap_or_else(|error| drop(errors.insert(*ifindex, error)));
+            match self.detach(*ifindex, is_gone) {
+                // Otherwise no device keeps them, and the history says why.
+                Ok(text) if is_on && device.side == DeviceSide::Uplink => self.note(What::Changed, &text),
+                Ok(_) => {}
+                Err(error) => drop(errors.insert(*ifindex, error)),
+            }
         }
         for (ifindex, (device, name)) in wanted {
             let faults: Vec<&HookFault> = faults.iter().filter(|fault| fault.ifindex == ifindex).collect();
@@ -104,7 +109,15 @@ impl Hooks {
                 continue;
             }
             match self.attach.attach(device) {
-                Ok(states) => self.attached(device, name, &faults, &states),
+                Ok(states) => {
+                    let attached = self.attached(device, name, &faults, &states);
+                    // Otherwise the history says more: that packets are translated, or that an error has ended.
+                    let is_news = !current.is_empty() && !self.errors.contains_key(&ifindex);
+                    let is_news = is_news && states.iter().all(|(_, state)| *state == LinkState::Created);
+                    if let Some(text) = attached.filter(|_| is_news && device.side == DeviceSide::Uplink) {
+                        self.note(What::Changed, &text);
+                    }
+                }
                 Err(error) => drop(errors.insert(ifindex, error.to_string())),
             }
         }
@@ -177,27 +190,27 @@ impl Hooks {
         }
     }
 
-    fn detach(&mut self, ifindex: u32, is_gone: bool) -> Result<(), String> {
+    /// Returns what has happened.
+    fn detach(&mut self, ifindex: u32, is_gone: bool) -> Result<String, String> {
         self.attach.detach(ifindex).map_err(|error| error.to_string())?;
         let name = self.names.remove(&ifindex).unwrap_or_else(|| format!("index {ifindex}").into());
-        if is_gone {
-            info!(message_id = %messages::DEVICE_DETACHED, "device {name} is gone, and with it nodelb's programs there");
+        let text = if is_gone {
+            format!("device {name} is gone, and with it nodelb's programs there")
         } else {
-            info!(
-                message_id = %messages::DEVICE_DETACHED,
-                "detached nodelb's programs from device {name}: its packets are no longer translated"
-            );
-        }
-        Ok(())
+            format!("detached nodelb's programs from device {name}: its packets are no longer translated")
+        };
+        info!(message_id = %messages::DEVICE_DETACHED, "{text}");
+        Ok(text)
     }
 
+    /// Returns what has happened, if the device was not known to have programs.
     fn attached(
         &mut self,
         device: HookedDevice,
         name: &Arc<str>,
         faults: &[&HookFault],
         states: &[(Direction, LinkState)],
-    ) {
+    ) -> Option<String> {
         let is_known = self.names.insert(device.ifindex, Arc::clone(name)).is_some_and(|known| known == *name);
         let lasted = |fault: &HookFault| {
             states.iter().any(|(direction, state)| {
@@ -215,16 +228,17 @@ impl Hooks {
             );
             warn!(message_id = %messages::LINKS_REPAIRED, "{text}");
             self.note(What::Repaired, &text);
-        } else if !is_known {
-            let what = match device.side {
-                DeviceSide::Uplink => "leads to other machines",
-                DeviceSide::Pod => "leads to a pod",
-            };
-            info!(
-                message_id = %messages::DEVICE_ATTACHED,
-                "attached nodelb's programs to device {name}, which {what} ({})", self.attach.method()
-            );
         }
+        if is_known {
+            return None;
+        }
+        let what = match device.side {
+            DeviceSide::Uplink => "leads to other machines",
+            DeviceSide::Pod => "leads to a pod",
+        };
+        let text = format!("attached nodelb's programs to device {name}, which {what} ({})", self.attach.method());
+        info!(message_id = %messages::DEVICE_ATTACHED, "{text}");
+        Some(text)
     }
 
     /// Reports each error, and its end, once.

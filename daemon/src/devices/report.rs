@@ -5,6 +5,7 @@ use nodelb_datapath::{HookMethod, XdpState};
 
 use super::mode::{Activity, Decision};
 use super::uplinks::{Device, Role};
+use crate::config::DeviceName;
 use crate::status::Check;
 
 const SHOWN: usize = 4;
@@ -15,11 +16,15 @@ pub struct DevicesReport {
     pub decision: Option<Decision>,
     /// Whether any client can begin a connection that the programs translate.
     pub is_needed: bool,
+    /// Whether an address is served for clients outside the node.
+    pub is_outside_served: bool,
     /// How programs are attached; `None` before the first look.
     pub method: Option<HookMethod>,
     /// Number of programs that were attached again, because another process had removed them.
     pub repairs: u64,
     pub devices: Vec<DeviceReport>,
+    /// The names in `packets.devices` that no device has.
+    pub missing: Vec<String>,
     pub has_other_proxy: bool,
     /// Why the packet path could not be started, if so.
     pub failure: Option<Failure>,
@@ -51,6 +56,25 @@ impl DevicesReport {
     pub(crate) fn uplinks(&self) -> Vec<&str> {
         let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
         uplinks.map(|it| &*it.device.name).collect()
+    }
+
+    /// What the decision amounts to: without a device to attach the programs to, nothing is translated.
+    pub(super) fn in_effect(&self, decision: Decision) -> Decision {
+        let is_any_used = self.devices.iter().any(|device| device.state() != HookState::NotNeeded);
+        if decision.activity != Activity::On || is_any_used || !self.is_outside_served {
+            return decision;
+        }
+        let why = match &self.missing[..] {
+            [] => "nodelb devices says why, and packets.devices can name one".into(),
+            names => missing(names),
+        };
+        Decision { activity: Activity::Off, reason: format!("no device leads to other machines; {why}") }
+    }
+
+    /// What follows if names in `packets.devices` are not those of devices, although other devices have the programs.
+    pub(crate) fn missing_devices(&self) -> Option<String> {
+        let is_on = self.decision.as_ref().is_some_and(|decision| decision.activity == Activity::On);
+        (is_on && self.is_outside_served && !self.missing.is_empty()).then(|| missing(&self.missing))
     }
 
     /// The row of `/readyz`: whether packets of clients outside the node are translated where they should be.
@@ -90,6 +114,20 @@ impl DevicesReport {
             },
         )
     }
+}
+
+/// The names that no device has.
+pub(super) fn missing_of(names: &[DeviceName], devices: &[Device]) -> Vec<String> {
+    let is_missing = |name: &&DeviceName| name.is_exact() && !devices.iter().any(|it| name.matches(&it.name));
+    names.iter().filter(is_missing).map(ToString::to_string).collect()
+}
+
+fn missing(names: &[String]) -> String {
+    format!(
+        "the node has no device {}, which packets.devices names: correct the name and reload nodelb, unless the device \
+         is made later",
+        listed(names, SHOWN)
+    )
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use super::foreign::{UpdatePorts, log_unlisted};
 use super::hooks::Hooks;
 use super::mode::{self, Activity, Before, Decision};
 use super::proxies::{self, Findings};
-use super::report::{DeviceReport, DevicesReport, HookState};
+use super::report::{self, DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
 use super::uplinks::{self, Device, Former, Role};
@@ -180,8 +180,10 @@ impl Task {
         self.has_failed = false;
         uplinks::keep(&mut devices, &mut self.former, &machine);
         self.search(machine).await;
-        let is_needed = config.packets.may_have_clients(self.is_any_served());
-        let decision = self.decide(&config.packets, is_needed);
+        let is_outside_served = self.is_any_served();
+        let is_needed = config.packets.may_have_clients(is_outside_served);
+        let before = self.before();
+        let decision = self.decide(&config.packets, before, is_needed);
         if !self.send(&devices).await {
             return false;
         }
@@ -195,26 +197,25 @@ impl Task {
         });
         let Ok((mut hooks, devices, errors)) = synced.await else { return true };
         self.happened.extend(hooks.take_events());
-        let devices: Vec<_> = devices
-            .into_iter()
-            .map(|device| {
-                let error = errors.get(&device.ifindex).cloned();
-                let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
-                let xdp = hooks.xdp(device.ifindex).cloned();
-                DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, xdp, device }
-            })
-            .collect();
-        let translation = translation(decision.activity, &devices);
-        self.report.send_replace(Arc::new(DevicesReport {
-            decision: Some(decision),
+        let missing = report::missing_of(&config.packets.devices, &devices);
+        let devices = devices.into_iter().map(|device| device_report(device, &hooks, &errors)).collect();
+        let mut report = DevicesReport {
+            decision: None,
             is_needed,
+            is_outside_served,
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
+            missing,
             devices,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
-        }));
+        };
         self.hooks = Some(hooks);
+        // The programs may follow in a second.
+        let decision = if is_late { decision } else { self.conclude(&report, decision, before) };
+        let translation = translation(decision.activity, &report.devices);
+        report.decision = Some(decision);
+        self.report.send_replace(Arc::new(report));
         self.send_events().await && self.send_translation(translation).await
     }
 
@@ -287,27 +288,38 @@ impl Task {
         !self.inputs.snapshot.borrow().realised.outside.is_empty()
     }
 
-    /// Decides on the activity and applies the settings of the programs.
-    fn decide(&mut self, packets: &Packets, is_needed: bool) -> Decision {
-        let before = match self.hooks.as_ref().is_some_and(Hooks::is_any_attached) {
+    /// What is done for connections from outside the node now.
+    fn before(&self) -> Before {
+        match self.hooks.as_ref().is_some_and(Hooks::is_any_attached) {
             false => Before::Nothing,
             true if self.is_drained => Before::NoConnections,
             true => Before::Connections,
-        };
+        }
+    }
+
+    /// Decides on the activity and applies the settings of the programs.
+    fn decide(&mut self, packets: &Packets, before: Before, is_needed: bool) -> Decision {
         let decision = mode::decide(packets.mode, &self.inputs.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
         self.has_seen_proxy |= !self.inputs.findings.proxies.is_empty();
         (self.inputs.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
-        if self.decision.as_ref() != Some(&decision) {
-            let event = decision.event();
-            info!(message_id = %messages::PACKETS_ACTIVITY, "{}", event.detail.as_deref().unwrap_or_default());
-            // A start has no earlier decision, and usually continues what was before.
-            let is_news_of_start = (decision.activity == Activity::Off) != (before == Before::Nothing);
-            if self.decision.is_some() || is_news_of_start {
-                self.happened.push(event);
-            }
-            self.decision = Some(decision.clone());
+        decision
+    }
+
+    /// What the decision amounts to, which is logged and recorded if that is something else than before.
+    fn conclude(&mut self, report: &DevicesReport, decision: Decision, before: Before) -> Decision {
+        let decision = report.in_effect(decision);
+        if self.decision.as_ref() == Some(&decision) {
+            return decision;
         }
+        let event = decision.event();
+        info!(message_id = %messages::PACKETS_ACTIVITY, "{}", event.detail.as_deref().unwrap_or_default());
+        // A start has no earlier decision, and usually continues what was before.
+        let is_news_of_start = (decision.activity == Activity::Off) != (before == Before::Nothing);
+        if self.decision.is_some() || is_news_of_start {
+            self.happened.push(event);
+        }
+        self.decision = Some(decision.clone());
         decision
     }
 
@@ -329,6 +341,13 @@ impl Task {
         self.uplinks = is_in_time.then_some(uplinks);
         true
     }
+}
+
+fn device_report(device: Device, hooks: &Hooks, errors: &BTreeMap<u32, String>) -> DeviceReport {
+    let error = errors.get(&device.ifindex).cloned();
+    let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
+    let xdp = hooks.xdp(device.ifindex).cloned();
+    DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, xdp, device }
 }
 
 /// What happens to new connections: none is translated if no device accepts the programs.

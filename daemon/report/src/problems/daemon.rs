@@ -197,6 +197,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
             found.push(Problem { severity, ..problem });
         }
     }
+    if let Some(missing) = &observed.missing_devices {
+        found.push(Problem::new(Reason::DeviceMissing, "devices", missing));
+    }
     for program in &observed.programs_ahead {
         found.push(Problem::new(Reason::ProgramInFront, "devices", program));
     }

@@ -157,6 +157,8 @@ pub struct Observed {
     /// Why packets of clients outside the node are not translated, although the node stays ready.
     pub packet_failure: Option<String>,
     pub untranslated: Option<Untranslated>,
+    /// The names in `packets.devices` that no device has, and what to do, if other devices have the programs.
+    pub missing_devices: Option<String>,
     /// Whether another service proxy is present, such as kube-proxy.
     pub has_other_proxy: bool,
     /// The programs of other software that run before those of the packet path, with their devices.

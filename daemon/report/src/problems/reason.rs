@@ -119,6 +119,8 @@ reasons! {
         "Connections from outside the node are not translated, or only by programs of an earlier start";
     OutsideUntranslated, Warning, "nodelb devices", [],
         "New connections from outside the node are not translated; a notice while another service proxy has them";
+    DeviceMissing, Notice, "nodelb devices", [],
+        "No device has a name that `packets.devices` contains, and connections by such a device are not translated";
     ProgramInFront, Warning, "nodelb devices", [],
         "A program of other software runs before nodelb's at a network device and may take its packets";
     HooksShared, Notice, "nodelb diff --probe", [],

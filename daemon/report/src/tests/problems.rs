@@ -878,6 +878,17 @@ fn connections_from_outside_without_a_program_are_a_problem() {
 }
 
 #[test]
+fn a_device_that_only_the_configuration_knows_is_a_notice() {
+    let found = |missing_devices: Option<&str>| {
+        let missing_devices = missing_devices.map(str::to_owned);
+        let found = problems(&Observed { missing_devices, ..Node::new().observed() });
+        found.into_iter().map(|it| (it.reason, it.severity, it.cause)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(Some("no eth1")), [(Reason::DeviceMissing, Severity::Notice, "no eth1".into())]);
+    assert_eq!(found(None), []);
+}
+
+#[test]
 fn programs_of_others_at_the_hooks_are_a_notice_with_their_order() {
     let found = |first: &[&str], later: &[&str]| {
         let socket_programs = [first, later].map(|names| names.iter().map(ToString::to_string).collect());

@@ -36,6 +36,8 @@ fn report() -> DevicesReport {
         has_other_proxy: false,
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         is_needed: true,
+        is_outside_served: true,
+        missing: Vec::new(),
         method: Some(HookMethod::Tcx),
         repairs: 2,
         devices: vec![

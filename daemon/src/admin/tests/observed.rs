@@ -7,6 +7,10 @@ use nodelb_report::time::{Clocks, Time};
 use crate::admin::fixture::{always, unsynced};
 use crate::admin::maps::usage;
 use crate::admin::state::AdminState;
+use crate::config::Config;
+use crate::devices::DeviceOutputs;
+use crate::devices::mode::{Activity, Decision};
+use crate::devices::report::DevicesReport;
 
 fn reasons(state: &AdminState) -> Vec<Reason> {
     state.problems(Clocks::default()).iter().map(|problem| problem.reason).collect()
@@ -40,4 +44,19 @@ fn maps_in_memory_and_a_pending_restart_are_problems() {
     let reloads = Reloads::default().applied(Time(1), vec!["datapath.max-slots".to_owned()]);
     let state = AdminState { reloads: always(reloads), ..unsynced() };
     assert!(reasons(&state).contains(&Reason::RestartPending));
+}
+
+/// `nodelb status` found no problem, as the configuration turns the translation on.
+#[test]
+fn no_device_with_the_programs_is_a_problem_in_each_mode() {
+    let found = |mode: &str, is_needed| {
+        let config = Config::parse(&format!("[packets]\nmode = {mode:?}\n")).unwrap();
+        let decision = Some(Decision { activity: Activity::Off, reason: "no device".into() });
+        let report = DevicesReport { decision, is_needed, ..DevicesReport::default() };
+        let packets = Some(DeviceOutputs { devices: always(report), ..DeviceOutputs::default() });
+        let state = AdminState { packets, config: always(config), ..unsynced() };
+        reasons(&state).contains(&Reason::OutsideUntranslated)
+    };
+    assert!(found("on", true) && found("auto", true));
+    assert!(!found("on", false) && !found("off", true));
 }

@@ -166,6 +166,27 @@ fn events(hooks: &mut Hooks) -> Vec<String> {
     hooks.take_events().into_iter().map(text).collect()
 }
 
+/// Found as: an uplink got another name and lost its programs, and the history had nothing.
+#[test]
+fn a_device_that_gets_or_loses_the_programs_is_in_the_history() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let eth0 = || device(1, "eth0", Role::Uplink);
+    hooks.sync(&[eth0(), device(2, "tap0", Role::Pod)], true);
+    assert_eq!(events(&mut hooks), [""; 0], "the decision to translate is one");
+    hooks.sync(&[eth0(), device(3, "eth1", Role::Uplink)], true);
+    let gained = "Changed hooks: attached nodelb's programs to device eth1, which leads to other machines (tcx)";
+    assert_eq!(events(&mut hooks), [gained], "pods come and go");
+    hooks.sync(&[eth0(), device(3, "wan0", Role::Unused(Reason::NotListed))], true);
+    let lost = "Changed hooks: detached nodelb's programs from device eth1: its packets are no longer translated";
+    assert_eq!(events(&mut hooks), [lost]);
+    hooks.sync(&[], true);
+    assert_eq!(events(&mut hooks), ["Changed hooks: device eth0 is gone, and with it nodelb's programs there"]);
+    hooks.sync(&[eth0()], true);
+    hooks.sync(&[eth0()], false);
+    assert_eq!(events(&mut hooks), [""; 0], "the decision not to translate is one");
+}
+
 /// Clients outside were not served until nodelb's program was in front again, and only the journal knew it.
 #[test]
 fn a_program_in_front_is_an_event() {

@@ -168,12 +168,36 @@ async fn the_first_address_for_clients_outside_is_no_change_of_the_translation()
     let mut events = || {
         let config = task.latest_config();
         let is_needed = task.is_any_served();
-        task.decide(&config.packets, is_needed);
+        let before = task.before();
+        let decision = task.decide(&config.packets, before, is_needed);
+        task.conclude(&DevicesReport::default(), decision, before);
         task.happened.len()
     };
     assert_eq!(events(), 1);
     snapshot_in.send_modify(|snapshot| serve(Arc::make_mut(snapshot)));
     assert_eq!(events(), 1, "the same is true as before");
+}
+
+/// Every command said that clients outside are served.
+#[tokio::test]
+async fn no_device_with_the_programs_is_no_translation() {
+    // No device of this machine, as each name has a letter.
+    let except = ('a'..='z').map(|letter| format!("*{letter}*")).collect::<Vec<_>>();
+    let keys = format!("mode = \"on\"\ndevices = [\"0\"]\nexcept = {except:?}");
+    let (mut inputs, mut rig) = prepare(owner(true), &keys, Arc::new(|| Box::pin(async { Ok(Default::default()) })));
+    let mut snapshot = Snapshot::default();
+    serve(&mut snapshot);
+    let (_snapshot_in, snapshot) = watch::channel(Arc::new(snapshot));
+    inputs.snapshot = snapshot;
+    let (report, reports) = watch::channel(Arc::default());
+    let mut task = Task::new(inputs, Box::new(rig.fake.clone()), report);
+    task.translation = Translation::On;
+    assert!(task.refresh().await);
+    let decision = reports.borrow().decision.clone().unwrap();
+    assert_eq!(decision.activity, Activity::Off);
+    assert!(decision.reason.starts_with("no device leads to other machines; the node has no device 0"), "{decision:?}");
+    let is_off = |batch: &[Change]| batch.iter().any(|it| matches!(it, Change::Translation(Translation::Off)));
+    while !is_off(&timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap()) {}
 }
 
 #[tokio::test]

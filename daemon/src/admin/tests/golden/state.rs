@@ -210,6 +210,8 @@ fn devices() -> DevicesReport {
             reason: "packets.mode is \"on\", and no other service proxy was found".into(),
         }),
         is_needed: true,
+        is_outside_served: true,
+        missing: Vec::new(),
         method: Some(HookMethod::Tcx),
         repairs: 0,
         devices: vec![
