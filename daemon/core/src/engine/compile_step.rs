@@ -109,6 +109,7 @@ impl Engine {
             claims.extend(port.frontends.iter().map(|address| (*address, None)));
         }
         self.claim_all(name, claims, now);
+        self.record_access(reason);
         if is_described {
             self.compiled.insert(name.clone(), new);
         }
@@ -241,7 +242,11 @@ impl Engine {
             tag: Some(tag),
             next_ids: NextIds::default(),
         };
-        self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
+        let has_other_ranges = self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
+        // The first ones and the end of all are changes of addresses.
+        if has_other_ranges && entry.has_ranges && before.as_ref().is_some_and(|before| before.has_ranges) {
+            self.event_recorder.note_ranges(id);
+        }
         let is_same = before.as_ref().is_some_and(|before| **before == entry);
         if is_same {
             // The checks may concern a list of the start that this one waits to replace.
@@ -278,10 +283,10 @@ impl Engine {
         }
     }
 
-    /// Makes these the source ranges of the service.
-    fn desire_ranges(&mut self, id: ServiceId, wanted: &[SourceRange]) {
+    /// Makes these the source ranges of the service. Returns whether they are others than before.
+    fn desire_ranges(&mut self, id: ServiceId, wanted: &[SourceRange]) -> bool {
         if self.desired.ranges_of(id).eq(wanted.iter().copied()) {
-            return;
+            return false;
         }
         let before: Vec<SourceRange> = self.desired.ranges_of(id).collect();
         for range in before {
@@ -289,6 +294,7 @@ impl Engine {
         }
         self.desired.source_ranges.extend(wanted.iter().map(|range| (id, *range)));
         self.touched.services.push(id);
+        true
     }
 
     fn retire_ports(&mut self, old: &Compiled, new: &Compiled, reason: &DirtyReason) {
@@ -425,6 +431,7 @@ impl Engine {
         };
         if (before, outside_before) != (entry, outside) {
             self.touched.frontends.push(address);
+            self.event_recorder.note_access((before, outside_before), (entry, outside));
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
         if is_refused {

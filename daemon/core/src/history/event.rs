@@ -30,7 +30,7 @@ pub enum What {
     Synced,
     /// The service port is new.
     Added,
-    /// Its backend list changed, or the way a backend is chosen from it.
+    /// Its backend list changed, or the way a backend is chosen from it, or who may connect.
     Changed,
     /// It lost its last usable backend, so connections are refused.
     Emptied,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::history::{Addresses, Event, What};
 use crate::model::cause::Trigger;
 use crate::model::drain::DrainCause;
+use crate::model::forward::Forward;
 use crate::model::service::{PortKey, Source};
 use crate::state::entries::{ServiceEntry, ServiceId, Slot, backends_of};
 
@@ -30,6 +31,8 @@ pub(in crate::engine) struct Draft {
     pub(in crate::engine) here: Option<&'static str>,
     /// How its addresses change; `None` if they do not.
     pub(in crate::engine) addresses: Option<Box<AddressChange>>,
+    /// What changes for clients at the addresses that it keeps.
+    pub(in crate::engine) access: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -48,7 +51,8 @@ impl Draft {
         trigger: Trigger,
     ) -> Self {
         let (key, may_have_refused) = (Arc::clone(key), after.is_some());
-        Self { id, key, source, before, after, may_have_refused, trigger, turned: None, here: None, addresses: None }
+        let (turned, here, addresses, access) = (None, None, None, None);
+        Self { id, key, source, before, after, may_have_refused, trigger, turned, here, addresses, access }
     }
 
     pub(super) fn what(&self) -> What {
@@ -68,7 +72,8 @@ impl Draft {
     /// Whether only its source is known again, because the list was found in the maps at the start.
     fn is_confirmation(&self) -> bool {
         let entries = self.before.as_ref().zip(self.after.as_ref());
-        let is_noticed = self.turned.is_some() || self.here.is_some() || self.addresses.is_some();
+        let is_noticed = self.turned.is_some() || self.here.is_some();
+        let is_noticed = is_noticed || self.addresses.is_some() || self.access.is_some();
         !is_noticed && entries.is_some_and(|(before, after)| before.is_same_to_clients(after))
     }
 
@@ -78,13 +83,16 @@ impl Draft {
         let (added, removed) = differences(&before, &after);
         let mut event = Event::for_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
         if let (Some(before), Some(after)) = (&self.before, &self.after) {
-            let only_addresses = self.addresses.is_some() && before == after;
             let has_same_backends = added.is_empty() && removed.is_empty();
-            event.detail = match self.here {
+            let text = match self.here {
                 Some(here) => Some(here.into()),
                 None if self.is_confirmation() => Some(CONFIRMED.into()),
-                None if only_addresses || self.turned.is_some() => None,
+                None if self.turned.is_some() => None,
                 None => detail(before, after, has_same_backends),
+            };
+            event.detail = match (text, self.access.clone()) {
+                (Some(text), Some(access)) => Some(format!("{text}; {access}").into()),
+                (text, access) => text.or(access),
             };
         }
         let AddressChange { added: frontends, withdrawn } = self.addresses.as_deref().cloned().unwrap_or_default();
@@ -108,12 +116,17 @@ fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) 
             seconds => format!("clients keep their backend for {seconds} s").into(),
         });
     }
-    if !has_same_backends {
-        None
-    } else if before.cluster == after.cluster {
-        Some("different backends selected on this node".into())
-    } else {
-        Some("other weights".into())
+    if before.forward != after.forward {
+        return Some(match after.forward {
+            Forward::Translate => "packets from outside to backends on other nodes are translated".into(),
+            Forward::Direct => "packets from outside go to backends on other nodes as they are".into(),
+            Forward::Tunnel => "packets from outside go to backends on other nodes in a tunnel".into(),
+        });
+    }
+    match (before.cluster == after.cluster, before.local == after.local) {
+        (false, _) if has_same_backends => Some("other weights".into()),
+        (true, false) => Some("different backends selected on this node".into()),
+        _ => None,
     }
 }
 

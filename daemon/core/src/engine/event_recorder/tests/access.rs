@@ -1,0 +1,141 @@
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use crate::change::Change;
+use crate::compile::outside::PacketsConfig;
+use crate::config::EngineConfig;
+use crate::datapath::Limits;
+use crate::engine::Engine;
+use crate::history::What;
+use crate::memory::MemoryDatapath;
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::forward::Forward;
+use crate::model::moment::Moment;
+use crate::model::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+    TrafficPolicy,
+};
+use crate::state::entries::Realised;
+
+const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 64, affinity: 16, outside: 64, source_ranges: 64 };
+
+fn service(kind: FrontendKind) -> Service {
+    let L4Addr { addr, port, protocol } = "198.51.100.1:80/TCP".parse().expect("valid in a test");
+    let port = ServicePort { name: "http".into(), protocol, frontends: vec![FrontendSpec { addr, port, kind }] };
+    let origin = Origin { object: "Service shop/web".into(), ..Origin::default() };
+    Service { ports: vec![port], origin, ..Service::new("shop/web".parse().expect("valid in a test"), Source::Files) }
+}
+
+fn slice() -> Slice {
+    let at: L4Addr = "192.0.2.1:80/TCP".parse().expect("valid in a test");
+    Slice {
+        name: SliceName::new("shop", "web"),
+        service: "shop/web".parse().expect("valid in a test"),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            backends: vec![Backend::new(at.addr, at.port)],
+        }],
+        problem: None,
+    }
+}
+
+/// The details of the events as the service goes through these states, one list for each after the first.
+fn details(states: &[Service]) -> Vec<Vec<String>> {
+    let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+    let sources = BTreeSet::from([Source::Files]);
+    let config = EngineConfig { packets, sources, max_services: 64, ..EngineConfig::default() };
+    let (mut engine, mut datapath) = (Engine::new(config, Realised::default()), MemoryDatapath::new(LIMITS));
+    let [first, later @ ..] = states else { return Vec::new() };
+    engine.change(Change::UpsertService(first.clone()));
+    engine.change(Change::UpsertSlice(slice()));
+    engine.change(Change::Synced { source: Source::Files, incomplete: None });
+    engine.reconcile(&mut datapath, Moment(1));
+    let after = |(state, at): (&Service, u64)| {
+        engine.change(Change::UpsertService(state.clone()));
+        let events = engine.reconcile(&mut datapath, Moment(at)).events;
+        let text = |event: &crate::history::Event| {
+            assert_eq!((event.what, &*event.cause.origin.object), (What::Changed, "Service shop/web"));
+            event.detail.as_deref().unwrap_or_default().to_owned()
+        };
+        events.iter().map(text).collect()
+    };
+    later.iter().zip(2..).map(after).collect()
+}
+
+/// Found as: the ranges of a service did not admit its clients any more, and `nodelb history` had no changes.
+#[test]
+fn who_may_connect_is_in_the_history() {
+    let balancer = service(FrontendKind::LoadBalancer);
+    let with = |ranges: &[&str]| {
+        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("valid in a test")).collect();
+        Service { source_ranges: Some(ranges), ..balancer.clone() }
+    };
+    let states = [
+        balancer.clone(),
+        with(&["10.0.0.0/8"]),
+        with(&["10.0.0.0/8"]),
+        with(&["203.0.113.0/24", "10.0.0.0/8"]),
+        with(&["2001:db8::/32"]),
+        balancer.clone(),
+    ];
+    let only = |ranges: &str| {
+        vec![format!("of the clients outside the node, only {ranges} may connect to load balancer addresses")]
+    };
+    assert_eq!(
+        details(&states),
+        [
+            only("10.0.0.0/8"),
+            vec![],
+            only("10.0.0.0/8, 203.0.113.0/24"),
+            vec!["no client outside the node may connect to load balancer addresses".into()],
+            vec!["all clients may connect to load balancer addresses".into()],
+        ]
+    );
+}
+
+/// Found as: clients outside timed out after each of these changes, and the history had nothing.
+#[test]
+fn another_policy_or_an_end_of_access_from_outside_is_in_the_history() {
+    let balancer = service(FrontendKind::LoadBalancer);
+    let local = |external_policy| Service { external_policy, ..balancer.clone() };
+    let states = [balancer.clone(), local(TrafficPolicy::Local), local(TrafficPolicy::Cluster)];
+    assert_eq!(
+        details(&states),
+        [
+            ["clients outside the node get only backends on this node, and none is usable"],
+            ["clients outside the node get the backends on all nodes"]
+        ]
+    );
+    let file = service(FrontendKind::Static);
+    let outside = Service { is_outside: true, ..file.clone() };
+    assert_eq!(
+        details(&[outside.clone(), file.clone(), outside]),
+        [["clients outside the node may no longer connect"], ["clients outside the node may connect"]]
+    );
+    let local = Service { internal_policy: TrafficPolicy::Local, ..file.clone() };
+    assert_eq!(
+        details(&[file.clone(), local, file]),
+        [
+            ["no usable backend is on this node; clients on this node get only the backends there"],
+            ["clients on this node get the backends on all nodes"]
+        ]
+    );
+}
+
+/// The history said that different backends are selected on this node, which was false.
+#[test]
+fn another_way_to_other_nodes_is_in_the_history_as_such() {
+    let file = Service { is_outside: true, ..service(FrontendKind::Static) };
+    let tunnel = Service { forward: Forward::Tunnel, ..file.clone() };
+    assert_eq!(
+        details(&[file.clone(), tunnel, file]),
+        [
+            ["packets from outside go to backends on other nodes in a tunnel"],
+            ["packets from outside to backends on other nodes are translated"]
+        ]
+    );
+}
