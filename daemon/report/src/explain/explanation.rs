@@ -395,10 +395,11 @@ fn candidates(
     rows.retain(|row| {
         row.port == owner.port && row.address.protocol == protocol && row.address.addr.family() == family
     });
+    let needs_local = found.view == ViewKind::Local && found.why != ViewReason::OtherFamily;
     let candidate = |row: BackendReport| {
         let places = slots.iter().filter(|slot| slot.addr == row.address).count();
         let is_chosen = matches!(row.choice, Choice::Selected | Choice::Held);
-        let is_elsewhere = found.view == ViewKind::Local && is_chosen && places == 0;
+        let is_elsewhere = needs_local && is_chosen && places == 0;
         let is_clients_own = from == Client::Pod && row.address.addr.is_loopback();
         Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
     };

@@ -9,6 +9,7 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::{NodeFacts, NodePortAddress};
 use nodelb_core::model::service::{
@@ -151,6 +152,17 @@ fn the_loopback_address_of_a_pod_is_not_the_nodes() {
     assert_eq!(of_pod.result, ConnectResult::PassedThrough);
     assert_eq!(of_pod.near, [NearMatch::NodesLoopback("shop/web".parse().unwrap())]);
     assert_eq!(of_pod.claims, []);
+}
+
+/// The reason was that the backend is on another node, which it is not, and that the policy is Local.
+#[test]
+fn a_backend_of_the_other_family_is_not_excluded_for_its_node() {
+    let web = service("shop/web", &[("198.51.100.9:80", FrontendKind::Static)]);
+    let web = Service { forward: Forward::Tunnel, ..web };
+    let backends = slice("shop/web", vec![backend("[2001:db8:b::1]:80", "here")]);
+    let explained = explanation(&snapshot_of([Change::UpsertService(web), backends]), "198.51.100.9:80", Client::Host);
+    assert_eq!(explained.found.map(|found| found.why), Some(ViewReason::OtherFamily));
+    assert!(!explained.backends[0].is_elsewhere);
 }
 
 #[test]
