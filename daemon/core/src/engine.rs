@@ -34,6 +34,7 @@ use crate::state::owner::IdOwner;
 use crate::state::stale_generation::StaleGeneration;
 use crate::table::{Effect, Facts, Table};
 use absent::SyncState;
+use access::AccessChange;
 use apply_step::References;
 use at_start::AtStart;
 use batching::Batching;
@@ -46,6 +47,7 @@ use event_recorder::EventRecorder;
 use failures::Failures;
 
 mod absent;
+mod access;
 mod apply_step;
 mod at_start;
 mod batching;
@@ -105,6 +107,8 @@ pub struct Round {
     /// Claims that no longer wait because they own the address now, and those to addresses that another service had before
     /// the start.
     pub takeovers: Vec<Takeover>,
+    /// What the service that is being compiled changes for its clients.
+    access: BTreeSet<(ServiceId, AccessChange)>,
     /// Events about service ports that had addresses before the start and no longer claim them.
     pub(crate) former: Vec<Event>,
     /// The addresses that were in the maps although no source needs them, and that were removed because every source has

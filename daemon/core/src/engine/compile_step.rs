@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::access::AccessChange;
 use super::compiled::{Compiled, CompiledPort, Subject};
 use super::event_recorder::{AddressChange, Draft, Refusals, refusals};
 use super::hold::spare_cluster_ips;
@@ -245,7 +246,7 @@ impl Engine {
         let has_other_ranges = self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         // The first ones and the end of all are changes of addresses.
         if has_other_ranges && entry.has_ranges && before.as_ref().is_some_and(|before| before.has_ranges) {
-            self.event_recorder.note_ranges(id);
+            self.round.access.insert((id, AccessChange::SourceRanges));
         }
         let is_same = before.as_ref().is_some_and(|before| **before == entry);
         if is_same {
@@ -431,7 +432,7 @@ impl Engine {
         };
         if (before, outside_before) != (entry, outside) {
             self.touched.frontends.push(address);
-            self.event_recorder.note_access((before, outside_before), (entry, outside));
+            self.note_access((before, outside_before), (entry, outside));
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
         if is_refused {

@@ -25,13 +25,11 @@ use crate::state::entries::{EntryKey, Realised, ServiceEntry, ServiceId, backend
 use crate::state::owner::OwnerTag;
 use crate::text::counted;
 
-use access::AccessChange;
 pub(super) use context::Context;
 use draft::what_of;
 pub(super) use draft::{AddressChange, Draft};
 use events::{Events, MAX_EVENTS};
 
-mod access;
 mod context;
 mod draft;
 mod events;
@@ -66,8 +64,6 @@ pub(super) struct EventRecorder {
     /// What left a list without backends, while the maps still have them.
     pub(super) kept_losses: BTreeMap<ServiceId, Cause>,
     drafts: Vec<Draft>,
-    /// What the service that is being compiled changes for its clients.
-    access: BTreeSet<(ServiceId, AccessChange)>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     /// Refused claims to addresses that still lead to backends of the service, as before the start.
     without_effect: BTreeSet<(L4Addr, Arc<PortKey>)>,
@@ -111,13 +107,8 @@ impl EventRecorder {
         }
     }
 
-    /// Records that other source ranges apply to the port's addresses.
-    pub(super) fn note_ranges(&mut self, id: ServiceId) {
-        self.access.insert((id, AccessChange::SourceRanges));
-    }
-
     /// Adds to the draft about the port, or to this one if there is none.
-    fn draft_of(&mut self, id: ServiceId, draft: impl FnOnce() -> Draft, add: impl FnOnce(&mut Draft)) {
+    pub(super) fn draft_of(&mut self, id: ServiceId, draft: impl FnOnce() -> Draft, add: impl FnOnce(&mut Draft)) {
         match self.drafts.iter_mut().find(|draft| draft.id == id) {
             Some(draft) => add(draft),
             None => self.note(

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use super::Engine;
+use super::event_recorder::Draft;
 use crate::model::cause::DirtyReason;
 use crate::state::entries::{Desired, FrontendEntry, OutsideEntry, ServiceId};
 use crate::text::listed;
-
-use super::{Draft, EventRecorder};
 
 /// The maximum number of source ranges in one sentence.
 const SHOWN: usize = 4;
 
 /// What the maps should contain for an address.
-pub(in crate::engine) type Entries = (Option<FrontendEntry>, Option<OutsideEntry>);
+pub(super) type Entries = (Option<FrontendEntry>, Option<OutsideEntry>);
 
 /// A change for clients of a port. The order is that of the sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::engine) enum AccessChange {
+pub(super) enum AccessChange {
     /// Whether clients outside the node may connect.
     Outside(bool),
     /// Whether clients outside the node get the local view.
@@ -54,14 +53,14 @@ impl AccessChange {
     }
 }
 
-impl EventRecorder {
+impl Engine {
     /// Notes what changes for clients of an address that its port keeps.
-    pub(in crate::engine) fn note_access(&mut self, before: Entries, now: Entries) {
+    pub(super) fn note_access(&mut self, before: Entries, now: Entries) {
         let ((Some(had), had_outside), (Some(has), outside)) = (before, now) else { return };
         if had.service != has.service {
             return;
         }
-        let mut note = |change| self.access.extend([(has.service, change)]);
+        let mut note = |change| _ = self.round.access.insert((has.service, change));
         if had.inside_local != has.inside_local {
             note(AccessChange::InsideLocal(has.inside_local));
         }
@@ -78,13 +77,10 @@ impl EventRecorder {
             (_, now) => note(AccessChange::Outside(now.is_some())),
         }
     }
-}
 
-impl Engine {
     /// Records what has changed for clients, with the port's other changes if it has some.
-    pub(in crate::engine) fn record_access(&mut self, reason: &DirtyReason) {
-        let changes: Vec<(ServiceId, AccessChange)> =
-            std::mem::take(&mut self.event_recorder.access).into_iter().collect();
+    pub(super) fn record_access(&mut self, reason: &DirtyReason) {
+        let changes: Vec<(ServiceId, AccessChange)> = std::mem::take(&mut self.round.access).into_iter().collect();
         for changes in changes.chunk_by(|a, b| a.0 == b.0) {
             let id = changes[0].0;
             let (Some(owner), Some(entry)) = (self.owners.get(&id), self.desired.services.get(&id)) else { continue };
