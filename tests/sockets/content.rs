@@ -4,7 +4,7 @@ use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::Source;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
-use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId};
+use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, NextIds, OutsideEntry, ServiceEntry, ServiceId};
 use nodelb_core::state::owner::OwnerTag;
 
 use super::{Kernel, entry, l4, list, point, put};
@@ -21,6 +21,7 @@ pub(super) fn content() -> MapState {
         has_ranges: true,
         forward: Forward::Tunnel,
         tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
+        next_ids: NextIds::default(),
     };
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };
     let outside = OutsideEntry { service: ServiceId(7), local: true, has_ranges: true };
@@ -36,7 +37,7 @@ pub(super) fn content() -> MapState {
     };
     let flags = FrontendEntry { service: ServiceId(7), inside_local: true, outside_local: true };
     let ops = [
-        put(0, ServiceEntry::default()),
+        put(0, ServiceEntry { next_ids: NextIds { service: 201, backend: 1_024 }, ..ServiceEntry::default() }),
         put(1, entry(&["192.0.2.10:80/TCP"])),
         put(7, full),
         put(200, not_here),
