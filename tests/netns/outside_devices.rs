@@ -171,6 +171,38 @@ fn a_new_device_gets_programs_within_a_second() {
     });
 }
 
+/// Found as: every connection from outside failed, and status, trace, devices and history said that they are served.
+#[test]
+fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
+    sandbox::run("outside_devices::a_device_with_another_name_is_a_problem_until_it_has_its_own_again", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let daemon = start(&host);
+        eventually("an answer", || works(&client, NODE[0]));
+        let rename = |from: &str, to: &str| {
+            command("ip", &["link", "set", from, "down"]);
+            command("ip", &["link", "set", from, "name", to]);
+            command("ip", &["link", "set", to, "up"]);
+        };
+        let says = |path: &str, text: &str| get(path).is_some_and(|page| page.to_string().contains(text));
+        let trace = format!("/trace?to={}&from=203.0.113.130", NODE[0]);
+        assert!(!says("/status", "OutsideUntranslated") && !says(&trace, "PassedThrough"));
+        rename("pod0", "wan0");
+        let why = "no device leads to other machines";
+        eventually("the problem", || says("/status", "OutsideUntranslated") && says("/status", why));
+        assert!(!works(&client, NODE[0]));
+        assert_eq!(translation(), "off");
+        assert!(says(&trace, "PassedThrough") && says(&trace, why), "{:?}", get(&trace));
+        eventually("the events", || says("/history", "programs from device pod0") && says("/history", why));
+        eventually("the frontends", || says("/frontends", "\"outside\":\"Off\""));
+        rename("wan0", "pod0");
+        eventually("the end of the problem", || !says("/status", "OutsideUntranslated"));
+        eventually("an answer", || works(&client, NODE[0]));
+        daemon.stop();
+    });
+}
+
 #[test]
 fn draining_leaves_new_connections_to_others() {
     sandbox::run("outside_devices::draining_leaves_new_connections_to_others", |sandbox| {
