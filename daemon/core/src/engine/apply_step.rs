@@ -65,8 +65,8 @@ impl Engine {
             (true, false) => drop(self.report_former()),
             (false, _) => {}
         }
-        self.touch_waiting_frontends();
         self.desire_next_ids();
+        self.touch_waiting_frontends();
         self.touched.settle();
     }
 
