@@ -103,12 +103,9 @@ struct service {
 	/* 0: each connection selects a backend independently. */
 	__u32 affinity_seconds;
 	/*
-	 * Hash of the owner's name in the upper half; hash of the port's name,
-	 * protocol and family in the lower half. Only the daemon reads it, at
-	 * its start. 0 in entries of an earlier nodelb. The canary's entry, id
-	 * 0, has no owner: in the upper half, the service id that the next
-	 * start tries first; in the lower half, the highest backend id that may
-	 * have been given.
+	 * In the halves, the hashes of the owner's name, and of the port's
+	 * name, protocol and family; 0 in entries of an earlier nodelb. In the
+	 * canary's, the next service id and the highest backend id.
 	 */
 	__u64 owner;
 };

@@ -340,7 +340,7 @@ fn a_server_answers_every_client_whose_port_is_a_nodeport() {
     });
 }
 
-/// A process may send with any address of the node, and another machine with any address: nobody has the port then.
+/// A process may send with any address of the node, and another machine with any address: no socket has the port then.
 #[test]
 fn a_datagram_that_names_the_port_of_a_nodeport_cuts_no_socket_from_it() {
     in_sandbox("sockets::udp::a_datagram_that_names_the_port_of_a_nodeport_cuts_no_socket_from_it", |env| {

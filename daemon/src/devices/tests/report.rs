@@ -56,7 +56,7 @@ fn without_a_device_for_the_programs_nothing_is_translated() {
     assert_eq!(report.missing_devices(), None, "the reason says it");
     let (activity, reason, _) = effect(std::slice::from_ref(&lo), &[], true);
     assert!(activity == Activity::Off && reason.contains("nodelb devices says why"), "{reason}");
-    assert_eq!(effect(std::slice::from_ref(&lo), &["uplink"], false).0, Activity::On, "nobody outside needs it");
+    assert_eq!(effect(std::slice::from_ref(&lo), &["uplink"], false).0, Activity::On, "no client outside needs it");
     let refused = device("eth0", Role::Uplink, Some("EPERM"));
     assert_eq!(effect(&[refused], &[], true).0, Activity::On, "the failed check reports it");
     let eth0 = || vec![lo.clone(), device("eth0", Role::Uplink, None)];
