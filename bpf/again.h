@@ -106,8 +106,7 @@ VERIFIED_ONCE bool syn_changes_nothing(__u32 at_pod)
 	if (flags != CONNECTION_ASSURED &&
 	    (flags || here->entry.acknowledgment != here->packet.sequence + 1))
 		return false;
-	if (backend_offset(here) < 0 || !find_service(at_pod) ||
-	    here->service_id != here->entry.service_id)
+	if (backend_offset(here) < 0 || !leads_to_entry(here, at_pod))
 		return false;
 	offset = find_by_all(here);
 	if (offset < 0)

@@ -370,9 +370,9 @@ static __always_inline struct connection *find_forwarded(struct scratch *here)
 #define MOST_REPEATED (4 << 20)
 
 /*
- * Notes that a packet has arrived whose number is far from the last one. The
- * last one, and a FIN, may be a stranger's, who has begun the entry; from now
- * on no number is known, and no FIN counts.
+ * Notes that a packet with a number far from the last one has arrived. The last
+ * one, and a FIN, may be a stranger's, who has begun the entry; from now on no
+ * number is known, and no FIN counts.
  */
 static __always_inline void doubt_sequence(struct connection *entry)
 {

@@ -75,13 +75,7 @@ impl Notifier {
 
     /// Reports that the start is finished. The end of a reload that has begun since is not reported.
     pub fn started(&self, status: &str) {
-        let mut state = self.state();
-        if *state == State::Starting {
-            *state = State::Running;
-            self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
-        } else {
-            self.send(&[NotifyState::Status(&one_line(status))]);
-        }
+        self.end(State::Starting, status);
     }
 
     /// Reports that the configuration is being read again; [`Notifier::reloaded`] ends that state. Before the end of the
@@ -100,12 +94,18 @@ impl Notifier {
 
     /// Reports that a reload is finished.
     pub fn reloaded(&self, status: &str) {
+        self.end(State::Reloading, status);
+    }
+
+    /// Reports the status, and that the daemon is ready if the service manager waits for the end of this.
+    fn end(&self, ended: State, status: &str) {
         let mut state = self.state();
-        if *state == State::Reloading {
+        let status = one_line(status);
+        if *state == ended {
             *state = State::Running;
-            self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+            self.send(&[NotifyState::Ready, NotifyState::Status(&status)]);
         } else {
-            self.send(&[NotifyState::Status(&one_line(status))]);
+            self.send(&[NotifyState::Status(&status)]);
         }
     }
 

@@ -20,12 +20,16 @@ fn connected(manager_name: &str) -> Notifier {
     Notifier::connect(&environment).unwrap()
 }
 
-#[test]
-fn says_each_thing_in_the_protocols_words() {
+/// A supervisor and what reports to it. Neither needs the path of the socket any more.
+fn pair() -> (UnixDatagram, Notifier) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
-    let supervisor = UnixDatagram::bind(&path).unwrap();
-    let notifier = connected(path.to_str().unwrap());
+    (UnixDatagram::bind(&path).unwrap(), connected(path.to_str().unwrap()))
+}
+
+#[test]
+fn says_each_thing_in_the_protocols_words() {
+    let (supervisor, notifier) = pair();
     notifier.started("3 services\nREADY=0");
     assert_eq!(received(&supervisor), "READY=1\nSTATUS=3 services READY=0\n");
     notifier.reloading("reading the configuration");
@@ -43,10 +47,7 @@ fn says_each_thing_in_the_protocols_words() {
 
 #[test]
 fn a_reload_during_the_start_does_not_report_that_the_daemon_is_ready() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
-    let supervisor = UnixDatagram::bind(&path).unwrap();
-    let notifier = connected(path.to_str().unwrap());
+    let (supervisor, notifier) = pair();
     notifier.reloading("reading the configuration");
     assert_eq!(received(&supervisor), "STATUS=reading the configuration\n");
     notifier.reloaded("reloaded");
@@ -62,10 +63,7 @@ fn a_reload_during_the_start_does_not_report_that_the_daemon_is_ready() {
 /// The daemon may have been reported as ready before every source was synced.
 #[test]
 fn a_start_that_is_complete_later_does_not_end_a_reload() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
-    let supervisor = UnixDatagram::bind(&path).unwrap();
-    let notifier = connected(path.to_str().unwrap());
+    let (supervisor, notifier) = pair();
     notifier.started("no apiserver has responded yet");
     assert!(received(&supervisor).starts_with("READY=1\n"));
     notifier.reloading("reading the configuration");
@@ -88,10 +86,7 @@ fn reaches_an_abstract_socket() {
 
 #[test]
 fn a_supervisor_that_does_not_read_holds_up_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
-    let _supervisor = UnixDatagram::bind(&path).unwrap();
-    let notifier = connected(path.to_str().unwrap());
+    let (_supervisor, notifier) = pair();
     for _ in 0..10_000 {
         notifier.watchdog();
     }

@@ -35,7 +35,8 @@ pub enum Rule {
     /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
     /// has changed which clients it admits.
     FlowAdmittedAgain,
-    /// A datagram at the device of a pod does not end the flow of a client outside whose address it has, nor the other way round.
+    /// A datagram at the device of a pod does not end the flow of a client outside that has the same address, nor the other way
+    /// round.
     PodsAskForPods,
     /// UDP flows have at most half of the entries for connections.
     UdpHasHalf,

@@ -106,6 +106,16 @@ pub struct FrontendEntry {
     pub outside_local: bool,
 }
 
+impl FrontendEntry {
+    /// Whether the local view of its service decides the status of the address: that of clients on this node, or that of
+    /// clients outside if the backends are of the other family, which only these reach.
+    pub fn is_judged_by_local(&self, address: L4Addr, service: &ServiceEntry) -> bool {
+        let first = service.cluster.first();
+        let is_other_family = first.is_some_and(|slot| slot.addr.addr.family() != address.addr.family());
+        if is_other_family { self.outside_local } else { self.inside_local }
+    }
+}
+
 /// The content of the maps for one frontend address that clients outside the node may connect to.
 pub type OutsideEntry = Lead;
 
@@ -216,20 +226,11 @@ impl MapState {
         self.services.get(&self.frontends.get(&address)?.service)
     }
 
-    /// Whether the local view decides the status of the address: that of clients on this node, or that of clients outside
-    /// if the backends are of the other family, which only these reach.
-    pub fn is_judged_by_local(&self, address: L4Addr, frontend: &FrontendEntry) -> bool {
-        let first = self.services.get(&frontend.service).and_then(|entry| entry.cluster.first());
-        let is_other_family = first.is_some_and(|slot| slot.addr.addr.family() != address.addr.family());
-        if is_other_family { frontend.outside_local } else { frontend.inside_local }
-    }
-
     /// Whether new connections to the address reach a backend of the service, in the view that decides its status.
     pub fn reaches_backends(&self, address: L4Addr, service: ServiceId) -> bool {
         let frontend = self.frontends.get(&address).filter(|frontend| frontend.service == service);
-        let view = frontend
-            .and_then(|frontend| Some(self.services.get(&service)?.view(self.is_judged_by_local(address, frontend))));
-        view.is_some_and(|view| !view.is_empty())
+        let found = frontend.zip(self.services.get(&service));
+        found.is_some_and(|(frontend, entry)| !entry.view(frontend.is_judged_by_local(address, entry)).is_empty())
     }
 
     /// As [`Self::reaches_backends`], for the service with this hash.

@@ -164,24 +164,35 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
     }
 }
 
+/// The owner word with these halves.
+fn joined(upper: u32, lower: u32) -> u64 {
+    u64::from(upper) << 32 | u64::from(lower)
+}
+
+/// The halves of the owner word.
+fn halves(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_be_bytes();
+    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+}
+
 pub(crate) fn owner_word(tag: Option<OwnerTag>) -> u64 {
-    tag.map_or(0, |tag| u64::from(tag.service) << 32 | u64::from(tag.port))
+    tag.map_or(0, |tag| joined(tag.service, tag.port))
 }
 
 /// The word of the canary's entry, which has no owner.
 pub(crate) fn next_ids_word(next: NextIds) -> u64 {
-    u64::from(next.service) << 32 | u64::from(next.backend)
+    joined(next.service, next.backend)
 }
 
 pub(crate) fn parse_next_ids(word: u64) -> NextIds {
-    let part = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
-    NextIds { service: part(word >> 32), backend: part(word) }
+    let (service, backend) = halves(word);
+    NextIds { service, backend }
 }
 
 /// Decodes the owner, if the entry names its source: only then was the word written with the entry.
 pub(crate) fn parse_owner(source: Option<Source>, word: u64) -> Option<OwnerTag> {
-    let part = |word: u64| u32::try_from(word & u64::from(u32::MAX)).ok();
-    Some(OwnerTag { source: source?, service: part(word >> 32)?, port: part(word)? })
+    let (service, port) = halves(word);
+    source.map(|source| OwnerTag { source, service, port })
 }
 
 pub(crate) fn slot_words(slot: &Slot) -> [u64; SLOT_WORDS] {

@@ -234,7 +234,8 @@ pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation 
 
 fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Addr, Option<u16>)>) -> Explanation {
     let (to, range) = (destination(named), &snapshot.config.guard.nodeport_range);
-    let answering = lookup_frontend(&snapshot.answering, range, to).filter(|_| !from.has_own(to));
+    let look_up = |state| lookup_frontend(state, range, to).filter(|_| !from.has_own(to));
+    let answering = look_up(&snapshot.answering);
     let mut claims = claims_to(snapshot, answering.map_or(named, |(at, _)| at));
     // Until every source has reported everything, connections may reach another service than the owner.
     let serves = |claim: &FrontendReport| claim.status.is_usable() || claim.status == Status::LastResort;
@@ -242,13 +243,12 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let answering = match serving {
         Some(place) => {
             claims[..=place].rotate_right(1);
-            lookup_frontend(&snapshot.realised, range, to)
+            look_up(&snapshot.realised)
         }
         None => {
             answering.filter(|(at, _)| !snapshot.rows.get(at).is_some_and(|row| snapshot.stays_with_another(row, *at)))
         }
     };
-    let answering = answering.filter(|_| !from.has_own(to));
     let found = answering.map(|(at, entry)| found(snapshot, at, entry, (claims.first(), from)));
     let backends = match (&found, claims.first(), answering) {
         (Some(found), Some(owner), Some((_, entry))) => candidates(snapshot, (owner, from), found, entry),

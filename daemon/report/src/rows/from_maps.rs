@@ -21,7 +21,7 @@ use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, SlicePort, Source,
 };
-use nodelb_core::state::entries::{Lead, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{FrontendEntry, Lead, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::filled;
@@ -166,8 +166,7 @@ impl MapContent {
         let entries = entries.filter(|(at, entry)| {
             self.accepts(filter, entry.service) && filter.address.is_none_or(|addr| at.addr == addr)
         });
-        let rows =
-            entries.map(|(at, entry)| self.frontend(*at, entry.service, self.state.is_judged_by_local(*at, entry)));
+        let rows = entries.map(|(at, entry)| self.frontend(*at, entry));
         let kind = filter.kind.map(|kind| kind.to_string());
         let is_meant = |row: &FrontendRow| {
             (kind.is_none() || row.kind == kind) && filter.status.is_none_or(|status| row.status == status)
@@ -175,9 +174,10 @@ impl MapContent {
         rows.filter(is_meant).collect()
     }
 
-    fn frontend(&self, address: L4Addr, id: ServiceId, is_local: bool) -> FrontendRow {
-        let entry = self.state.services.get(&id);
-        let port = self.port(id);
+    fn frontend(&self, address: L4Addr, frontend: &FrontendEntry) -> FrontendRow {
+        let entry = self.state.services.get(&frontend.service);
+        let is_local = entry.map_or(frontend.inside_local, |entry| frontend.is_judged_by_local(address, entry));
+        let port = self.port(frontend.service);
         let backends = entry.map(|entry| distinct(entry.view(is_local))).unwrap_or_default();
         let drained = self.names.drained(port, entry);
         let outside = self.access(address);
