@@ -252,7 +252,7 @@ impl<'a> Node<'a> {
             Stored::Kept => {}
             Stored::Lost if is_killed => fs::write(&names, "{\"version\": 1, \"answ").expect("written"),
             Stored::Lost => drop(fs::remove_dir_all(self.directory.join("state"))),
-            Stored::OfEarlierVersion => drop(file.as_object_mut().and_then(|it| it.remove("in_use"))),
+            Stored::OfEarlierVersion => file = of_earlier_version(&file),
             Stored::Damaged => {
                 for list in ["answers", "in_use"] {
                     let is_of_another = |entry: &Value| number_of(entry).is_none();
@@ -321,6 +321,15 @@ fn number_of(entry: &Value) -> Option<usize> {
     let text = entry.to_string();
     let label = text.split(".example").next()?.rsplit(['.', '"', ' ', '/', ':']).next()?;
     label.strip_prefix('a')?.parse().ok()
+}
+
+/// What an earlier version would have written: the answers only, without holds.
+fn of_earlier_version(file: &Value) -> Value {
+    let mut answers = file["answers"].clone();
+    for answer in answers.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        answer.retain(|key, _| !["problem", "gone"].contains(&key.as_str()));
+    }
+    json!({"version": file["version"], "answers": answers})
 }
 
 /// The backend of each sequence in names.json.
