@@ -178,7 +178,7 @@ impl<'a> Node<'a> {
             }
             Step::Endpoints(None) => drop(self.cluster.delete("endpointslices", "k", &format!("a{number}"))),
             Step::Check(has_failed) if self.place.may_check() => {
-                self.pairs().all[number].is_checked = has_failed;
+                self.pairs().all[number].set_check(has_failed);
                 let is_unreadable = self.pairs().all[number].is_unreadable();
                 if !is_unreadable {
                     self.write_a(number);

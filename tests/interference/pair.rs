@@ -50,6 +50,8 @@ pub(super) struct Pair {
     is_file_broken: bool,
     /// Whether the file has a health check, which fails.
     pub(super) is_checked: bool,
+    /// Whether it had one since the start of the daemon.
+    was_checked: bool,
     /// Whether the daemon could not read the file since its start.
     is_broken: bool,
     /// Whether the other services have had their backends, the one with a name first.
@@ -84,6 +86,7 @@ impl Pair {
             was_right: false,
             is_file_broken: false,
             is_checked: false,
+            was_checked: false,
             is_broken: false,
             are_there: [false; 2],
             are_ok: [false; 2],
@@ -125,7 +128,13 @@ impl Pair {
             return Ok(());
         }
         let is_of_name = |it: &String| it.starts_with("192.0.2.") && it.ends_with(":8080/TCP");
-        let is_former = |it: &BTreeSet<String>| it.len() == 1 && it.is_subset(&self.may_have);
+        // A backend that failed its check and has none any more is used next to the one of the time before the start.
+        let returns =
+            |it: &String| self.was_checked && expected.is_some_and(|expected| *it == format!("{expected}/TCP"));
+        let is_former = |it: &BTreeSet<String>| {
+            it.iter().filter(|it| !returns(it)).count() == 1
+                && it.iter().all(|it| self.may_have.contains(it) || returns(it))
+        };
         let is_possible = match its {
             Some(its) if its.iter().any(|it| !is_of_name(it)) => false,
             _ if self.is_free || expected.is_none() => true,
@@ -166,6 +175,11 @@ impl Pair {
         Ok(())
     }
 
+    pub(super) fn set_check(&mut self, is_checked: bool) {
+        self.is_checked = is_checked;
+        self.was_checked |= is_checked;
+    }
+
     /// Notes that the file can be read again.
     pub(super) fn repair_file(&mut self) {
         (self.is_file_broken, self.is_broken) = (false, false);
@@ -187,6 +201,7 @@ impl Pair {
         self.are_there = self.are_there.map(|it| it && has_maps);
         self.are_ok = [false; 2];
         (self.is_right, self.was_right, self.is_broken) = (false, false, self.is_file_broken);
+        self.was_checked = self.is_checked;
     }
 }
 
