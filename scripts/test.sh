@@ -51,7 +51,7 @@ run() { (cd daemon && "${sudo[@]}" env RUST_TEST_THREADS="$1" "${@:2}"); }
 # The rung netns takes longer than all others, which run at the same time.
 run_others() {
     for binary in "${binaries[@]}"; do
-        [[ $binary == */netns-* ]] || run 2 nice "$binary" || return 1
+        [[ $binary == */netns-* ]] || run 3 nice "$binary" || return 1
     done
 }
 netns=$(printf '%s\n' "${binaries[@]}" | grep '/netns-')

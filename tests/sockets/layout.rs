@@ -228,21 +228,29 @@ fn upgrade_and_go_on(env: &Sandbox, crash: impl FnOnce() -> bool, back: bool) ->
     survived
 }
 
-#[test]
-fn a_crash_at_any_step_of_an_upgrade_breaks_no_connection() {
-    const TEST: &str = "sockets::layout::a_crash_at_any_step_of_an_upgrade_breaks_no_connection";
-    in_sandbox(TEST, |env| {
+/// Crashes after each operation of an upgrade, each time in a part of the test of this name.
+fn crash_at_each_step(test: &str, back: bool) {
+    in_sandbox(test, |env| {
         if let Some(after) = part() {
             Kernel::open(&Options { crash_after: Some(after.parse().unwrap()), ..next(env) });
             return;
         }
         backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
-        for back in [false, true] {
-            let steps = (1..MANY).find(|after| {
-                let crash = || super::crash::survived(part_command(TEST, &after.to_string()).status().unwrap(), *after);
-                upgrade_and_go_on(env, crash, back)
-            });
-            assert!(steps.unwrap() > 60, "{steps:?} operations in an upgrade");
-        }
+        let steps = (1..MANY).find(|after| {
+            let crash = || super::crash::survived(part_command(test, &after.to_string()).status().unwrap(), *after);
+            upgrade_and_go_on(env, crash, back)
+        });
+        assert!(steps.unwrap() > 60, "{steps:?} operations in an upgrade");
     });
+}
+
+#[test]
+fn a_crash_at_any_step_of_an_upgrade_breaks_no_connection() {
+    crash_at_each_step("sockets::layout::a_crash_at_any_step_of_an_upgrade_breaks_no_connection", false);
+}
+
+#[test]
+fn an_upgrade_that_crashed_at_any_step_is_undone_or_refused_by_the_earlier_version() {
+    let test = "sockets::layout::an_upgrade_that_crashed_at_any_step_is_undone_or_refused_by_the_earlier_version";
+    crash_at_each_step(test, true);
 }
