@@ -50,7 +50,7 @@ pub(super) struct Pair {
     is_file_broken: bool,
     /// Whether the file has a health check, which fails.
     pub(super) is_checked: bool,
-    /// Whether it had one since the start of the daemon.
+    /// Whether it had one since the start of the daemon, or before it and the maps still show it.
     was_checked: bool,
     /// Whether the daemon could not read the file since its start.
     is_broken: bool,
@@ -200,8 +200,9 @@ impl Pair {
         self.may_be_absent |= !has_maps;
         self.are_there = self.are_there.map(|it| it && has_maps);
         self.are_ok = [false; 2];
+        self.was_checked &= has_maps && !self.is_right;
+        self.was_checked |= self.is_checked;
         (self.is_right, self.was_right, self.is_broken) = (false, false, self.is_file_broken);
-        self.was_checked = self.is_checked;
     }
 }
 
