@@ -147,12 +147,12 @@ impl<'a> Node<'a> {
         let (pairs, admin, servers) = (Arc::clone(&self.pairs), self.admin, self.servers);
         self.looking = Some(thread::spawn(move || {
             while !pairs.lock().expect("not poisoned").is_over {
-                let start = Instant::now();
+                let (start, run) = (Instant::now(), pairs.lock().expect("not poisoned").starts);
                 let found = look(admin);
                 let do_respond = servers.iter().all(|server| servers::catch_up(*server, STALL));
                 let mut pairs = pairs.lock().expect("not poisoned");
                 pairs.has_stalled |= !do_respond || start.elapsed() > STALL;
-                if let Some(found) = found {
+                if let Some(found) = found.filter(|_| pairs.starts == run) {
                     pairs.look(&found);
                 }
                 drop(pairs);

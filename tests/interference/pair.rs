@@ -213,6 +213,8 @@ pub(super) struct Pairs {
     pub(super) is_over: bool,
     /// The number of looks at the maps.
     pub(super) looks: u64,
+    /// The number of starts of the daemon. What was read before the last one says nothing about it.
+    pub(super) starts: u32,
     /// Whether the removed services have disappeared.
     pub(super) has_removed: bool,
     pub(super) wrong: Option<Wrong>,
@@ -228,6 +230,7 @@ impl Pairs {
             all,
             is_over: false,
             looks: 0,
+            starts: 0,
             has_removed: false,
             wrong: None,
             has_stalled: false,
@@ -291,6 +294,7 @@ impl Pairs {
     }
 
     pub(super) fn begin(&mut self, has_maps: bool) {
+        self.starts += 1;
         self.all.iter_mut().for_each(|pair| pair.begin(has_maps));
     }
 

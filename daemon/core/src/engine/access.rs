@@ -1,11 +1,14 @@
 //! What changes for clients at addresses that a port keeps: who may connect, and which backends they get.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Engine;
 use super::event_recorder::Draft;
-use crate::model::cause::DirtyReason;
-use crate::state::entries::{Desired, FrontendEntry, OutsideEntry, ServiceId};
+use crate::model::addr::L4Addr;
+use crate::model::cause::{DirtyReason, Trigger};
+use crate::model::service::Service;
+use crate::state::entries::{Desired, FrontendEntry, MapOp, OutsideEntry, Realised, ServiceId};
 use crate::text::listed;
 
 /// The maximum number of source ranges in one sentence.
@@ -53,44 +56,95 @@ impl AccessChange {
     }
 }
 
+/// What changes for clients of an address that its port keeps.
+fn access_changes(before: Entries, now: Entries) -> impl Iterator<Item = (ServiceId, AccessChange)> {
+    let mut changes = [None; 3];
+    if let ((Some(had), had_outside), (Some(has), outside)) = (before, now)
+        && had.service == has.service
+    {
+        changes[0] = (had.inside_local != has.inside_local).then_some(AccessChange::InsideLocal(has.inside_local));
+        match (had_outside, outside) {
+            (Some(before), Some(now)) => {
+                changes[1] = (before.local != now.local).then_some(AccessChange::OutsideLocal(now.local));
+                changes[2] = (before.has_ranges != now.has_ranges).then_some(AccessChange::SourceRanges);
+            }
+            (None, None) => {}
+            (_, now) => changes[1] = Some(AccessChange::Outside(now.is_some())),
+        }
+    }
+    let id = now.0.map(|has| has.service);
+    changes.into_iter().flatten().filter_map(move |change| Some((id?, change)))
+}
+
 impl Engine {
     /// Notes what changes for clients of an address that its port keeps.
     pub(super) fn note_access(&mut self, before: Entries, now: Entries) {
-        let ((Some(had), had_outside), (Some(has), outside)) = (before, now) else { return };
-        if had.service != has.service {
+        self.round.access.extend(access_changes(before, now));
+    }
+
+    /// Notes the same about an address that its port had at the start, for an operation that follows from the first
+    /// report of its source.
+    pub(super) fn note_access_of_found(&mut self, op: &MapOp) {
+        if !self.event_recorder.has_found() {
             return;
         }
-        let mut note = |change| _ = self.round.access.insert((has.service, change));
-        if had.inside_local != has.inside_local {
-            note(AccessChange::InsideLocal(has.inside_local));
-        }
-        match (had_outside, outside) {
-            (Some(before), Some(now)) => {
-                if before.local != now.local {
-                    note(AccessChange::OutsideLocal(now.local));
+        let frontend = |address: &L4Addr| self.realised.frontends.get(address).copied();
+        let outside = |address: &L4Addr| self.realised.outside.get(address).copied();
+        let (address, now) = match op {
+            MapOp::PutFrontend(address, entry) => (address, (Some(*entry), outside(address))),
+            MapOp::PutOutside(address, entry) => (address, (frontend(address), Some(*entry))),
+            MapOp::DeleteOutside(address) => (address, (frontend(address), None)),
+            MapOp::PutSourceRange(id, _) | MapOp::DeleteSourceRange(id, _) => {
+                let has_ranges = |state: &Realised| state.services.get(id).is_some_and(|entry| entry.has_ranges);
+                if has_ranges(&self.realised) && has_ranges(&self.desired) {
+                    self.round.access_of_found.insert((*id, AccessChange::SourceRanges));
                 }
-                if before.has_ranges != now.has_ranges {
-                    note(AccessChange::SourceRanges);
-                }
+                return;
             }
-            (None, None) => {}
-            (_, now) => note(AccessChange::Outside(now.is_some())),
+            _ => return,
+        };
+        let before = (frontend(address), outside(address));
+        if self.event_recorder.gained.contains(address) {
+            return;
         }
+        // The mode of the packet path is no change to a service.
+        let were_on = self.event_recorder.had_packets && self.config.packets.is_on;
+        let is_news = |change: &(ServiceId, AccessChange)| were_on || !matches!(change.1, AccessChange::Outside(_));
+        self.round.access_of_found.extend(access_changes(before, now).filter(is_news));
     }
 
     /// Records what has changed for clients, with the port's other changes if it has some.
     pub(super) fn record_access(&mut self, reason: &DirtyReason) {
-        let changes: Vec<(ServiceId, AccessChange)> = std::mem::take(&mut self.round.access).into_iter().collect();
+        let changes = std::mem::take(&mut self.round.access);
+        self.record(changes, true, |_| Some(reason.trigger.clone()));
+    }
+
+    /// Records what has changed for clients since the previous run.
+    pub(super) fn record_access_of_found(&mut self) {
+        let changes = std::mem::take(&mut self.round.access_of_found);
+        self.record(changes, false, |service| Some(Trigger::Service(Arc::clone(service?))));
+    }
+
+    /// Records the changes to ports of sources that have reported everything once, or have not.
+    fn record(
+        &mut self,
+        changes: BTreeSet<(ServiceId, AccessChange)>,
+        is_recorded: bool,
+        trigger: impl Fn(Option<&Arc<Service>>) -> Option<Trigger>,
+    ) {
+        let changes: Vec<(ServiceId, AccessChange)> = changes.into_iter().collect();
         for changes in changes.chunk_by(|a, b| a.0 == b.0) {
             let id = changes[0].0;
             let (Some(owner), Some(entry)) = (self.owners.get(&id), self.desired.services.get(&id)) else { continue };
-            if !self.event_recorder.is_recorded(owner.source) {
+            if self.event_recorder.is_recorded(owner.source) != is_recorded {
                 continue;
             }
+            let service = self.table.owner(&owner.key.service).map(|(service, _)| service);
+            let Some(trigger) = trigger(service) else { continue };
             let sentences = changes.iter().map(|(_, change)| change.sentence(id, &self.desired));
             let access: Arc<str> = sentences.collect::<Vec<_>>().join("; ").into();
             let same = (Some(Arc::clone(entry)), Some(Arc::clone(entry)));
-            let draft = || Draft::new((id, &owner.key, owner.source), same, reason.trigger.clone());
+            let draft = || Draft::new((id, &owner.key, owner.source), same, trigger);
             self.event_recorder.draft_of(id, draft, |draft| draft.access = Some(access));
         }
     }

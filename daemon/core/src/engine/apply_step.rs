@@ -229,6 +229,7 @@ impl Engine {
             match result {
                 Ok(()) => {
                     self.note_move(op);
+                    self.note_access_of_found(op);
                     if let MapOp::PutService(id, entry) = op {
                         self.note_replaced(*id, entry);
                     }
@@ -262,6 +263,7 @@ impl Engine {
                 _ => {}
             }
         }
+        self.record_access_of_found();
         if let Some(unapplied) = &mut self.unapplied {
             unapplied.extend(ops);
         }

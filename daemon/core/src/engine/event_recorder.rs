@@ -57,6 +57,8 @@ pub(super) struct EventRecorder {
     found: OrdMap<ServiceId, Arc<ServiceEntry>>,
     /// The service ports that the maps had at the start, by the hashes in their tags, until nothing is in doubt.
     known: BTreeSet<(u32, u32)>,
+    /// Whether the packet path was on then.
+    pub(super) had_packets: bool,
     /// The addresses that are in the maps only since this round.
     pub(super) gained: Vec<L4Addr>,
     /// What last changed such a list, if that had to wait.
@@ -83,7 +85,8 @@ impl EventRecorder {
     pub(super) fn new(found: &Realised) -> Self {
         let tags = found.services.values().filter_map(|entry| entry.tag);
         let known = tags.map(|tag| (tag.service, tag.port)).collect();
-        Self { found: found.services.clone(), known, ..Self::default() }
+        let had_packets = !found.uplinks.is_empty() || !found.outside.is_empty();
+        Self { found: found.services.clone(), known, had_packets, ..Self::default() }
     }
 
     pub(super) fn is_recorded(&self, source: Source) -> bool {
@@ -98,6 +101,11 @@ impl EventRecorder {
         } else {
             self.omitted += 1;
         }
+    }
+
+    /// Whether changes since the previous run are news.
+    pub(super) fn has_found(&self) -> bool {
+        !self.known.is_empty()
     }
 
     /// Records that the maps have the address only since this round. A first start, or one after a reboot, is one event.
@@ -242,7 +250,8 @@ impl EventRecorder {
                 event.kernel = kernel;
                 event.refused = refused;
                 if is_inherited {
-                    event.detail = Some("changed while nodelb was not running or not synced".into());
+                    let detail = event.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
+                    event.detail = Some(format!("changed {NOT_SEEN}{detail}").into());
                 }
             }
             if is_pending && self.pending.len() < MAX_PENDING {

@@ -5,9 +5,10 @@ use ipnet::IpNet;
 use crate::change::Change;
 use crate::compile::outside::PacketsConfig;
 use crate::config::EngineConfig;
-use crate::datapath::Limits;
+use crate::datapath::{Datapath as _, Limits};
 use crate::engine::Engine;
-use crate::history::What;
+use crate::engine::former::NOT_SEEN;
+use crate::history::{Event, What};
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::forward::Forward;
@@ -16,7 +17,7 @@ use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
     TrafficPolicy,
 };
-use crate::state::entries::Realised;
+use crate::model::uplink::{Uplink, UplinkEntry};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 64, affinity: 16, outside: 64, source_ranges: 64 };
 
@@ -43,27 +44,56 @@ fn slice() -> Slice {
     }
 }
 
-/// The details of the events as the service goes through these states, one list for each after the first.
-fn details(states: &[Service]) -> Vec<Vec<String>> {
+fn uplink() -> Uplink {
+    Uplink { ifindex: 2, name: "eth0".into(), entry: UplinkEntry::default() }
+}
+
+/// A run of nodelb that has read this state of the service, and its events.
+fn start(state: &Service, datapath: &mut MemoryDatapath) -> (Engine, Vec<Event>) {
     let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
     let sources = BTreeSet::from([Source::Files]);
     let config = EngineConfig { packets, sources, max_services: 64, ..EngineConfig::default() };
-    let (mut engine, mut datapath) = (Engine::new(config, Realised::default()), MemoryDatapath::new(LIMITS));
-    let [first, later @ ..] = states else { return Vec::new() };
-    engine.change(Change::UpsertService(first.clone()));
+    let mut engine = Engine::new(config, datapath.dump().expect("readable"));
+    engine.change(Change::Uplinks(vec![uplink()]));
+    engine.change(Change::UpsertService(state.clone()));
     engine.change(Change::UpsertSlice(slice()));
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
-    engine.reconcile(&mut datapath, Moment(1));
+    let events = engine.reconcile(datapath, Moment(1)).events;
+    (engine, events)
+}
+
+fn details_of(events: &[Event]) -> Vec<String> {
+    let text = |event: &Event| {
+        assert_eq!((event.what, &*event.cause.origin.object), (What::Changed, "Service shop/web"));
+        event.detail.as_deref().unwrap_or_default().to_owned()
+    };
+    events.iter().filter(|event| event.what != What::Synced).map(text).collect()
+}
+
+/// The details of the events as the service goes through these states, one list for each after the first. They are the
+/// same if each state but the first is found by a run that begins with it.
+fn details(states: &[Service]) -> Vec<Vec<String>> {
+    let [first, later @ ..] = states else { return Vec::new() };
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = start(first, &mut datapath).0;
     let after = |(state, at): (&Service, u64)| {
         engine.change(Change::UpsertService(state.clone()));
-        let events = engine.reconcile(&mut datapath, Moment(at)).events;
-        let text = |event: &crate::history::Event| {
-            assert_eq!((event.what, &*event.cause.origin.object), (What::Changed, "Service shop/web"));
-            event.detail.as_deref().unwrap_or_default().to_owned()
-        };
-        events.iter().map(text).collect()
+        details_of(&engine.reconcile(&mut datapath, Moment(at)).events)
     };
-    later.iter().zip(2..).map(after).collect()
+    let found = later.iter().zip(2..).map(after).collect::<Vec<_>>();
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    assert_eq!(details_of(&start(first, &mut datapath).1), [""; 0], "a first start is no news");
+    for (state, expected) in later.iter().zip(&found) {
+        let prefix = format!("changed {NOT_SEEN}");
+        let events = details_of(&start(state, &mut datapath).1);
+        let rest =
+            |detail: &String| detail.strip_prefix(&prefix).expect("not seen").trim_start_matches(": ").to_owned();
+        // Whether this node has a backend of its own is in the status.
+        let without_here = |detail: &String| detail.rsplit("this node; ").next().unwrap_or_default().to_owned();
+        let expected: Vec<String> = expected.iter().map(without_here).collect();
+        assert_eq!(events.iter().map(rest).collect::<Vec<_>>(), expected, "{state:?}");
+    }
+    found
 }
 
 /// Found as: the ranges of a service did not admit its clients any more, and `nodelb history` had no changes.
