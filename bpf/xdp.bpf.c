@@ -124,12 +124,17 @@ is_reached(struct xdp_md *frame, struct scratch *here)
 	return device && device->sends && is_hop_kept(here);
 }
 
-/* Finds the entry of the packet in the scratch memory. */
+/*
+ * Finds the entry of the packet in the scratch memory. A SYN goes on with none
+ * here: if it has one, is_new() sees that.
+ */
 static __always_inline struct connection *find_known(struct scratch *here)
 {
-	struct connection *entry =
-		find_at_once_in(&connections, &here->packet.key, &here->entry);
+	struct connection *entry;
 
+	if (here->packet.tcp_flags & TCP_SYN)
+		return NULL;
+	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	return entry ? entry : find_forwarded(here);
 }
 
@@ -141,8 +146,7 @@ static __always_inline bool go_on_at_once(struct xdp_md *frame,
 					  struct scratch *here,
 					  struct connection *entry)
 {
-	if (here->packet.tcp_flags & TCP_SYN ||
-	    !(here->entry.flags & CONNECTION_REDIRECTED) ||
+	if (!(here->entry.flags & CONNECTION_REDIRECTED) ||
 	    !is_for_device(frame) || begins_again(entry, here, false) ||
 	    !has_whole_sum(frame) || !is_reached(frame, here))
 		return false;
@@ -162,10 +166,10 @@ static __always_inline bool is_new(const struct scratch *here)
 }
 
 /*
- * Begins a connection with the packet, which has no entry in connections, if
- * the backend is on another machine. The route is that of the client's port:
- * another port is claimed only when the packet can be sent. A random choice is
- * left to tc, which would make another one if the packet is passed on.
+ * Begins a connection with the packet if it has no entry, and the backend is on
+ * another machine. The route is that of the client's port: another port is
+ * claimed only when the packet can be sent. A random choice is left to tc,
+ * which would make another one if the packet is passed on.
  */
 static __always_inline bool
 begin_at_once(struct xdp_md *frame, struct scratch *here)
