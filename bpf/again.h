@@ -71,16 +71,16 @@ static __always_inline bool is_answered(const struct scratch *here)
 
 /*
  * Whether a SYN begins a connection from the port of one that was forwarded and
- * has ended, and not to the same backend, which the service has lost. Anyone
- * can send one while the client still receives. Otherwise the entry is that of
- * the new connection.
+ * has ended, and not to the same backend, which the service has lost, or to
+ * another service, which has the address now. Anyone can send one while the
+ * client still receives. Otherwise the entry is that of the new connection.
  */
 static __always_inline bool
-is_over(struct connection *entry, const struct scratch *here)
+is_over(struct connection *entry, struct scratch *here, bool at_pod)
 {
 	if (!(here->entry.flags & CONNECTION_FIN))
 		return false;
-	if (has_no_backend(entry, here))
+	if (has_no_backend(entry, here) || !leads_to_entry(here, at_pod))
 		return (__s32)(seconds() - here->entry.last_used) >=
 		       QUIET_SECONDS;
 	__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_FIN);
@@ -134,7 +134,7 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (is_tcp && is_forwarded(here))
 		return !is_sent_on(here) &&
 		       (is_unproven(here) ? !syn_changes_nothing(at_pod)
-					  : is_over(entry, here));
+					  : is_over(entry, here, at_pod));
 	if (is_tcp && is_closing())
 		return true;
 	if (is_tcp && is_answered(here))

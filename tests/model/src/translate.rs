@@ -315,7 +315,8 @@ fn continued_forwarded(
     let is_unproven = (is_syn && !entry.flags.is_assured) || idle >= TIME_WAIT_SECONDS;
     let is_sent_on = forward::is_sent_on(state, &entry);
     let offset = offset_in_view(state, &entry);
-    let is_over = entry.flags.has_fin && offset.is_none() && idle >= QUIET_SECONDS;
+    let is_kept = offset.is_some() && leads_to(state, key, &entry, found);
+    let is_over = entry.flags.has_fin && !is_kept && idle >= QUIET_SECONDS;
     let leads_here = || found.is_some_and(|frontend| leads_here(state, key, frontend));
     let is_in_use = entry.flags.is_assured && !entry.flags.has_fin && state.tables.keeps(Rule::IdleConnectionStays);
     let is_repeated = !entry.flags.is_assured && entry.acknowledgment == ports.sequence.wrapping_add(1);
@@ -331,7 +332,7 @@ fn continued_forwarded(
     if begins_again {
         return None;
     }
-    if let Some(offset) = offset.filter(|_| is_syn && !is_sent_on && entry.flags.has_fin) {
+    if let Some(offset) = offset.filter(|_| is_syn && !is_sent_on && entry.flags.has_fin && is_kept) {
         // The entry of the connection that the client has closed is that of the next one from its port.
         (entry.flags.has_fin, entry.offset) = (false, offset);
         entry.acknowledgment = ports.sequence.wrapping_add(1);
