@@ -109,8 +109,9 @@ VERIFIED_ONCE bool syn_changes_nothing(__u32 at_pod)
 	if (backend_offset(here) < 0 || !leads_to_entry(here, at_pod))
 		return false;
 	offset = find_by_all(here);
+	/* Without a ring, no other node would find another backend. */
 	if (offset < 0)
-		return false;
+		return true;
 	slot = slot_at(here->view, offset);
 	return slot && slot->backend_id == here->entry.backend_id;
 }
@@ -131,8 +132,9 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (!entry || !here)
 		return false;
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
+	/* A pod's connection has no direct return. */
 	if (is_tcp && is_forwarded(here))
-		return !is_sent_on(here) &&
+		return !at_pod && !is_sent_on(here) &&
 		       (is_unproven(here) ? !syn_changes_nothing(at_pod)
 					  : is_over(entry, here, at_pod));
 	if (is_tcp && is_closing())

@@ -49,6 +49,14 @@ static __always_inline bool find_outside(const struct frontend_key *to,
 	return look_up_outside(&nodeport, copy);
 }
 
+/* Whether only some clients may connect to the address of a load balancer. */
+static __always_inline bool has_ranges_at(const struct frontend_key *to)
+{
+	struct frontend copy = {};
+
+	return look_up_outside(to, &copy) && copy.flags & OUTSIDE_RANGES;
+}
+
 /* The address that is then looked up, with the protocol of the packet. */
 static __always_inline void
 set_destination(struct scratch *here, const __u32 *addr, __u16 port_be)
@@ -79,7 +87,7 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 		found = find_frontend(&here->to, &frontend, 0);
 		here->uses_local_view =
 			!!(frontend.flags & FRONTEND_INSIDE_LOCAL);
-		here->has_ranges = 0;
+		here->has_ranges = found && has_ranges_at(&here->to);
 	} else {
 		found = find_outside(&here->to, &frontend, &here->by_nodeport);
 		here->uses_local_view = !!(frontend.flags & OUTSIDE_LOCAL);

@@ -209,6 +209,26 @@ static __always_inline bool may_answer_check(const struct scratch *here)
 }
 
 /*
+ * What becomes of a SYN with the forwarded entry in the scratch memory, if its
+ * client may not connect any more: the entry stays, because anyone can send a
+ * SYN. OUTCOME_TRANSLATE: the client may, or the service is another one.
+ */
+static __always_inline int admit_again(const struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+
+	if (!is_forwarded(here) || !is_plain_syn(&here->packet) ||
+	    here->service_id != here->entry.service_id)
+		return OUTCOME_TRANSLATE;
+	if (here->has_ranges &&
+	    !is_in_range(here->service_id, here->packet.key.source))
+		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
+	return now && now->is_draining && here->entry.flags & CONNECTION_ASSURED
+		       ? OUTCOME_LEAVE
+		       : OUTCOME_TRANSLATE;
+}
+
+/*
  * For a packet that arrives and has no entry in connections: continues its
  * handshake. Returns an outcome; OUTCOME_BEGIN if there is none.
  */
@@ -217,6 +237,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 	struct scratch *here = scratch();
 	bool is_served = find_service(at_pod), is_port;
 	struct connection *entry;
+	int outcome;
 
 	if (!here)
 		return OUTCOME_LEAVE;
@@ -233,6 +254,9 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 	}
 	if (!is_port)
 		return OUTCOME_LEAVE;
+	outcome = entry && is_served ? admit_again(here) : OUTCOME_TRANSLATE;
+	if (outcome != OUTCOME_TRANSLATE)
+		return outcome;
 	if (entry &&
 	    !(is_sent_on(here) && is_unproven(here) && leads_here(ifindex)) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&

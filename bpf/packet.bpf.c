@@ -196,7 +196,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (!entry && !at_pod && !here->is_unwrapped)
+	if (!entry && !at_pod && !here->is_unwrapped &&
+	    !is_plain_syn(&here->packet))
 		entry = find_forwarded(here);
 	if (entry && is_answer_to_node(here))
 		return NEXT;

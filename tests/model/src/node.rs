@@ -45,7 +45,10 @@ impl Node<'_> {
         match hook.is_pod() {
             // Only sockets reach the loopback address by it.
             true if to.addr.is_unspecified() => None,
-            true => lookup_frontend(self.state, range, to).map(|(_, entry)| entry.lead()),
+            true => {
+                let has_ranges = self.state.outside.get(&to).is_some_and(|entry| entry.has_ranges);
+                lookup_frontend(self.state, range, to).map(|(_, entry)| Lead { has_ranges, ..entry.lead() })
+            }
             false => lookup_outside(self.state, range, to).map(|(_, entry)| *entry),
         }
     }

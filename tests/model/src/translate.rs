@@ -220,12 +220,16 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
     let known = established.or_else(|| {
         let half_open = state.tables.half_open.get(key).copied();
         let is_own = |entry: &Connection| entry.flags.is_forwarded && !forward::has_short_ttl(&state.headers, entry);
-        half_open.filter(|entry| found.is_some() || is_source_port || (is_own(entry) && !is_pod))
+        let is_syn = key.protocol == Protocol::Tcp && is_plain_syn(ports.tcp_flags);
+        half_open.filter(|entry| found.is_some() || is_source_port || (is_own(entry) && !is_pod && !is_syn))
     });
     if established.is_some_and(|entry| is_answer_to_node(&state.tables, key, &entry, ports)) {
         return Err(state.next());
     }
     if let Some(entry) = known {
+        if let Some(decision) = refused_again(state, key, &entry, (ports, found)) {
+            return Err(decision);
+        }
         if let Some(entry) = continued(state, key, entry, (ports, found)) {
             return Ok(touched(state, key, entry, ports));
         }
@@ -241,6 +245,24 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
         Some(frontend) if !is_later => begin(state, key, ports.tcp_flags, frontend),
         _ => Err(state.next()),
     }
+}
+
+/// What becomes of a SYN of a connection with direct return if its client may not connect any more: the entry stays, because
+/// anyone can send a SYN.
+fn refused_again(
+    state: &mut HookState<'_>,
+    key: &PacketKey,
+    entry: &Connection,
+    (ports, found): (&Ports, Option<Lead>),
+) -> Option<Decision> {
+    let is_asked = entry.flags.is_forwarded && key.protocol == Protocol::Tcp && is_plain_syn(ports.tcp_flags);
+    let frontend = found.filter(|frontend| is_asked && frontend.service == entry.service)?;
+    if admission(state.node.state, frontend, Some(key.tuple.source.addr)) == Admission::No {
+        state.service = frontend.service;
+        return Some(state.discard(Reason::SourceRange));
+    }
+    let is_left = state.node.settings.is_draining && entry.flags.is_assured;
+    is_left.then(|| state.next())
 }
 
 /// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
@@ -321,10 +343,15 @@ fn continued_forwarded(
     let is_in_use = entry.flags.is_assured && !entry.flags.has_fin && state.tables.keeps(Rule::IdleConnectionStays);
     let is_repeated = !entry.flags.is_assured && entry.acknowledgment == ports.sequence.wrapping_add(1);
     let is_led_back = || {
-        let slot = found.filter(|frontend| offset.is_some() && frontend.service == entry.service);
-        slot.and_then(|frontend| slot_by_all(state, key, frontend)).is_some_and(|slot| slot.backend == entry.backend)
+        let frontend = found.filter(|frontend| offset.is_some() && frontend.service == entry.service);
+        frontend.is_some_and(|frontend| {
+            // Without a ring, no other node would find another backend.
+            slot_by_all(state, key, frontend).is_none_or(|slot| slot.backend == entry.backend)
+        })
     };
     let begins_again = match is_sent_on {
+        // A pod's connection has no direct return.
+        _ if state.packet.hook.is_pod() && state.tables.keeps(Rule::PodsAskForPods) => false,
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
         false if is_unproven => is_syn && !((is_in_use || is_repeated) && is_led_back()),
         false => is_syn && (is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
