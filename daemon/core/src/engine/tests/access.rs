@@ -169,3 +169,133 @@ fn another_way_to_other_nodes_is_in_the_history_as_such() {
         ]
     );
 }
+
+/// What hostile review has found: what the history says about access that is not so.
+mod false_statements {
+    use super::*;
+    use crate::datapath::Datapath;
+    use crate::history::{Event, Kernel};
+    use crate::model::service::ServiceName;
+
+    fn ranges(service: &Service, ranges: &[&str]) -> Service {
+        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("valid in a test")).collect();
+        Service { source_ranges: Some(ranges), ..service.clone() }
+    }
+
+    fn engine(sources: &[Source], datapath: &MemoryDatapath) -> Engine {
+        let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+        let sources = sources.iter().copied().collect();
+        let config = EngineConfig { packets, sources, max_services: 64, ..EngineConfig::default() };
+        Engine::new(config, datapath.dump().expect("memory can be read"))
+    }
+
+    fn synced(source: Source) -> Change {
+        Change::Synced { source, incomplete: None }
+    }
+
+    fn about<'e>(events: &'e [Event], words: &str) -> Vec<&'e Event> {
+        events.iter().filter(|event| event.detail.as_deref().is_some_and(|detail| detail.contains(words))).collect()
+    }
+
+    /// A change of the ranges and a change of an EndpointSlice in one round: the history says that the controller of the
+    /// slices has locked the clients out.
+    #[test]
+    fn a_change_of_ranges_is_credited_to_the_service_and_not_to_a_slice_of_the_same_round() {
+        let mut datapath = MemoryDatapath::new(LIMITS);
+        let mut engine = engine(&[Source::Kubernetes], &datapath);
+        let origin = Origin { object: "Service shop/web".into(), writer: "kubectl-edit".into(), ..Origin::default() };
+        let balancer =
+            Service { source: Source::Kubernetes, origin, ..service(FrontendKind::LoadBalancer) };
+        let origin =
+            Origin { object: "EndpointSlice shop/web".into(), writer: "endpointslice-controller".into(), ..Origin::default() };
+        let list = Slice { source: Source::Kubernetes, origin, ..slice() };
+        engine.change(Change::UpsertService(balancer.clone()));
+        engine.change(Change::UpsertSlice(list.clone()));
+        engine.change(synced(Source::Kubernetes));
+        engine.reconcile(&mut datapath, Moment(1));
+        engine.change(Change::UpsertService(ranges(&balancer, &["10.0.0.0/8"])));
+        let mut list = list;
+        list.ports[0].backends[0].node = Some("elsewhere".into());
+        engine.change(Change::UpsertSlice(list));
+        let events = engine.reconcile(&mut datapath, Moment(2)).events;
+        let [event] = about(&events, "only 10.0.0.0/8")[..] else { panic!("{events:?}") };
+        assert_eq!(&*event.cause.origin.object, "Service shop/web", "{event:?}");
+    }
+
+    /// While an API server does not respond, the engine leaves the clients of a service of a file where they are, and the
+    /// history says that this was done.
+    #[test]
+    fn what_waits_for_another_source_is_not_said_to_be_done() {
+        let sources = [Source::Files, Source::Kubernetes];
+        let mut datapath = MemoryDatapath::new(LIMITS);
+        let balancer = service(FrontendKind::LoadBalancer);
+        let mut first = engine(&sources, &datapath);
+        first.change(Change::UpsertService(balancer.clone()));
+        first.change(Change::UpsertSlice(slice()));
+        sources.iter().for_each(|source| first.change(synced(*source)));
+        first.reconcile(&mut datapath, Moment(1));
+        let mut second = engine(&sources, &datapath);
+        second.change(Change::UpsertService(balancer.clone()));
+        second.change(Change::UpsertSlice(slice()));
+        second.change(synced(Source::Files));
+        second.reconcile(&mut datapath, Moment(2));
+        second.change(Change::UpsertService(Service { external_policy: TrafficPolicy::Local, ..balancer }));
+        let events = second.reconcile(&mut datapath, Moment(3)).events;
+        let at: L4Addr = "198.51.100.1:80/TCP".parse().expect("valid in a test");
+        let is_local = datapath.dump().expect("memory can be read").outside[&at].local;
+        let said = about(&events, "get only backends on this node");
+        let is_said_done = said.iter().any(|event| event.kernel == Kernel::Done);
+        assert_eq!(is_said_done, is_local, "local in the maps: {is_local}; {events:?}");
+    }
+
+    /// The service that waits for the address has no clients, and who may connect there is not its decision.
+    #[test]
+    fn ranges_of_a_service_that_has_no_address_are_no_change_for_clients() {
+        let mut datapath = MemoryDatapath::new(LIMITS);
+        let mut engine = engine(&[Source::Files], &datapath);
+        let owner = service(FrontendKind::LoadBalancer);
+        let name: ServiceName = "shop/late".parse().expect("valid in a test");
+        let late = Service { created: Some(9), name: name.clone(), ..owner.clone() };
+        engine.change(Change::UpsertService(owner));
+        engine.change(Change::UpsertService(ranges(&late, &["10.0.0.0/8"])));
+        engine.change(Change::UpsertSlice(slice()));
+        let list = Slice { name: SliceName::new("shop", "late"), service: name, ..slice() };
+        engine.change(Change::UpsertSlice(list));
+        engine.change(synced(Source::Files));
+        engine.reconcile(&mut datapath, Moment(1));
+        engine.change(Change::UpsertService(ranges(&late, &["203.0.113.0/24"])));
+        let events = engine.reconcile(&mut datapath, Moment(2)).events;
+        assert_eq!(about(&events, "may connect to load balancer addresses"), Vec::<&Event>::new());
+    }
+
+    /// The backends that have changed while nodelb did not run are in the history, and who may connect is not.
+    #[test]
+    fn access_that_has_changed_while_nodelb_did_not_run_is_in_the_history() {
+        let mut datapath = MemoryDatapath::new(LIMITS);
+        let balancer = service(FrontendKind::LoadBalancer);
+        let mut run = |service: &Service, at| {
+            let mut engine = engine(&[Source::Files], &datapath);
+            engine.change(Change::UpsertService(service.clone()));
+            engine.change(Change::UpsertSlice(slice()));
+            engine.change(synced(Source::Files));
+            engine.reconcile(&mut datapath, Moment(at)).events
+        };
+        run(&balancer, 1);
+        for (change, at) in [
+            (ranges(&balancer, &["10.0.0.0/8"]), 2),
+            (Service { external_policy: TrafficPolicy::Local, ..balancer.clone() }, 3),
+        ] {
+            let events = run(&change, at);
+            let of_port: Vec<&Event> = events.iter().filter(|event| event.port.is_some()).collect();
+            assert!(!of_port.is_empty(), "{at}: {events:?}");
+        }
+    }
+
+    #[test]
+    fn two_changes_in_one_reload_are_both_in_the_history() {
+        let file = Service { is_outside: true, ..service(FrontendKind::Static) };
+        let both = Service { forward: Forward::Tunnel, affinity_seconds: Some(60), ..file.clone() };
+        let said = details(&[file, both]).concat().join("; ");
+        assert!(said.contains("keep their backend for 60 s") && said.contains("in a tunnel"), "{said}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The numbers of services and backends, over restarts.
 
 use super::*;
-use crate::state::entries::{BackendId, ServiceId};
+use crate::state::entries::{BackendId, NextIds, ServiceEntry, ServiceId};
 
 fn numbers(datapath: &MemoryDatapath) -> Vec<(ServiceId, BackendId)> {
     let maps = datapath.dump().expect("memory can be read");
@@ -33,4 +33,60 @@ fn a_service_gets_no_number_that_a_deleted_one_had_before_a_restart() {
         engine.reconcile(&mut datapath, Moment(1));
         assert_eq!(numbers(&datapath), []);
     }
+}
+
+/// As an earlier nodelb leaves it.
+fn without_numbers(datapath: &mut MemoryDatapath, next_ids: NextIds) {
+    let canary = ServiceEntry { next_ids, ..ServiceEntry::default() };
+    let results = datapath.apply(&[MapOp::PutService(ServiceId::CANARY, canary.into())], Moment(5));
+    assert!(results.iter().all(Result::is_ok));
+}
+
+/// The first run after an upgrade adopts every id and gives none: it records that the next start begins with 1.
+#[test]
+fn the_first_run_after_an_upgrade_records_the_ids_that_it_has_adopted() {
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let all = ["shop/a", "shop/b", "shop/c"];
+    let objects = |engine: &mut Engine| {
+        for (at, full) in all.iter().enumerate() {
+            upsert(engine, full, &format!("198.51.100.{at}:80"), &[&format!("192.0.2.{at}:80")]);
+        }
+        engine.change(synced());
+    };
+    let mut engine = engine_with(&datapath);
+    objects(&mut engine);
+    engine.reconcile(&mut datapath, Moment(0));
+    without_numbers(&mut datapath, NextIds::default());
+    let mut engine = engine_with(&datapath);
+    objects(&mut engine);
+    engine.reconcile(&mut datapath, Moment(10));
+    let deleted = numbers(&datapath)[2].0;
+    remove(&mut engine, "shop/c");
+    engine.reconcile(&mut datapath, Moment(11));
+    let mut engine = engine_with(&datapath);
+    upsert(&mut engine, "shop/a", "198.51.100.0:80", &["192.0.2.0:80"]);
+    upsert(&mut engine, "shop/b", "198.51.100.1:80", &["192.0.2.1:80"]);
+    upsert(&mut engine, "shop/new", "198.51.100.2:80", &["192.0.2.9:80"]);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(12));
+    let given: Vec<ServiceId> = numbers(&datapath).into_iter().map(|(service, _)| service).collect();
+    assert!(!given.contains(&deleted), "{given:?} has {deleted}, which connections of shop/c still have");
+}
+
+/// One word in the maps makes two backends one: affinity and UDP flows of one then belong to the other.
+#[test]
+fn no_content_of_the_maps_gives_one_number_to_two_backends() {
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = engine_with(&datapath);
+    upsert(&mut engine, "shop/web", "198.51.100.1:80", &["192.0.2.1:80"]);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    without_numbers(&mut datapath, NextIds { service: 2, backend: u32::MAX });
+    let mut engine = engine_with(&datapath);
+    upsert(&mut engine, "shop/web", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.2:80"]);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(10));
+    let maps = datapath.dump().expect("memory can be read");
+    let list = &maps.services[&numbers(&datapath)[0].0].cluster;
+    assert_ne!(list[0].backend, list[1].backend, "{list:?}");
 }
