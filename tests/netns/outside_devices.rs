@@ -204,6 +204,37 @@ fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
     });
 }
 
+/// The maps have room for 256 devices that lead to other machines. What does not fit harms no other device, and nothing says
+/// that a connection is served that is not.
+#[test]
+fn devices_that_do_not_fit_harm_no_other() {
+    sandbox::run("outside_devices::devices_that_do_not_fit_harm_no_other", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let pair = |n: u32| {
+            let ends = [("a", 77), ("b", 78)].map(|(end, net)| {
+                format!("link set {end}{n} up\naddr add 10.{net}.{n}.1/30 dev {end}{n}\n")
+            });
+            format!("link add a{n} type veth peer name b{n}\n{}", ends.concat())
+        };
+        host.write("links", &(0..128).map(pair).collect::<String>());
+        command("ip", &["-batch", host.path("links").to_str().unwrap()]);
+        host.serve("web.yaml", SERVICE);
+        let daemon = host.start();
+        eventually("the devices", || device("b127").is_some());
+        let is_answered = (0..20).any(|_| {
+            thread::sleep(Duration::from_millis(500));
+            works(&client, NODE[0])
+        });
+        let frontends = get("/frontends").unwrap_or_default().to_string();
+        let devices = get("/devices").unwrap_or_default()["packets"].to_string();
+        assert_eq!(is_answered, frontends.contains("\"outside\":\"Served\""), "what is said: {frontends}, {devices}");
+        assert!(is_answered, "pod0 has room in the maps: {}", host.log());
+        daemon.stop();
+    });
+}
+
 #[test]
 fn draining_leaves_new_connections_to_others() {
     sandbox::run("outside_devices::draining_leaves_new_connections_to_others", |sandbox| {

@@ -484,3 +484,13 @@ fn programs_of_others_are_a_step_if_they_run_before_nodelb() {
     assert!(step("[2001:db8::7]:80", Client::Host).unwrap().contains("connect6"), "an address of no service");
     assert_eq!(step("10.96.7.7:80", Client::Outside), None);
 }
+
+/// The mode is "on", and the programs could not be started: the trace said that packets.mode is off.
+#[test]
+fn a_packet_path_that_could_not_be_started_is_not_off_by_its_mode() {
+    let explained = explanation::explain(&snapshot(), "198.51.100.9:80".parse().unwrap(), Client::Outside);
+    let reason = "the packet programs cannot be started: ENOMEM";
+    let decision = Decision { activity: Activity::Off, reason: reason.into() };
+    let text = text_of(&answer(explained, Some(&decision), Moment(0)));
+    assert!(text.contains(reason) && !text.contains("packets.mode is off"), "{text}");
+}

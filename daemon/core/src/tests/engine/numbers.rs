@@ -46,29 +46,25 @@ fn without_numbers(datapath: &mut MemoryDatapath, next_ids: NextIds) {
 #[test]
 fn the_first_run_after_an_upgrade_records_the_ids_that_it_has_adopted() {
     let mut datapath = MemoryDatapath::new(LIMITS);
-    let all = ["shop/a", "shop/b", "shop/c"];
-    let objects = |engine: &mut Engine| {
+    let run = |datapath: &mut MemoryDatapath, all: &[&str], at: u64| {
+        let mut engine = engine_with(datapath);
         for (at, full) in all.iter().enumerate() {
-            upsert(engine, full, &format!("198.51.100.{at}:80"), &[&format!("192.0.2.{at}:80")]);
+            engine.change(Change::UpsertService(service(full, &format!("198.51.100.{at}:80"))));
+            engine.change(Change::UpsertSlice(slice(full, full, &[&format!("192.0.2.{at}:80")])));
         }
         engine.change(synced());
+        engine.reconcile(datapath, Moment(at));
+        engine
     };
-    let mut engine = engine_with(&datapath);
-    objects(&mut engine);
-    engine.reconcile(&mut datapath, Moment(0));
+    run(&mut datapath, &["shop/a", "shop/b", "shop/c"], 0);
     without_numbers(&mut datapath, NextIds::default());
-    let mut engine = engine_with(&datapath);
-    objects(&mut engine);
-    engine.reconcile(&mut datapath, Moment(10));
+    let mut engine = run(&mut datapath, &["shop/a", "shop/b", "shop/c"], 10);
     let deleted = numbers(&datapath)[2].0;
-    remove(&mut engine, "shop/c");
+    engine.change(Change::RemoveService(name("shop/c"), Source::Files));
+    engine.change(Change::RemoveSlice(slice("shop/c", "shop/c", &[]).name, Source::Files));
     engine.reconcile(&mut datapath, Moment(11));
-    let mut engine = engine_with(&datapath);
-    upsert(&mut engine, "shop/a", "198.51.100.0:80", &["192.0.2.0:80"]);
-    upsert(&mut engine, "shop/b", "198.51.100.1:80", &["192.0.2.1:80"]);
-    upsert(&mut engine, "shop/new", "198.51.100.2:80", &["192.0.2.9:80"]);
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(12));
+    assert_eq!(numbers(&datapath).len(), 2);
+    run(&mut datapath, &["shop/a", "shop/b", "shop/new"], 12);
     let given: Vec<ServiceId> = numbers(&datapath).into_iter().map(|(service, _)| service).collect();
     assert!(!given.contains(&deleted), "{given:?} has {deleted}, which connections of shop/c still have");
 }

@@ -1,10 +1,11 @@
 use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
 use crate::explain::reports::{self, frontends};
+use crate::explain::rows::OutsideAccess;
 use crate::filter::Filter;
 use crate::rows::described;
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
@@ -16,6 +17,7 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
 };
+use nodelb_core::model::uplink::Translation;
 use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
@@ -312,4 +314,26 @@ fn backends_are_those_that_connections_get() {
     let shares: Vec<_> = explained.backends.iter().map(|it| (it.row.address, it.share)).collect();
     assert_eq!(shares, [(expected[0].0, (0, 2)), (expected[1].0, (1, 2)), (expected[2].0, (1, 2))]);
     assert_eq!(frontends(&snapshot, &Filter::default())[0].backends, [expected[1].0, expected[2].0]);
+}
+
+/// If no device has the programs, no client outside is served, whatever the policy and the source ranges are: the packets
+/// pass to the stack, and nothing is dropped.
+#[test]
+fn what_is_not_translated_is_not_said_to_be_served() {
+    let balancer = service("shop/web", &[("198.51.100.1:80", FrontendKind::LoadBalancer)]);
+    let local = Service { external_policy: TrafficPolicy::Local, ..balancer.clone() };
+    let of_other_family = Service { source_ranges: Some(vec!["2001:db8::/32".parse().unwrap()]), ..balancer };
+    for service in [local, of_other_family] {
+        let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+        let config =
+            EngineConfig { sources: [Source::Files].into(), max_services: 100, packets, ..EngineConfig::default() };
+        let mut engine = Engine::new(config, MapState::default());
+        let backends = slice("shop/web", vec![backend("10.1.0.2:8080", "there")]);
+        let off = Change::Translation(Translation::Off);
+        let synced = Change::Synced { source: Source::Files, incomplete: None };
+        [node(), Change::UpsertService(service), backends, off, synced].into_iter().for_each(|it| engine.change(it));
+        engine.reconcile(&mut MemoryDatapath::new(Limits { outside: 9, source_ranges: 9, ..LIMITS }), Moment(0));
+        let explained = explanation(&engine.snapshot(Moment(0)), "198.51.100.1:80", Client::Outside);
+        assert_eq!(explained.outside.map(|outside| outside.access), Some(OutsideAccess::Off));
+    }
 }
