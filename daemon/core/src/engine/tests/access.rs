@@ -298,4 +298,32 @@ mod false_statements {
         let said = details(&[file, both]).concat().join("; ");
         assert!(said.contains("keep their backend for 60 s") && said.contains("in a tunnel"), "{said}");
     }
+
+    /// The sockets of the node and of its pods are refused by the ranges, too (`bpf/clients.h`).
+    #[test]
+    fn ranges_are_said_to_concern_every_client_that_they_refuse() {
+        let mut datapath = MemoryDatapath::new(LIMITS);
+        let mut engine = engine(&[Source::Files], &datapath);
+        let balancer = service(FrontendKind::LoadBalancer);
+        engine.change(Change::UpsertService(balancer.clone()));
+        engine.change(Change::UpsertSlice(slice()));
+        engine.change(synced(Source::Files));
+        engine.reconcile(&mut datapath, Moment(1));
+        engine.change(Change::UpsertService(ranges(&balancer, &["10.0.0.0/8"])));
+        let events = engine.reconcile(&mut datapath, Moment(2)).events;
+        let maps = datapath.dump().expect("memory can be read");
+        let [at, node]: [L4Addr; 2] =
+            ["198.51.100.1:80/TCP", "203.0.113.1:1/TCP"].map(|text| text.parse().expect("valid in a test"));
+        let is_refused = !crate::trace::admits(&maps, at, &[node.addr]);
+        let is_said_of_outside = !about(&events, "of the clients outside the node, only 10.0.0.0/8").is_empty();
+        assert!(is_refused && !is_said_of_outside, "a process of the node is refused: {is_refused}; {events:?}");
+    }
+
+    #[test]
+    fn the_end_of_local_backends_hides_no_other_change_of_the_reload() {
+        let file = Service { is_outside: true, ..service(FrontendKind::Static) };
+        let local = Service { internal_policy: TrafficPolicy::Local, affinity_seconds: Some(60), ..file.clone() };
+        let said = details(&[file, local]).concat().join("; ");
+        assert!(said.contains("keep their backend for 60 s"), "{said}");
+    }
 }

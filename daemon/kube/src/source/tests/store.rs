@@ -278,6 +278,17 @@ fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
     assert!(world.is_synced);
 }
 
+/// Each kind may have its own etcd, and the state file may be lost. All services of the node would be emptied at once.
+#[test]
+fn a_first_list_without_any_slice_needs_a_second_one_if_the_kernel_has_services() {
+    let names: Vec<String> = (0..20).map(|number| format!("s{number}")).collect();
+    let all: Vec<(&str, u32, u32)> = names.iter().map(|name| (name.as_str(), 1, 5)).collect();
+    let mut world = World { store: store(20), served: BTreeMap::new(), is_synced: false };
+    assert_eq!(world.list(Service, &all), Verdict::Fine);
+    let verdict = world.list(EndpointSlice, &[]);
+    assert!(verdict != Verdict::Fine && !world.is_synced, "one list without slices: {verdict:?}");
+}
+
 #[test]
 fn a_first_list_is_compared_with_the_kernel_port_by_port() {
     let names: Vec<String> = (0..12).map(|number| format!("s{number}")).collect();
