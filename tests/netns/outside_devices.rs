@@ -204,6 +204,48 @@ fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
     });
 }
 
+/// The JSON form says Off. The table, which an operator reads, lacked the column and had the status OK.
+#[test]
+fn the_table_of_frontends_says_that_no_device_has_the_programs() {
+    sandbox::run("outside_devices::the_table_of_frontends_says_that_no_device_has_the_programs", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let daemon = start(&host);
+        eventually("an answer", || works(&client, NODE[0]));
+        command("ip", &["link", "set", "pod0", "down"]);
+        command("ip", &["link", "set", "pod0", "name", "wan0"]);
+        command("ip", &["link", "set", "wan0", "up"]);
+        let json = || get("/frontends").unwrap_or_default().to_string();
+        eventually("the frontends", || json().contains("\"outside\":\"Off\""));
+        let tables = ["/frontends", "/services"].map(|path| answer(path, "text/plain").unwrap());
+        assert!(tables.iter().all(|table| table.contains("Off")), "{tables:?}");
+        daemon.stop();
+    });
+}
+
+/// While nodelb drains, the same device has connections, which end.
+#[test]
+fn draining_without_a_device_translates_nothing() {
+    sandbox::run("outside_devices::draining_without_a_device_translates_nothing", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"drain\"");
+        let _client = Pod::new(0);
+        let daemon = start(&host);
+        command("ip", &["link", "set", "pod0", "down"]);
+        command("ip", &["link", "set", "pod0", "name", "wan0"]);
+        command("ip", &["link", "set", "wan0", "up"]);
+        eventually("the device", || device("wan0").is_some_and(|row| row["programs"] == "unused"));
+        let is_told = (0..50).any(|_| {
+            thread::sleep(Duration::from_millis(100));
+            translation() == "off"
+        });
+        let check = answer("/status", "text/plain").unwrap();
+        assert!(is_told, "no device has the programs: {}; {check}", translation());
+        daemon.stop();
+    });
+}
+
 /// The maps have room for 256 devices that lead to other machines. What does not fit harms no other device, and nothing says
 /// that a connection is served that is not.
 #[test]
