@@ -17,6 +17,7 @@ pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize, address: L4Ad
         () if snapshot.still_serves(row, place, address) => access_as_before(snapshot, address),
         () if !claim.is_outside => OutsideAccess::NodeOnly,
         () if claim.target.is_err() || place > 0 => OutsideAccess::Refused,
+        () if snapshot.facts.translation != Translation::On => access_now(snapshot),
         () if admits_none(snapshot, claim) => OutsideAccess::NoSourceRange,
         () if lacks_local_backend(snapshot, claim) => OutsideAccess::NoLocalBackend,
         () => access_now(snapshot),
