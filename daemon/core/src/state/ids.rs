@@ -71,13 +71,16 @@ impl ServiceIds {
         }
         orphans.remove(&ServiceId::CANARY);
         let orphan_of = orphans.iter().flat_map(|(id, orphan)| orphan.addresses.iter().map(|a| (*a, *id))).collect();
-        let seeded = orphans.keys().copied().collect();
+        let seeded: BTreeSet<ServiceId> = orphans.keys().copied().collect();
         let without_address = orphans.iter().filter(|(_, orphan)| orphan.addresses.is_empty());
         let port = |(id, orphan): (&ServiceId, &Orphan)| orphan.tag.map(|tag| ((tag.service, tag.port), *id));
         let without_address = without_address.filter_map(port).collect();
         let (in_use, released) = (HashSet::default(), VecDeque::new());
-        let next = Some(next_ids(realised).service).filter(|next| (1..limit).contains(next)).unwrap_or(1);
-        let unused = (next..limit).chain(1..next);
+        let recorded = Some(next_ids(realised).service).filter(|next| (1..limit).contains(next));
+        // Without a record, the next start must at least not give what this run may delete without giving another id.
+        let behind = seeded.last().map_or(1, |last| last.0.saturating_add(1));
+        let (first, next) = (recorded.unwrap_or(1), recorded.unwrap_or(behind));
+        let unused = (first..limit).chain(1..first);
         Self { limit, unused, next, in_use, released, fresh: 0, seeded, orphans, orphan_of, without_address }
     }
 
