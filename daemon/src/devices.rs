@@ -135,17 +135,18 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> Option<DeviceOutputs> {
+    // The queue is empty at the start.
+    let happened = |event: Event| drop(owner.changes.try_send(vec![Change::Happened(event.into())]));
     match path {
         PacketPath::Off { is_news } => {
             let mode = config.borrow().packets.mode;
             let decision = mode::decide(mode, &Findings::default(), Before::Nothing, false);
-            // The queue is empty at the start.
-            let happened = |event: Event| owner.changes.try_send(vec![Change::Happened(event.into())]).is_ok();
             is_news.then(|| happened(decision.event()));
             None
         }
         PacketPath::Failed(failure) => {
             let devices = failed::start(failure, config.clone(), shutdown());
+            devices.borrow().decision.iter().for_each(|decision| happened(decision.event()));
             Some(DeviceOutputs { devices, ..DeviceOutputs::default() })
         }
         PacketPath::Open(open) => Some(start_tasks(*open, owner, config, shutdown)),

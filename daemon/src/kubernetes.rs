@@ -13,6 +13,7 @@ use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::trace::{self, Verdict};
 use nodelb_host::clock::{unix_seconds, until};
 use nodelb_host::messages;
@@ -27,6 +28,7 @@ use nodelb_kube::apiserver::session::Apiservers;
 use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::apiserver::{self, Parts};
 use nodelb_kube::source::live::{Live, LiveTimeouts};
+use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings, state_file};
 use tokio::runtime::Handle;
@@ -37,7 +39,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::events;
-use crate::reconcile::{OwnerHandle, kubernetes_ports};
+use crate::reconcile::OwnerHandle;
 
 /// The mean time between two writes to the state directory while services change all the time and an apiserver is
 /// connected. A write of 10,000 services takes 60 ms of CPU time and 20 MB of the disk.
@@ -110,7 +112,7 @@ pub async fn start(
         forward,
         node: node.into(),
         has_node_object: config.kubernetes.node_object,
-        expected: kubernetes_ports(&owner.snapshot.borrow().realised),
+        in_maps: in_maps(&owner.snapshot.borrow().realised),
         timeouts: WatchTimeouts::default(),
     };
     let source = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));
@@ -249,6 +251,14 @@ pub async fn recall(
 
 fn state_settings(directory: PathBuf, cluster: Option<Authorities>) -> StateSettings {
     StateSettings { directory, cluster, save_every: SAVE_EVERY, save_soon: SAVE_SOON, timeout: STATE_TIMEOUT }
+}
+
+/// The service ports in the maps that Kubernetes describes. Those without an owner's tag count, too.
+pub(crate) fn in_maps(maps: &MapState) -> InMaps {
+    let services = maps.services.iter().filter(|(id, _)| **id != ServiceId::CANARY);
+    let all = services.map(|(_, entry)| entry).filter(|it| it.tag.is_none_or(|tag| tag.source == Source::Kubernetes));
+    let (ports, with_backends) = (all.clone().count(), all.filter(|entry| entry.has_backends).count());
+    InMaps { ports, with_backends }
 }
 
 #[cfg(test)]

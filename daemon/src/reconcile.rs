@@ -23,7 +23,7 @@ use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{MapState, ServiceId};
+use nodelb_core::state::entries::MapState;
 use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_core::text::counted;
 use nodelb_host::clock::{Clock, Taken, at, ticking};
@@ -383,12 +383,6 @@ impl<D: Datapath> Owner<D> {
 /// The number of service ports in the maps, without the service of the canaries.
 pub fn service_ports(maps: &MapState) -> usize {
     maps.services.len().saturating_sub(1)
-}
-
-/// The number of service ports in the maps that Kubernetes describes. Those without an owner's tag count, too.
-pub fn kubernetes_ports(maps: &MapState) -> usize {
-    let services = maps.services.iter().filter(|(id, _)| **id != ServiceId::CANARY);
-    services.filter(|(_, entry)| entry.tag.is_none_or(|tag| tag.source == Source::Kubernetes)).count()
 }
 
 /// The addresses for NodePorts that the kernel has not accepted; usually none.

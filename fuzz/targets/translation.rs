@@ -15,7 +15,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent, Version};
 use nodelb_kube::api::scope::Scope;
-use nodelb_kube::source::store::Store;
+use nodelb_kube::source::store::{InMaps, Store};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
 
@@ -32,7 +32,7 @@ impl Node {
         let sources = BTreeSet::from([Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
         let engine = Engine::new(config, maps.dump().expect("memory can always be read"));
-        Self { store: Store::new(&Kind::SERVED.map(Scope::all), 0), engine, maps, now: Moment(0) }
+        Self { store: Store::new(&Kind::SERVED.map(Scope::all), InMaps::default()), engine, maps, now: Moment(0) }
     }
 
     fn send(&mut self, kind: Kind, event: ListWatchEvent) {

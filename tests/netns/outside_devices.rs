@@ -204,26 +204,6 @@ fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
     });
 }
 
-/// The JSON form says Off. The table, which an operator reads, lacked the column and had the status OK.
-#[test]
-fn the_table_of_frontends_says_that_no_device_has_the_programs() {
-    sandbox::run("outside_devices::the_table_of_frontends_says_that_no_device_has_the_programs", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
-        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
-        let daemon = start(&host);
-        eventually("an answer", || works(&client, NODE[0]));
-        command("ip", &["link", "set", "pod0", "down"]);
-        command("ip", &["link", "set", "pod0", "name", "wan0"]);
-        command("ip", &["link", "set", "wan0", "up"]);
-        let json = || get("/frontends").unwrap_or_default().to_string();
-        eventually("the frontends", || json().contains("\"outside\":\"Off\""));
-        let tables = ["/frontends", "/services"].map(|path| answer(path, "text/plain").unwrap());
-        assert!(tables.iter().all(|table| table.contains("Off")), "{tables:?}");
-        daemon.stop();
-    });
-}
-
 /// While nodelb drains, the same device has connections, which end.
 #[test]
 fn draining_without_a_device_translates_nothing() {
@@ -255,9 +235,8 @@ fn devices_that_do_not_fit_harm_no_other() {
         configure(&host, sandbox, "mode = \"on\"");
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let pair = |n: u32| {
-            let ends = [("a", 77), ("b", 78)].map(|(end, net)| {
-                format!("link set {end}{n} up\naddr add 10.{net}.{n}.1/30 dev {end}{n}\n")
-            });
+            let ends = [("a", 77), ("b", 78)]
+                .map(|(end, net)| format!("link set {end}{n} up\naddr add 10.{net}.{n}.1/30 dev {end}{n}\n"));
             format!("link add a{n} type veth peer name b{n}\n{}", ends.concat())
         };
         host.write("links", &(0..128).map(pair).collect::<String>());

@@ -349,10 +349,9 @@ impl Kernel {
     /// Where the searches for a source port begin.
     pub(crate) fn cursors(&self) -> impl Iterator<Item = (u32, u32)> {
         let map = self.map("snat_cursors");
-        (0..CURSORS).map(|index: u32| {
-            let value = map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-            (index, u32::from_ne_bytes(value.try_into().unwrap()))
-        })
+        let all = map.lookup_batch(CURSORS, MapFlags::ANY, MapFlags::ANY).unwrap();
+        let number = |bytes: Vec<u8>| u32::from_ne_bytes(bytes.try_into().unwrap());
+        all.take(CURSORS as usize).map(move |(index, value)| (number(index), number(value)))
     }
 
     fn read_counts(&self) -> Counts {

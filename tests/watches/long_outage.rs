@@ -14,6 +14,7 @@ use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::credentials::CredentialTimeouts;
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::settings::Settings;
+use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, Followed, KubernetesSource, StateSettings};
 use tokio::sync::{mpsc, watch};
@@ -117,7 +118,7 @@ fn node(settings: Settings) -> Received {
         forward: Arc::default(),
         node: "n1".into(),
         has_node_object: true,
-        expected: 0,
+        in_maps: InMaps::default(),
         timeouts: WatchTimeouts::default(),
     };
     tokio::spawn(source::run(source, std::future::pending()));

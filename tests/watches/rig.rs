@@ -34,6 +34,7 @@ use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::Apiservers;
 use nodelb_kube::apiserver::settings::Settings;
+use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, Followed, KubernetesSource, StateSettings};
 use serde_json::Value;
@@ -397,7 +398,7 @@ impl Node {
             forward: Arc::clone(&reads.forward),
             node: "n1".into(),
             has_node_object: true,
-            expected: 0,
+            in_maps: InMaps::default(),
             timeouts,
         };
         runtime.spawn(source::run(source, std::future::pending()));

@@ -116,8 +116,8 @@ fn insert_before_verdict(answer: &mut TraceAnswer, step: &str, finding: String) 
 
 fn answer(mut explanation: Explanation, decision: Option<&Decision>, now: Moment) -> TraceAnswer {
     let left = outside::leave(&mut explanation, decision);
-    let mut steps = steps(&explanation, now);
-    steps.push(("verdict", left.unwrap_or_else(|| verdict(&explanation))));
+    let mut steps = steps(&explanation, decision, now);
+    steps.push(("verdict", left.unwrap_or_else(|| verdict(&explanation, decision))));
     let trace = steps.into_iter().map(|(step, finding)| StepRow { step: step.into(), finding });
     TraceAnswer {
         verdict: verdict_row(&explanation),
@@ -159,14 +159,14 @@ fn backend(candidate: &Candidate) -> TraceBackendRow {
 }
 
 /// Returns the name and the sentence of each step before the verdict, in order of time.
-fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
+fn steps(explanation: &Explanation, decision: Option<&Decision>, now: Moment) -> Vec<(&'static str, String)> {
     let mut steps = vec![("client", client(explanation))];
     steps.extend(source_ranges(explanation).map(|text| ("source-ranges", text)));
-    steps.push(("hook", hook(explanation)));
+    steps.push(("hook", hook(explanation, decision)));
     match (&explanation.found, explanation.claims.first()) {
         (Some(found), Some(owner)) => {
             steps.push(("frontend", frontend(explanation, found, owner)));
-            steps.extend(outside::access(explanation).map(|text| ("outside", text)));
+            steps.extend(outside::access(explanation, decision).map(|text| ("outside", text)));
             steps.extend(others(&explanation.claims[1..]));
             steps.push(("view", view(found)));
             steps.push(("affinity", affinity(explanation.from, found.affinity_seconds)));
@@ -251,11 +251,12 @@ fn clients_own(explanation: &Explanation) -> Option<String> {
     ))
 }
 
-fn hook(explanation: &Explanation) -> String {
+fn hook(explanation: &Explanation, decision: Option<&Decision>) -> String {
     if explanation.hooks.is_empty() {
         return match explanation.from {
             Client::Outside if !outside::is_sctp(explanation) => {
-                "none: packets of clients outside the node are not translated (packets.mode is off)".into()
+                let why = outside::why_off(decision);
+                format!("none: packets of clients outside the node are not translated ({why})")
             }
             _ => format!("none: nodelb has no hook for {}", explanation.to.protocol),
         };
@@ -363,7 +364,7 @@ fn near(near: &NearMatch, to: L4Addr) -> String {
     }
 }
 
-fn verdict(explanation: &Explanation) -> String {
+fn verdict(explanation: &Explanation, decision: Option<&Decision>) -> String {
     match (explanation.result, explanation.from) {
         (ConnectResult::Forwarded(_), _) => forwarded(explanation),
         (ConnectResult::Depends(_), from) => if_admitted(&explanation.admitted, &forwarded(explanation), from),
@@ -375,7 +376,7 @@ fn verdict(explanation: &Explanation) -> String {
             phrases::OTHER_FAMILY.into()
         }
         (ConnectResult::Refused(errno), _) => refused(errno).into(),
-        (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation),
+        (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation, decision),
         (ConnectResult::PassedThrough, Client::Host | Client::Pod) => match &explanation.found {
             Some(_) => lacking(explanation),
             None => passed(explanation.to),

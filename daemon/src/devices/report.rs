@@ -60,8 +60,8 @@ impl DevicesReport {
 
     /// What the decision amounts to: without a device to attach the programs to, nothing is translated.
     pub(super) fn in_effect(&self, decision: Decision) -> Decision {
-        let is_any_used = self.devices.iter().any(|device| device.state() != HookState::NotNeeded);
-        if decision.activity != Activity::On || is_any_used || !self.is_outside_served {
+        let is_used = |it: &DeviceReport| it.device.role == Role::Uplink && it.state() != HookState::NotNeeded;
+        if decision.activity == Activity::Off || self.devices.iter().any(is_used) || !self.is_outside_served {
             return decision;
         }
         let why = match &self.missing[..] {
@@ -73,7 +73,7 @@ impl DevicesReport {
 
     /// What follows if names in `packets.devices` are not those of devices, although other devices have the programs.
     pub(crate) fn missing_devices(&self) -> Option<String> {
-        let is_on = self.decision.as_ref().is_some_and(|decision| decision.activity == Activity::On);
+        let is_on = self.decision.as_ref().is_some_and(|decision| decision.activity != Activity::Off);
         (is_on && self.is_outside_served && !self.missing.is_empty()).then(|| missing(&self.missing))
     }
 

@@ -14,6 +14,7 @@ use nodelb_core::change::Change;
 use nodelb_core::history::Event;
 use nodelb_core::model::uplink::{Translation, Uplink};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_datapath::Attach;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
 use nodelb_host::clock::until;
@@ -191,9 +192,13 @@ impl Task {
         let is_on = decision.activity != Activity::Off;
         // Without the addresses in the maps, the programs would take backends on other nodes for local ones.
         let is_late = self.uplinks.is_none();
+        let refused = self.refused_uplinks();
         let synced = tokio::task::spawn_blocking(move || {
-            let errors = if is_late { BTreeMap::new() } else { hooks.sync(&devices, is_on) };
-            (hooks, devices, errors)
+            let (unknown, known): (Vec<_>, Vec<_>) =
+                devices.into_iter().partition(|it| refused.contains_key(&it.ifindex));
+            let mut errors = if is_late { BTreeMap::new() } else { hooks.sync(&known, is_on) };
+            errors.extend(refused);
+            (hooks, [known, unknown].concat(), errors)
         });
         let Ok((mut hooks, devices, errors)) = synced.await else { return true };
         self.happened.extend(hooks.take_events());
@@ -323,6 +328,16 @@ impl Task {
         decision
     }
 
+    /// The uplinks that the maps do not accept, with the errors. They get no programs.
+    fn refused_uplinks(&self) -> BTreeMap<u32, String> {
+        let snapshot = self.inputs.snapshot.borrow();
+        let refused = snapshot.failures.iter().filter_map(|(key, error)| match key {
+            EntryKey::Uplink(index) => Some((*index, error.to_string())),
+            _ => None,
+        });
+        refused.collect()
+    }
+
     /// Sends the uplinks to the owner if they have changed, and waits until the maps have them; returns false if the
     /// owner has closed the queue.
     async fn send(&mut self, devices: &[Device]) -> bool {
@@ -333,8 +348,12 @@ impl Task {
         if self.inputs.changes.send(vec![Change::Uplinks(uplinks.clone())]).await.is_err() {
             return false;
         }
+        // Those that the maps do not accept have a problem of their own, and keep the programs from no other device.
         let has_all = |snapshot: &Arc<Snapshot>| {
-            let is_there = |it: &Uplink| snapshot.realised.uplinks.get(&it.ifindex) == Some(&it.entry);
+            let is_there = |it: &Uplink| {
+                snapshot.realised.uplinks.get(&it.ifindex) == Some(&it.entry)
+                    || snapshot.failures.contains_key(&EntryKey::Uplink(it.ifindex))
+            };
             uplinks.iter().all(is_there)
         };
         let is_in_time = timeout(MAPS_TIMEOUT, self.inputs.snapshot.wait_for(has_all)).await.is_ok();

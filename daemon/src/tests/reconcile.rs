@@ -9,7 +9,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::PortKey;
-use nodelb_core::state::entries::{CANARIES, FrontendEntry, MapOp, Realised, ServiceEntry};
+use nodelb_core::state::entries::{CANARIES, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use nodelb_core::state::owner::OwnerTag;
 
 use super::*;
@@ -87,7 +87,7 @@ fn ports_of_files_are_not_expected_from_kubernetes() {
     ];
     assert!(maps.apply(&ops, Moment(0)).iter().all(Result::is_ok));
     let found = maps.dump().unwrap();
-    assert_eq!((service_ports(&found), kubernetes_ports(&found)), (4, 2), "one entry has no tag");
+    assert_eq!((service_ports(&found), crate::kubernetes::in_maps(&found).ports), (4, 2), "one entry has no tag");
 }
 
 #[tokio::test(start_paused = true)]

@@ -47,10 +47,8 @@ impl AccessChange {
                 "all clients may connect to load balancer addresses".into()
             }
             Self::SourceRanges => match listed(desired.ranges_of(id), SHOWN).as_str() {
-                "" => "no client outside the node may connect to load balancer addresses".into(),
-                ranges => {
-                    format!("of the clients outside the node, only {ranges} may connect to load balancer addresses")
-                }
+                "" => "no client may connect to load balancer addresses".into(),
+                ranges => format!("only clients in {ranges} may connect to load balancer addresses"),
             },
         }
     }
@@ -116,7 +114,7 @@ impl Engine {
     /// Records what has changed for clients, with the port's other changes if it has some.
     pub(super) fn record_access(&mut self, reason: &DirtyReason) {
         let changes = std::mem::take(&mut self.round.access);
-        self.record(changes, true, |_| Some(reason.trigger.clone()));
+        self.record(changes, true, |_| Some(reason.trigger_of_access().clone()));
     }
 
     /// Records what has changed for clients since the previous run.

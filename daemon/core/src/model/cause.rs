@@ -80,6 +80,10 @@ impl Trigger {
         matches!(self, Self::Slice(_) | Self::SliceRemoved(_))
     }
 
+    fn is_of_service(&self) -> bool {
+        matches!(self, Self::Service(_) | Self::ServiceRemoved(_))
+    }
+
     /// How likely the change explains that the port gained and lost these backends: 2 for a slice with backends of this
     /// port, 1 for a slice without any backends, or for a drain or check of one of these; 0 for anything else.
     fn concern(&self, key: &PortKey, changed: &[L4Addr]) -> u8 {
@@ -113,13 +117,16 @@ pub(crate) struct DirtyReason {
     pub(crate) trigger: Trigger,
     /// The slices, drains and checks that changed before it, at most the latest [`MAX_EARLIER`].
     earlier: Vec<Trigger>,
+    /// The last change of the service's description.
+    description: Option<Trigger>,
     /// The change that removed the last description of the service. A later one describes a new service of the same name.
     pub(crate) deleted_by: Option<Trigger>,
 }
 
 impl DirtyReason {
     pub(crate) fn new(trigger: Trigger) -> Self {
-        Self { trigger, earlier: Vec::new(), deleted_by: None }
+        let description = trigger.is_of_service().then(|| trigger.clone());
+        Self { trigger, earlier: Vec::new(), description, deleted_by: None }
     }
 
     /// Whether all descriptions of the service were removed in between.
@@ -127,7 +134,15 @@ impl DirtyReason {
         self.deleted_by.is_some()
     }
 
+    /// The change that most likely affected who may connect.
+    pub(crate) fn trigger_of_access(&self) -> &Trigger {
+        self.description.as_ref().unwrap_or(&self.trigger)
+    }
+
     pub(crate) fn add(&mut self, trigger: Trigger) {
+        if trigger.is_of_service() {
+            self.description = Some(trigger.clone());
+        }
         if !trigger.outranks(&self.trigger) {
             return;
         }

@@ -198,6 +198,8 @@ impl ServiceIds {
 pub struct BackendIds {
     by_address: HashMap<L4Addr, (BackendId, u32), RandomState>,
     next: u32,
+    /// The numbers that backends had when the last one was given.
+    taken: BTreeSet<u32>,
 }
 
 impl BackendIds {
@@ -212,14 +214,22 @@ impl BackendIds {
 
     /// The number of the backend, with one more user.
     pub fn acquire(&mut self, address: L4Addr) -> BackendId {
-        let next = &mut self.next;
-        let (id, users) = self.by_address.entry(address).or_insert_with(|| {
-            // The number wraps after about four billion new backends; 0 is no backend.
-            *next = next.checked_add(1).unwrap_or(1);
-            (BackendId(*next), 0)
-        });
+        if !self.by_address.contains_key(&address) {
+            self.next = self.next_free();
+        }
+        let (id, users) = self.by_address.entry(address).or_insert((BackendId(self.next), 0));
         *users += 1;
         *id
+    }
+
+    /// The number of a new backend; 0 is no backend. After about four billion of them, or if something else has written into
+    /// the maps, it begins again with those that no backend has.
+    fn next_free(&mut self) -> u32 {
+        if self.next == u32::MAX {
+            self.next = 0;
+            self.taken = self.by_address.values().map(|(id, _)| id.0).collect();
+        }
+        (self.next + 1..=u32::MAX).find(|number| !self.taken.contains(number)).unwrap_or(u32::MAX)
     }
 
     /// The slots of a view that replaces the slots `before`, and those of `before` that the caller has to release. A

@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use super::cidrs;
 use super::state_file::{Saver, StateSettings};
 use super::status::WatchStatus;
-use super::store::{Store, Verdict};
+use super::store::{InMaps, Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
 use crate::api::decode::{Decoder, Kind, ListWatchEvent};
 use crate::api::request::Query;
@@ -69,8 +69,7 @@ pub struct KubernetesSource {
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
-    /// The number of service ports of Kubernetes in the maps at start.
-    pub expected: usize,
+    pub in_maps: InMaps,
     pub timeouts: WatchTimeouts,
 }
 
@@ -160,7 +159,7 @@ impl Running {
         let scopes = source.selection.scopes();
         let node = source.has_node_object.then(|| Scope::node(&source.node));
         Self {
-            store: Store::new(&scopes, source.expected),
+            store: Store::new(&scopes, source.in_maps),
             saver: Saver::new(&source.state, source.snapshot.clone()),
             node: scopes.len(),
             watches: scopes.into_iter().chain(node).map(WatchStatus::new).collect(),
@@ -309,7 +308,11 @@ impl Running {
             match self.store.apply(number, event, &mut changes) {
                 Verdict::Fine => {}
                 Verdict::ListAgain { missing, known } => self.list_again(number..=number, missing, known),
-                Verdict::ListAllAgain { missing, known } => self.list_again(0..=self.node, missing, known),
+                Verdict::ListAllAgain { missing, known } => {
+                    let kind = self.watches[number].scope.kind;
+                    let first = self.watches.iter().position(|watch| watch.scope.kind == kind);
+                    self.list_again(first.unwrap_or(number)..=self.node, missing, known);
+                }
             }
         }
         self.watches[number].record_events();

