@@ -216,12 +216,12 @@ fn draining_without_a_device_translates_nothing() {
         command("ip", &["link", "set", "pod0", "name", "wan0"]);
         command("ip", &["link", "set", "wan0", "up"]);
         eventually("the device", || device("wan0").is_some_and(|row| row["programs"] == "unused"));
-        let is_told = (0..50).any(|_| {
+        let is_reported = (0..50).any(|_| {
             thread::sleep(Duration::from_millis(100));
             translation() == "off"
         });
         let check = answer("/status", "text/plain").unwrap();
-        assert!(is_told, "no device has the programs: {}; {check}", translation());
+        assert!(is_reported, "no device has the programs: {}; {check}", translation());
         daemon.stop();
     });
 }

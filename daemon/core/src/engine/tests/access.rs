@@ -168,7 +168,7 @@ fn another_way_to_other_nodes_is_in_the_history_as_such() {
     );
 }
 
-/// What the history says, and of whom.
+/// Which object the history names for a change, and which changes it has.
 mod credit {
     use super::*;
     use crate::datapath::Datapath;
