@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use nodelb_core::model::addr::Addr;
 
+use crate::sandbox::{BACKENDS_V4, BACKENDS_V6};
 use crate::world::{RouteLine, World};
 
 /// The network of the last case, so that only changes take time.
@@ -18,6 +19,14 @@ pub(crate) struct Network {
 impl Network {
     /// Makes the network of the namespace that of the world.
     pub(crate) fn set(&mut self, world: &World) {
+        if self.devices.is_empty() {
+            // The addresses of the sandbox, which no case has. They may be gone already.
+            for line in
+                [format!("address del {BACKENDS_V4} dev lo"), format!("-6 route del local {BACKENDS_V6} dev lo")]
+            {
+                let _ = Command::new("ip").args(line.split(' ')).stderr(Stdio::null()).status();
+            }
+        }
         for (name, device) in &world.devices {
             if self.devices.contains(name) {
                 continue;
