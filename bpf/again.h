@@ -33,9 +33,7 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 		return false;
 	if (here->packet.key.protocol != IPPROTO_UDP)
 		return true;
-	return here->uses_local_view == is_local &&
-	       (!here->has_ranges ||
-		is_in_range(here->service_id, here->packet.key.source));
+	return here->uses_local_view == is_local && is_admitted(here);
 }
 
 /*

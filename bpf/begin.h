@@ -57,6 +57,13 @@ static __always_inline bool has_ranges_at(const struct frontend_key *to)
 	return look_up_outside(to, &copy) && copy.flags & OUTSIDE_RANGES;
 }
 
+/* Whether the source ranges of the service that was found admit the client. */
+static __always_inline bool is_admitted(const struct scratch *here)
+{
+	return !here->has_ranges ||
+	       is_in_range(here->service_id, here->packet.key.source);
+}
+
 /* The address that is then looked up, with the protocol of the packet. */
 static __always_inline void
 set_destination(struct scratch *here, const __u32 *addr, __u16 port_be)
@@ -162,8 +169,7 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 		outcome = unknown(frame, here, now);
 	if (outcome != OUTCOME_TRANSLATE)
 		return outcome;
-	if (here->has_ranges &&
-	    !is_in_range(here->service_id, here->packet.key.source))
+	if (!is_admitted(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
 	use_service(here, service);
 	if (here->view.count)

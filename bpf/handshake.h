@@ -220,8 +220,7 @@ static __always_inline int admit_again(const struct scratch *here)
 	if (!is_forwarded(here) || !is_plain_syn(&here->packet) ||
 	    here->service_id != here->entry.service_id)
 		return OUTCOME_TRANSLATE;
-	if (here->has_ranges &&
-	    !is_in_range(here->service_id, here->packet.key.source))
+	if (!is_admitted(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
 	return now && now->is_draining && here->entry.flags & CONNECTION_ASSURED
 		       ? OUTCOME_LEAVE

@@ -171,6 +171,13 @@ fn a_new_device_gets_programs_within_a_second() {
     });
 }
 
+/// Gives a device another name, for which it is down for a moment.
+fn rename(from: &str, to: &str) {
+    command("ip", &["link", "set", from, "down"]);
+    command("ip", &["link", "set", from, "name", to]);
+    command("ip", &["link", "set", to, "up"]);
+}
+
 /// Found as: every connection from outside failed, and status, trace, devices and history said that they are served.
 #[test]
 fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
@@ -180,11 +187,6 @@ fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let daemon = start(&host);
         eventually("an answer", || works(&client, NODE[0]));
-        let rename = |from: &str, to: &str| {
-            command("ip", &["link", "set", from, "down"]);
-            command("ip", &["link", "set", from, "name", to]);
-            command("ip", &["link", "set", to, "up"]);
-        };
         let says = |path: &str, text: &str| get(path).is_some_and(|page| page.to_string().contains(text));
         let trace = format!("/trace?to={}&from=203.0.113.130", NODE[0]);
         assert!(!says("/status", "OutsideUntranslated") && !says(&trace, "PassedThrough"));
@@ -212,9 +214,7 @@ fn draining_without_a_device_translates_nothing() {
         configure(&host, sandbox, "mode = \"drain\"");
         let _client = Pod::new(0);
         let daemon = start(&host);
-        command("ip", &["link", "set", "pod0", "down"]);
-        command("ip", &["link", "set", "pod0", "name", "wan0"]);
-        command("ip", &["link", "set", "wan0", "up"]);
+        rename("pod0", "wan0");
         eventually("the device", || device("wan0").is_some_and(|row| row["programs"] == "unused"));
         let is_reported = (0..50).any(|_| {
             thread::sleep(Duration::from_millis(100));

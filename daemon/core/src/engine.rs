@@ -107,10 +107,9 @@ pub struct Round {
     /// Claims that no longer wait because they own the address now, and those to addresses that another service had before
     /// the start.
     pub takeovers: Vec<Takeover>,
-    /// What the service that is being compiled changes for its clients.
+    /// What the service that is being compiled changes for its clients; then what the operations change that follow from
+    /// the first report of a source.
     access: BTreeSet<(ServiceId, AccessChange)>,
-    /// What has changed for the clients of services since the previous run.
-    access_of_found: BTreeSet<(ServiceId, AccessChange)>,
     /// Events about service ports that had addresses before the start and no longer claim them.
     pub(crate) former: Vec<Event>,
     /// The addresses that were in the maps although no source needs them, and that were removed because every source has

@@ -266,6 +266,14 @@ impl Snapshot {
         })
     }
 
+    /// The uplinks that the maps did not accept, each with the error.
+    pub fn refused_uplinks(&self) -> impl Iterator<Item = (u32, &MapError)> {
+        self.failures.iter().filter_map(|(key, error)| match key {
+            EntryKey::Uplink(index) => Some((*index, error)),
+            _ => None,
+        })
+    }
+
     /// Whether every source has reported everything. Until then, a missing object does not count as removed.
     pub fn is_complete(&self) -> bool {
         let is_source_synced =

@@ -192,13 +192,16 @@ impl Task {
         let is_on = decision.activity != Activity::Off;
         // Without the addresses in the maps, the programs would take backends on other nodes for local ones.
         let is_late = self.uplinks.is_none();
-        let refused = self.refused_uplinks();
+        let snapshot = Arc::clone(&self.inputs.snapshot.borrow());
+        let refused: BTreeMap<u32, String> =
+            snapshot.refused_uplinks().map(|(index, error)| (index, error.to_string())).collect();
         let synced = tokio::task::spawn_blocking(move || {
-            let (unknown, known): (Vec<_>, Vec<_>) =
+            let (unknown, mut devices): (Vec<_>, Vec<_>) =
                 devices.into_iter().partition(|it| refused.contains_key(&it.ifindex));
-            let mut errors = if is_late { BTreeMap::new() } else { hooks.sync(&known, is_on) };
+            let mut errors = if is_late { BTreeMap::new() } else { hooks.sync(&devices, is_on) };
+            devices.extend(unknown);
             errors.extend(refused);
-            (hooks, [known, unknown].concat(), errors)
+            (hooks, devices, errors)
         });
         let Ok((mut hooks, devices, errors)) = synced.await else { return true };
         self.happened.extend(hooks.take_events());
@@ -326,16 +329,6 @@ impl Task {
         }
         self.decision = Some(decision.clone());
         decision
-    }
-
-    /// The uplinks that the maps do not accept, with the errors. They get no programs.
-    fn refused_uplinks(&self) -> BTreeMap<u32, String> {
-        let snapshot = self.inputs.snapshot.borrow();
-        let refused = snapshot.failures.iter().filter_map(|(key, error)| match key {
-            EntryKey::Uplink(index) => Some((*index, error.to_string())),
-            _ => None,
-        });
-        refused.collect()
     }
 
     /// Sends the uplinks to the owner if they have changed, and waits until the maps have them; returns false if the

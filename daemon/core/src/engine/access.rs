@@ -1,13 +1,11 @@
 //! What changes for clients at addresses that a port keeps: who may connect, and which backends they get.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Engine;
 use super::event_recorder::Draft;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{DirtyReason, Trigger};
-use crate::model::service::Service;
 use crate::state::entries::{Desired, FrontendEntry, MapOp, OutsideEntry, Realised, ServiceId};
 use crate::text::listed;
 
@@ -83,62 +81,64 @@ impl Engine {
     /// Notes the same about an address that its port had at the start, for an operation that follows from the first
     /// report of its source.
     pub(super) fn note_access_of_found(&mut self, op: &MapOp) {
-        if !self.event_recorder.has_found() {
+        if self.event_recorder.addresses.is_empty() {
             return;
         }
-        let frontend = |address: &L4Addr| self.realised.frontends.get(address).copied();
-        let outside = |address: &L4Addr| self.realised.outside.get(address).copied();
-        let (address, now) = match op {
-            MapOp::PutFrontend(address, entry) => (address, (Some(*entry), outside(address))),
-            MapOp::PutOutside(address, entry) => (address, (frontend(address), Some(*entry))),
-            MapOp::DeleteOutside(address) => (address, (frontend(address), None)),
+        let entries = |address: &L4Addr| {
+            let outside = self.realised.outside.get(address).copied();
+            (self.realised.frontends.get(address).copied(), outside)
+        };
+        let (address, before, now) = match op {
+            MapOp::PutFrontend(address, entry) => {
+                let (had, outside) = entries(address);
+                (address, (had, outside), (Some(*entry), outside))
+            }
+            MapOp::PutOutside(address, _) | MapOp::DeleteOutside(address) => {
+                let (frontend, had) = entries(address);
+                let outside = if let MapOp::PutOutside(_, entry) = op { Some(*entry) } else { None };
+                (address, (frontend, had), (frontend, outside))
+            }
             MapOp::PutSourceRange(id, _) | MapOp::DeleteSourceRange(id, _) => {
                 let has_ranges = |state: &Realised| state.services.get(id).is_some_and(|entry| entry.has_ranges);
                 if has_ranges(&self.realised) && has_ranges(&self.desired) {
-                    self.round.access_of_found.insert((*id, AccessChange::SourceRanges));
+                    self.round.access.insert((*id, AccessChange::SourceRanges));
                 }
                 return;
             }
             _ => return,
         };
-        let before = (frontend(address), outside(address));
-        if self.event_recorder.gained.contains(address) {
+        if !self.event_recorder.addresses.contains_key(address) {
             return;
         }
         // The mode of the packet path is no change to a service.
         let were_on = self.event_recorder.had_packets && self.config.packets.is_on;
         let is_news = |change: &(ServiceId, AccessChange)| were_on || !matches!(change.1, AccessChange::Outside(_));
-        self.round.access_of_found.extend(access_changes(before, now).filter(is_news));
+        self.round.access.extend(access_changes(before, now).filter(is_news));
     }
 
     /// Records what has changed for clients, with the port's other changes if it has some.
     pub(super) fn record_access(&mut self, reason: &DirtyReason) {
-        let changes = std::mem::take(&mut self.round.access);
-        self.record(changes, true, |_| Some(reason.trigger_of_access().clone()));
+        self.record(Some(reason.trigger_of_access()));
     }
 
     /// Records what has changed for clients since the previous run.
     pub(super) fn record_access_of_found(&mut self) {
-        let changes = std::mem::take(&mut self.round.access_of_found);
-        self.record(changes, false, |service| Some(Trigger::Service(Arc::clone(service?))));
+        self.record(None);
     }
 
-    /// Records the changes to ports of sources that have reported everything once, or have not.
-    fn record(
-        &mut self,
-        changes: BTreeSet<(ServiceId, AccessChange)>,
-        is_recorded: bool,
-        trigger: impl Fn(Option<&Arc<Service>>) -> Option<Trigger>,
-    ) {
-        let changes: Vec<(ServiceId, AccessChange)> = changes.into_iter().collect();
+    /// Records the changes with this cause, of sources that have reported everything once. Without one, those that this run
+    /// has not seen, of the others.
+    fn record(&mut self, seen: Option<&Trigger>) {
+        let changes: Vec<(ServiceId, AccessChange)> = std::mem::take(&mut self.round.access).into_iter().collect();
         for changes in changes.chunk_by(|a, b| a.0 == b.0) {
             let id = changes[0].0;
             let (Some(owner), Some(entry)) = (self.owners.get(&id), self.desired.services.get(&id)) else { continue };
-            if self.event_recorder.is_recorded(owner.source) != is_recorded {
+            if self.event_recorder.is_recorded(owner.source) != seen.is_some() {
                 continue;
             }
-            let service = self.table.owner(&owner.key.service).map(|(service, _)| service);
-            let Some(trigger) = trigger(service) else { continue };
+            let described = || self.table.owner(&owner.key.service);
+            let described = || described().map(|(service, _)| Trigger::Service(Arc::clone(service)));
+            let Some(trigger) = seen.cloned().or_else(described) else { continue };
             let sentences = changes.iter().map(|(_, change)| change.sentence(id, &self.desired));
             let access: Arc<str> = sentences.collect::<Vec<_>>().join("; ").into();
             let same = (Some(Arc::clone(entry)), Some(Arc::clone(entry)));

@@ -145,9 +145,10 @@ impl Engine {
         let (service, slices) = self.table.owner(&owner.key.service)?;
         let cause = cause.or_else(|| self.cause_of_loss(&owner.key.service, (before, entry)));
         let is_of_slices = before.cluster != entry.cluster || before.local != entry.local;
-        let slices = slices.iter().filter(|_| is_of_slices);
-        let latest = || slices.max_by_key(|slice| slice.origin.written).cloned().map(Trigger::Slice);
-        let trigger = cause.or_else(latest).unwrap_or_else(|| Trigger::Service(Arc::clone(service)));
+        let latest = || slices.iter().max_by_key(|slice| slice.origin.written).cloned().map(Trigger::Slice);
+        let trigger = cause
+            .or_else(|| latest().filter(|_| is_of_slices))
+            .unwrap_or_else(|| Trigger::Service(Arc::clone(service)));
         let change = (Some(Arc::clone(before)), Some(Arc::clone(entry)));
         Some(Draft::new((id, &owner.key, owner.source), change, trigger))
     }

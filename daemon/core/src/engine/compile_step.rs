@@ -245,7 +245,10 @@ impl Engine {
         };
         let has_other_ranges = self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         // The first ones and the end of all are changes of addresses.
-        let is_outside = || self.desired.outside.values().any(|outside| outside.service == id && outside.has_ranges);
+        let has_ranges_at = |address| {
+            self.desired.outside.get(address).is_some_and(|outside| outside.service == id && outside.has_ranges)
+        };
+        let is_outside = || subject.old.ports.iter().flat_map(|port| &port.frontends).any(has_ranges_at);
         let had_ranges = || before.as_ref().is_some_and(|before| before.has_ranges);
         if has_other_ranges && entry.has_ranges && had_ranges() && is_outside() {
             self.round.access.insert((id, AccessChange::SourceRanges));

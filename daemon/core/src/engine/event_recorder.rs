@@ -21,7 +21,7 @@ use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::drain::DrainCause;
 use crate::model::service::{PortKey, ServiceName, Source};
-use crate::state::entries::{EntryKey, Realised, ServiceEntry, ServiceId, backends_of};
+use crate::state::entries::{EntryKey, FrontendEntry, Realised, ServiceEntry, ServiceId, backends_of};
 use crate::state::owner::OwnerTag;
 use crate::text::counted;
 
@@ -57,6 +57,8 @@ pub(super) struct EventRecorder {
     found: OrdMap<ServiceId, Arc<ServiceEntry>>,
     /// The service ports that the maps had at the start, by the hashes in their tags, until nothing is in doubt.
     known: BTreeSet<(u32, u32)>,
+    /// The addresses found in the maps at the start, until nothing is in doubt.
+    pub(super) addresses: OrdMap<L4Addr, FrontendEntry>,
     /// Whether the packet path was on then.
     pub(super) had_packets: bool,
     /// The addresses that are in the maps only since this round.
@@ -86,7 +88,8 @@ impl EventRecorder {
         let tags = found.services.values().filter_map(|entry| entry.tag);
         let known = tags.map(|tag| (tag.service, tag.port)).collect();
         let had_packets = !found.uplinks.is_empty() || !found.outside.is_empty();
-        Self { found: found.services.clone(), known, had_packets, ..Self::default() }
+        let (found, addresses) = (found.services.clone(), found.frontends.clone());
+        Self { found, known, addresses, had_packets, ..Self::default() }
     }
 
     pub(super) fn is_recorded(&self, source: Source) -> bool {
@@ -101,11 +104,6 @@ impl EventRecorder {
         } else {
             self.omitted += 1;
         }
-    }
-
-    /// Whether changes since the previous run are news.
-    pub(super) fn has_found(&self) -> bool {
-        !self.known.is_empty()
     }
 
     /// Records that the maps have the address only since this round. A first start, or one after a reboot, is one event.
@@ -433,6 +431,9 @@ impl EventRecorder {
             let detail = format!("{source}: {read} at the start{}", incomplete.unwrap_or_default());
             let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
+        }
+        if context.is_pruned {
+            self.addresses.clear();
         }
         if context.is_pruned && !self.found.is_empty() {
             (self.found, self.known) = (OrdMap::new(), BTreeSet::new());

@@ -1,7 +1,5 @@
 //! The sentences about clients outside the node.
 
-use std::borrow::Cow;
-
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::snapshot::Snapshot;
@@ -88,23 +86,24 @@ pub(super) const NOT_SERVED: &str = "passes: clients outside the node are not se
 
 /// The end of a connection that is not translated.
 pub(super) fn passed(explanation: &Explanation, decision: Option<&Decision>) -> String {
-    let passes: Cow<'_, str> = match explanation.outside.map(|outside| outside.access) {
-        Some(OutsideAccess::Off) if is_off(explanation) => {
-            let why = decision.map(|decision| format!(": {}", decision.reason));
-            let why = why.unwrap_or_else(|| " while packets.mode is off".into());
-            format!("passes: nodelb does not translate packets from outside{why}").into()
+    let passes = match (explanation.outside.map(|outside| outside.access), decision) {
+        (Some(OutsideAccess::Off), Some(decision)) if is_off(explanation) => {
+            &format!("passes: nodelb does not translate packets from outside: {}", decision.reason)
         }
-        Some(OutsideAccess::Off) => {
-            "passes: nodelb does not translate connections from outside the node now (`nodelb devices` says why)".into()
+        (Some(OutsideAccess::Off), None) if is_off(explanation) => {
+            "passes: nodelb does not translate packets from outside while packets.mode is off"
         }
-        _ => NOT_SERVED.into(),
+        (Some(OutsideAccess::Off), _) => {
+            "passes: nodelb does not translate connections from outside the node now (`nodelb devices` says why)"
+        }
+        _ => NOT_SERVED,
     };
     match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
             format!("{passes}; the packets reach the process that listens on {} here, if there is one", explanation.to)
         }
         Some(_) => format!("{passes}; a ClusterIP is not reachable from outside"),
-        None => passes.into_owned(),
+        None => passes.into(),
     }
 }
 

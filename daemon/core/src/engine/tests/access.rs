@@ -48,16 +48,29 @@ fn uplink() -> Uplink {
     Uplink { ifindex: 2, name: "eth0".into(), entry: UplinkEntry::default() }
 }
 
+fn ranges(service: &Service, ranges: &[&str]) -> Service {
+    let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("valid in a test")).collect();
+    Service { source_ranges: Some(ranges), ..service.clone() }
+}
+
+fn engine(source: Source, datapath: &MemoryDatapath) -> Engine {
+    let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+    let config =
+        EngineConfig { packets, sources: BTreeSet::from([source]), max_services: 64, ..EngineConfig::default() };
+    Engine::new(config, datapath.dump().expect("memory can be read"))
+}
+
+fn synced(source: Source) -> Change {
+    Change::Synced { source, incomplete: None }
+}
+
 /// A run of nodelb that has read this state of the service, and its events.
 fn start(state: &Service, datapath: &mut MemoryDatapath) -> (Engine, Vec<Event>) {
-    let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
-    let sources = BTreeSet::from([Source::Files]);
-    let config = EngineConfig { packets, sources, max_services: 64, ..EngineConfig::default() };
-    let mut engine = Engine::new(config, datapath.dump().expect("readable"));
+    let mut engine = engine(Source::Files, datapath);
     engine.change(Change::Uplinks(vec![uplink()]));
     engine.change(Change::UpsertService(state.clone()));
     engine.change(Change::UpsertSlice(slice()));
-    engine.change(Change::Synced { source: Source::Files, incomplete: None });
+    engine.change(synced(Source::Files));
     let events = engine.reconcile(datapath, Moment(1)).events;
     (engine, events)
 }
@@ -100,10 +113,7 @@ fn details(states: &[Service]) -> Vec<Vec<String>> {
 #[test]
 fn who_may_connect_is_in_the_history() {
     let balancer = service(FrontendKind::LoadBalancer);
-    let with = |ranges: &[&str]| {
-        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("valid in a test")).collect();
-        Service { source_ranges: Some(ranges), ..balancer.clone() }
-    };
+    let with = |all: &[&str]| ranges(&balancer, all);
     let states = [
         balancer.clone(),
         with(&["10.0.0.0/8"]),
@@ -171,24 +181,7 @@ fn another_way_to_other_nodes_is_in_the_history_as_such() {
 /// Which object the history names for a change, and which changes it has.
 mod credit {
     use super::*;
-    use crate::datapath::Datapath;
     use crate::model::service::ServiceName;
-
-    fn ranges(service: &Service, ranges: &[&str]) -> Service {
-        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("valid in a test")).collect();
-        Service { source_ranges: Some(ranges), ..service.clone() }
-    }
-
-    fn engine(sources: &[Source], datapath: &MemoryDatapath) -> Engine {
-        let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
-        let sources = sources.iter().copied().collect();
-        let config = EngineConfig { packets, sources, max_services: 64, ..EngineConfig::default() };
-        Engine::new(config, datapath.dump().expect("memory can be read"))
-    }
-
-    fn synced(source: Source) -> Change {
-        Change::Synced { source, incomplete: None }
-    }
 
     fn about<'e>(events: &'e [Event], words: &str) -> Vec<&'e Event> {
         events.iter().filter(|event| event.detail.as_deref().is_some_and(|detail| detail.contains(words))).collect()
@@ -199,7 +192,7 @@ mod credit {
     #[test]
     fn a_change_of_ranges_is_credited_to_the_service_and_not_to_a_slice_of_the_same_round() {
         let mut datapath = MemoryDatapath::new(LIMITS);
-        let mut engine = engine(&[Source::Kubernetes], &datapath);
+        let mut engine = engine(Source::Kubernetes, &datapath);
         let origin = Origin { object: "Service shop/web".into(), writer: "kubectl-edit".into(), ..Origin::default() };
         let balancer = Service { source: Source::Kubernetes, origin, ..service(FrontendKind::LoadBalancer) };
         let origin = Origin {
@@ -225,7 +218,7 @@ mod credit {
     #[test]
     fn ranges_of_a_service_that_has_no_address_are_no_change_for_clients() {
         let mut datapath = MemoryDatapath::new(LIMITS);
-        let mut engine = engine(&[Source::Files], &datapath);
+        let mut engine = engine(Source::Files, &datapath);
         let owner = service(FrontendKind::LoadBalancer);
         let name: ServiceName = "shop/late".parse().expect("valid in a test");
         let late = Service { created: Some(9), name: name.clone(), ..owner.clone() };
@@ -253,12 +246,8 @@ mod credit {
     #[test]
     fn ranges_are_said_to_concern_every_client_that_they_refuse() {
         let mut datapath = MemoryDatapath::new(LIMITS);
-        let mut engine = engine(&[Source::Files], &datapath);
         let balancer = service(FrontendKind::LoadBalancer);
-        engine.change(Change::UpsertService(balancer.clone()));
-        engine.change(Change::UpsertSlice(slice()));
-        engine.change(synced(Source::Files));
-        engine.reconcile(&mut datapath, Moment(1));
+        let mut engine = start(&balancer, &mut datapath).0;
         engine.change(Change::UpsertService(ranges(&balancer, &["10.0.0.0/8"])));
         let events = engine.reconcile(&mut datapath, Moment(2)).events;
         let maps = datapath.dump().expect("memory can be read");
