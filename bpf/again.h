@@ -36,16 +36,6 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 	return here->uses_local_view == is_local && is_admitted(here);
 }
 
-/*
- * Whether the client of the connection in the scratch memory is a pod. Pods and
- * others reach different services, and anyone can send with the address of
- * either: only packets that arrive as the client's do ask for them.
- */
-static __always_inline bool is_of_pod(const struct scratch *here)
-{
-	return here->entry.flags & CONNECTION_OF_POD;
-}
-
 /* A packet without an answer counts as lost after this many seconds. */
 #define ANSWER_SECONDS 2
 
@@ -130,9 +120,8 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (!entry || !here)
 		return false;
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
-	/* A pod's connection has no direct return. */
 	if (is_tcp && is_forwarded(here))
-		return !at_pod && !is_sent_on(here) &&
+		return !is_sent_on(here) &&
 		       (is_unproven(here) ? !syn_changes_nothing(at_pod)
 					  : is_over(entry, here, at_pod));
 	if (is_tcp && is_closing())
@@ -141,12 +130,10 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 		return false;
 	epoch = epoch_of(here, at_pod);
 	if (!epoch || here->entry.acknowledgment != epoch) {
-		if (!leads_to_entry(here, at_pod)) {
-			if (is_of_pod(here) == at_pod)
-				return true;
-		} else if (epoch) {
+		if (!leads_to_entry(here, at_pod))
+			return true;
+		if (epoch)
 			entry->acknowledgment = epoch;
-		}
 	}
 	if (has_no_backend(entry, here))
 		return true;

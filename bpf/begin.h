@@ -215,8 +215,6 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 		entry->acknowledgment = here->packet.sequence + 1;
 	if (here->uses_local_view)
 		entry->flags = CONNECTION_LOCAL_VIEW;
-	if (here->at_pod)
-		entry->flags |= CONNECTION_OF_POD;
 	return true;
 }
 

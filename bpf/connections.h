@@ -92,6 +92,12 @@ VERIFIED_ONCE bool copy_entry(const struct packet_key *key,
 /* As find_in(), without a call. */
 #define find_at_once_in(map, key, copy) find_by(copy_connection, map, key, copy)
 
+/* Whether the entry is for answers to a pod with a kernel of its own. */
+static __always_inline bool answers_pod(const struct connection *entry)
+{
+	return (~entry->flags & (CONNECTION_OF_POD | CONNECTION_REVERSE)) == 0;
+}
+
 /* The key of the other entry of the connection. */
 static __always_inline void partner_of(const struct packet_key *key,
 				       const struct connection *entry,
@@ -105,6 +111,8 @@ static __always_inline void partner_of(const struct packet_key *key,
 	turn_round(entry, partner);
 	partner->protocol = key->protocol;
 	partner->side = leaves ? PACKET_LEAVING : PACKET_ARRIVING;
+	if (answers_pod(entry))
+		partner->side = PACKET_FROM_POD;
 	partner->pad = 0;
 }
 
@@ -112,7 +120,8 @@ static __always_inline void partner_of(const struct packet_key *key,
 static __always_inline bool
 is_partner(const struct packet_key *key, const struct connection *entry)
 {
-	return same_addr(entry->source, key->target) &&
+	return answers_pod(entry) == (key->side == PACKET_FROM_POD) &&
+	       same_addr(entry->source, key->target) &&
 	       same_addr(entry->target, key->source) &&
 	       entry->source_port_be == key->target_port_be &&
 	       entry->target_port_be == key->source_port_be;
@@ -444,57 +453,6 @@ static __always_inline long put_half_open(const struct packet_key *key,
 	result = bpf_map_update_elem(&half_open, key, entry, flags);
 	bpf_map_lookup_elem(&half_open, key);
 	return result;
-}
-
-/* Half of the entries of connections. */
-const volatile __u32 most_udp_entries = 0;
-
-/* The number of entries of UDP flows in connections; NULL if none is free. */
-static __always_inline __u32 *room_for_udp(void)
-{
-	__u32 *entries = only_entry(&udp_entries);
-
-	return entries && *entries < most_udp_entries ? entries : NULL;
-}
-
-/*
- * Moves the connection from half_open to connections: the backend has
- * answered, and the client has answered that, so its address is not false.
- * From now on, both entries contain what their side has acknowledged last.
- * Without room the connection stays where it is.
- */
-static __always_inline bool move(struct scratch *here)
-{
-	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
-	struct packet_key *other = &here->partner_key;
-	__u32 *udp = NULL;
-
-	if (is_udp) {
-		udp = room_for_udp();
-		if (!udp)
-			return false;
-	}
-	if (!(here->partner.flags & CONNECTION_ASSURED) && !is_udp) {
-		here->entry.acknowledgment = here->packet.acknowledgment;
-		here->partner.acknowledgment = here->packet.sequence;
-		/* A RST before ended a handshake of another client. */
-		here->entry.flags &= ~CONNECTION_RESET;
-		here->partner.flags &= ~CONNECTION_RESET;
-	}
-	here->entry.flags &= ~CONNECTION_ASSURED;
-	here->partner.flags &= ~CONNECTION_ASSURED;
-	if (bpf_map_update_elem(&connections, other, &here->partner, BPF_ANY))
-		return false;
-	if (bpf_map_update_elem(&connections, &here->packet.key, &here->entry,
-				BPF_ANY)) {
-		bpf_map_delete_elem(&connections, other);
-		return false;
-	}
-	bpf_map_delete_elem(&half_open, &here->packet.key);
-	bpf_map_delete_elem(&half_open, other);
-	if (udp)
-		__sync_fetch_and_add(udp, 2);
-	return true;
 }
 
 #endif

@@ -97,6 +97,36 @@ static __always_inline bool bring_former(void)
 }
 
 /*
+ * For a packet at a pod's device. What a backend answers has the same key as at
+ * other devices, and so has what an older nodelb has begun: the packet gets
+ * that key, if it has such an entry and none of a pod as a client. Returns
+ * whether it does.
+ */
+VERIFIED_ONCE bool turn_to_answer(void)
+{
+	struct scratch *here = scratch();
+	struct connection *other;
+	struct packet_key *key;
+
+	if (!here)
+		return false;
+	other = &here->other_backend;
+	key = &here->packet.key;
+	if (bpf_map_lookup_elem(&half_open, key) ||
+	    bpf_map_lookup_elem(&connections, key))
+		return false;
+	key->side = PACKET_ARRIVING;
+	if (has_former())
+		bring_former();
+	if ((find_in(&connections, key, other) ||
+	     find_in(&half_open, key, other)) &&
+	    other->flags & (CONNECTION_REVERSE | CONNECTION_OF_POD))
+		return true;
+	key->side = PACKET_FROM_POD;
+	return false;
+}
+
+/*
  * Stores the connection that has begun in a former map, too. Returns whether
  * no other connection of the old programs has its key there.
  */

@@ -13,13 +13,18 @@
 /* Where the id is in the fragment header of IPv6. */
 #define FRAGMENT_ID_OFFSET 4
 
+/* What a backend answers at a pod's device has been found on another side. */
 static __always_inline struct fragment_key
-fragment_key_of(const struct packet *packet)
+fragment_key_of(const struct scratch *here)
 {
+	const struct packet *packet = &here->packet;
+	__u8 side = packet->key.side;
 	struct fragment_key key = {
 		.id = packet->fragment_id,
 		.protocol = packet->key.protocol,
-		.side = packet->key.side,
+		.side = here->at_pod && side == PACKET_ARRIVING
+				? PACKET_FROM_POD
+				: side,
 	};
 
 	copy_addr(key.source, packet->key.source);
@@ -86,7 +91,7 @@ VERIFIED_ONCE bool store_ports(void)
 	    !take_id(here, &ports))
 		return false;
 	use_id(here, &ports);
-	key = fragment_key_of(&here->packet);
+	key = fragment_key_of(here);
 	ports.source_port_be = here->packet.key.source_port_be;
 	ports.target_port_be = here->packet.key.target_port_be;
 	bpf_map_update_elem(&fragments, &key, &ports, BPF_ANY);
@@ -108,7 +113,7 @@ VERIFIED_ONCE bool restore_ports(void)
 
 	if (!here)
 		return false;
-	key = fragment_key_of(&here->packet);
+	key = fragment_key_of(here);
 	ports = bpf_map_lookup_elem(&fragments, &key);
 	if (!ports || (__u16)(seconds() - ports->seen) >= FRAGMENT_SECONDS)
 		return false;

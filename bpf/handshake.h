@@ -24,7 +24,8 @@ static __always_inline bool restore_partner(struct scratch *here)
 	here->partner.ifindex = ifindex;
 	/* What the client has sent shows nothing about the backend. */
 	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_OF_NODE |
-			       CONNECTION_REVERSE | CONNECTION_LOCAL_VIEW;
+			       CONNECTION_REVERSE | CONNECTION_LOCAL_VIEW |
+			       CONNECTION_OF_POD;
 	here->partner.bytes = 0;
 	return !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
@@ -101,6 +102,57 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 		return true;
 	/* 0: the backend has sent nothing, or only a RST. */
 	return here->partner.acknowledgment && received <= MOST_RECEIVED;
+}
+
+/* Half of the entries of connections. */
+const volatile __u32 most_udp_entries = 0;
+
+/* The number of entries of UDP flows in connections; NULL if none is free. */
+static __always_inline __u32 *room_for_udp(void)
+{
+	__u32 *entries = only_entry(&udp_entries);
+
+	return entries && *entries < most_udp_entries ? entries : NULL;
+}
+
+/*
+ * Moves the connection from half_open to connections: the backend has
+ * answered, and the client has answered that, so its address is not false.
+ * From now on, both entries contain what their side has acknowledged last.
+ * Without room the connection stays where it is.
+ */
+static __always_inline bool move(struct scratch *here)
+{
+	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
+	struct packet_key *other = &here->partner_key;
+	__u32 *udp = NULL;
+
+	if (is_udp) {
+		udp = room_for_udp();
+		if (!udp)
+			return false;
+	}
+	if (!(here->partner.flags & CONNECTION_ASSURED) && !is_udp) {
+		here->entry.acknowledgment = here->packet.acknowledgment;
+		here->partner.acknowledgment = here->packet.sequence;
+		/* A RST before ended a handshake of another client. */
+		here->entry.flags &= ~CONNECTION_RESET;
+		here->partner.flags &= ~CONNECTION_RESET;
+	}
+	here->entry.flags &= ~CONNECTION_ASSURED;
+	here->partner.flags &= ~CONNECTION_ASSURED;
+	if (bpf_map_update_elem(&connections, other, &here->partner, BPF_ANY))
+		return false;
+	if (bpf_map_update_elem(&connections, &here->packet.key, &here->entry,
+				BPF_ANY)) {
+		bpf_map_delete_elem(&connections, other);
+		return false;
+	}
+	bpf_map_delete_elem(&half_open, &here->packet.key);
+	bpf_map_delete_elem(&half_open, other);
+	if (udp)
+		__sync_fetch_and_add(udp, 2);
+	return true;
 }
 
 /*

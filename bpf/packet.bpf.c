@@ -141,7 +141,7 @@ static __always_inline bool
 is_of_other_device(const struct __sk_buff *skb, __u32 side)
 {
 	return skb->vlan_present ||
-	       (side == PACKET_ARRIVING && skb->pkt_type != PACKET_HOST);
+	       (side != PACKET_LEAVING && skb->pkt_type != PACKET_HOST);
 }
 
 /*
@@ -156,8 +156,7 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 	if (!is_of_other_device(skb, side))
 		parsed = parse(skb, &here->packet, side);
 	here->is_unwrapped = 0;
-	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING &&
-	    !here->at_pod)
+	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING)
 		parsed = unwrap(skb);
 	if (parsed == PARSED_SHORT)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
@@ -187,7 +186,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	if (!here)
 		return NEXT;
 	here->at_pod = at_pod;
-	if (!read_flow(skb, here, PACKET_ARRIVING, &verdict))
+	if (!read_flow(skb, here, at_pod ? PACKET_FROM_POD : PACKET_ARRIVING,
+		       &verdict))
 		return verdict;
 	if (here->packet.part == PART_LATER && !restore_ports())
 		return NEXT;
@@ -195,6 +195,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return NEXT;
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
+		entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (!entry && at_pod && turn_to_answer())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && !at_pod && !here->is_unwrapped &&
 	    !is_plain_syn(&here->packet))
@@ -207,6 +209,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		if (entry)
 			forget();
 		outcome = find_handshake(at_pod, skb->ifindex);
+		if (at_pod && outcome == OUTCOME_BEGIN)
+			here->packet.key.side = PACKET_FROM_POD;
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
 	}

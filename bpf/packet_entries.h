@@ -14,6 +14,12 @@ enum packet_side {
 	PACKET_ARRIVING = 0,
 	/* The packet leaves by a device: the egress hook. */
 	PACKET_LEAVING = 1,
+	/*
+	 * As PACKET_ARRIVING, a client's packet at the device of a pod with a
+	 * kernel of its own. Pods and others may use each other's addresses,
+	 * so they share no connections.
+	 */
+	PACKET_FROM_POD = 2,
 };
 
 struct packet_key {
@@ -73,7 +79,10 @@ enum connection_flags {
 	 * CONNECTION_OF_NODE, to the target of the key.
 	 */
 	CONNECTION_TUNNELLED = 1024,
-	/* The client's packets arrive at the device of a pod. */
+	/*
+	 * The client's entry has PACKET_FROM_POD; only in the backend's. An
+	 * older nodelb has set it in the client's, under PACKET_ARRIVING.
+	 */
 	CONNECTION_OF_POD = 2048,
 };
 

@@ -58,6 +58,8 @@ static __always_inline void reverse(struct scratch *here)
 	*partner = here->entry;
 	partner->flags |= CONNECTION_REVERSE;
 	partner->flags &= ~(CONNECTION_TUNNELLED | CONNECTION_OF_POD);
+	if (key->side == PACKET_FROM_POD)
+		partner->flags |= CONNECTION_OF_POD;
 	turn_round(key, partner);
 	partner->acknowledgment = 0;
 	partner_of(key, &here->entry, &here->partner_key);

@@ -106,6 +106,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
         return Ok(());
     };
     let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
+    let key = outcome.tables.key_of_arrival(key);
     let entry = outcome.tables.find(&key).expect("the entry of a translated packet");
     if entry.flags.is_forwarded {
         prop_assert!(outcome.tables.half_open.contains_key(&key));
@@ -193,7 +194,7 @@ proptest! {
             check(&node, &before, &packet, &outcome)?;
             let is_client = headers(&packet.bytes, &packet).and_then(|headers| tuple(&headers)).is_some_and(|(protocol, ends, _)| {
                 let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
-                outcome.tables.find(&key).is_some_and(|entry| !entry.flags.is_reverse && !entry.flags.is_forwarded)
+                outcome.tables.find(&outcome.tables.key_of_arrival(key)).is_some_and(|entry| !entry.flags.is_reverse && !entry.flags.is_forwarded)
             });
             if is_client && is_translated(&packet, &outcome) && matches!(step, Step::Packet { is_answered: true, .. }) {
                 check_answer(&mut node, &packet, &outcome)?;

@@ -59,7 +59,7 @@ fn used_id(after: &Tables, now_ns: u64, packet: &Packet) -> Option<((Addr, Addr)
     let (side, id) = (packet.hook.side(), headers.fragment?.id);
     let datagram = FragmentKey { source: headers.source, target: headers.target, id, protocol, side };
     let key = PacketKey { tuple: headers.tuple(ports.source, ports.target), protocol, side };
-    let (given, entry) = (after.fragments.get(&datagram)?, after.find(&key)?);
+    let (given, entry) = (after.fragments.get(&datagram)?, after.find(&after.key_of_arrival(key))?);
     let now = u32::try_from(now_ns / NANOS).unwrap();
     Some(((entry.to.source.addr, entry.to.target.addr), (now, u32::from(given.id % 2_048))))
 }

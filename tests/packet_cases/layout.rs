@@ -38,7 +38,7 @@ fn protocol(number: u8) -> Protocol {
 }
 
 fn side(number: u8) -> Side {
-    if number == 0 { Side::Arriving } else { Side::Leaving }
+    [Side::Arriving, Side::Leaving, Side::FromPod][usize::from(number)]
 }
 
 pub(crate) fn packet_key(bytes: &[u8]) -> PacketKey {

@@ -156,6 +156,7 @@ const fn side(side: Side) -> &'static str {
     match side {
         Side::Arriving => "arriving",
         Side::Leaving => "leaving",
+        Side::FromPod => "from-pod",
     }
 }
 

@@ -34,10 +34,10 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn hook(&self, side: Side) -> Hook {
         match (self.is_pod, side) {
-            (false, Side::Arriving) => Hook::In,
             (false, Side::Leaving) => Hook::Out,
-            (true, Side::Arriving) => Hook::PodIn,
             (true, Side::Leaving) => Hook::PodOut,
+            (false, _) => Hook::In,
+            (true, _) => Hook::PodIn,
         }
     }
 

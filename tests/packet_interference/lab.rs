@@ -145,7 +145,7 @@ impl<'a> Lab<'a> {
         self.flights.push_back((At::Node, wire::frame([2, 0, 0, 0, 0, 1], packet)));
     }
 
-    /// A backend sends a packet.
+    /// A backend sends a packet. From another machine, the way to a client does not lead through the node.
     pub(crate) fn send_from_backend(&mut self, packet: &[u8]) {
         let frame = wire::frame([2, 0, 0, 0, 0, 1], packet);
         let Read::Packet(headers) = parse(&frame, 14, false) else { return };
@@ -153,6 +153,8 @@ impl<'a> Lab<'a> {
             self.flights.push_back((At::Past, frame));
         } else if is_in(headers.source, LOCAL) {
             self.flights.push_back((At::Pod, frame));
+        } else if is_in(headers.target, CLIENTS) {
+            self.flights.push_back((At::Past, frame));
         } else {
             self.arrive("eth1", packet);
         }

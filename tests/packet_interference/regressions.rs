@@ -119,6 +119,15 @@ fn a_datagram_of_a_pod_with_the_address_of_a_client_outside_does_not_end_its_flo
 }
 
 #[test]
+fn a_pod_that_sends_first_with_the_address_of_a_client_does_not_take_its_flow() {
+    for user in [1, 7, 9, 10, 11, 12, 13] {
+        let forged = |flags| plain(Tap1, (User(user), Service(user)), flags, (0, 0));
+        changes_nothing(&[forged(SYN), Do(user, Ask), forged(SYN), Do(user, AskMuch)]);
+        changes_nothing(&[forged(0), forged(0), Do(user, Connect), forged(0), Do(user, Ask)]);
+    }
+}
+
+#[test]
 fn a_tunnel_of_a_stranger_takes_no_idle_connection_to_a_backend_here() {
     for flags in [SYN, ACK] {
         let sends = Sends::Plain { flags, seq: 7, ack: 7, data: 0 };

@@ -74,9 +74,7 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
             let sends = Sends::First { id: 1, bytes: 1_192, has_sum: false };
             Some(vec![Stranger(Forged { by: Eth0, from: Own(1), to: Service(10), sends }), Do(10, AskMuch)])
         }
-        "PodsAskForPods" => {
-            Some(vec![Do(13, Connect), Wait(1), Do(13, Connect), plain(Tap1, (User(13), Service(13)), 0, (0, 0))])
-        }
+        "PodsShareNothing" => Some(vec![plain(Tap1, (User(10), Service(10)), 0, (0, 0)), Do(10, Ask)]),
         "UdpHasHalf" => {
             Some(vec![Flood(Twice, 9, 20, 0), Flood(Twice, 9, 20, 1), Do(1, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
         }

@@ -146,3 +146,83 @@ fn a_device_whose_number_ends_like_that_of_a_tunnel_keeps_its_header() {
         assert_eq!((code, read(&bytes).target), (NEXT, at(V4.process)));
     });
 }
+
+/// `connection_seal()`.
+fn seal(key: &[u8], entry: &[u8]) -> [u8; 4] {
+    const FACTORS: [u64; 12] = [
+        0x9e37_79b9_7f4a_7c15,
+        0xc2b2_ae3d_27d4_eb4f,
+        0x1656_67b1_9e37_79f9,
+        0x85eb_ca77_c2b2_ae63,
+        0x27d4_eb2f_1656_67c5,
+        0xd6e8_feb8_6659_fd93,
+        0xa076_1d64_78bd_642f,
+        0xe703_7ed1_a0b4_28db,
+        0x8ebc_6af0_9c88_c6e3,
+        0x5899_65cc_7537_4cc3,
+        0x1d8e_4e27_c47d_124f,
+        0xeb44_acca_b455_d165,
+    ];
+    let word = |at: usize| u64::from(u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap()));
+    let words = [key, &entry[..40]]
+        .concat()
+        .chunks(8)
+        .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+        .collect::<Vec<_>>();
+    let words = words.into_iter().chain([word(40) << 32 | word(48), word(56)]);
+    let sum = words.zip(FACTORS).fold(0_u64, |sum, (word, factor)| sum.wrapping_add(word.wrapping_mul(factor)));
+    u32::try_from((sum ^ sum >> 32) & 0xffff_ffff).unwrap().to_ne_bytes()
+}
+
+/// Makes the entries those that an older nodelb has made: the packets of pods had the side of other clients.
+fn as_of_an_older_nodelb(node: &Node) {
+    const OF_POD: u32 = 2_048;
+    for name in ["connections", "half_open"] {
+        let map = node.map(name);
+        for mut key in map.keys().collect::<Vec<_>>() {
+            let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+            let flags = u32::from_ne_bytes(value[60..64].try_into().unwrap());
+            let is_of_client = key[37] == 2;
+            assert_eq!(flags & OF_POD == 0, is_of_client, "only the entry for answers shows the pod");
+            value[60..64].copy_from_slice(&(flags ^ OF_POD).to_ne_bytes());
+            map.delete(&key).unwrap();
+            if is_of_client {
+                key[37] = 0;
+            }
+            let seal = seal(&key, &value);
+            value[64..68].copy_from_slice(&seal);
+            map.update(&key, &value, MapFlags::ANY).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_pod_keeps_the_connection_of_an_older_nodelb() {
+    with_node("programs::pods::a_pod_keeps_the_connection_of_an_older_nodelb", |node| {
+        for (family, protocol) in all_kinds() {
+            let client = client_in_pod(family);
+            node.serve(&Lists { cluster: &[family.remote], protocol, ..Lists::default() });
+            publish_inside(node, family.service, protocol, 0);
+            node.run(PacketHook::PodIn, node.pod, &first(protocol, &client, family.service).bytes());
+            let next = frame(protocol, &client, family.service).bytes();
+            let answer = frame(protocol, family.remote, &client).flags(SYN | ACK).bytes();
+            for is_established in [false, true] {
+                as_of_an_older_nodelb(node);
+                let (code, bytes) = node.run(PacketHook::PodOut, node.pod, &answer);
+                assert_eq!((code, read(&bytes).source), (NEXT, at(family.service)), "{is_established}");
+                let (code, bytes) = node.run(PacketHook::PodIn, node.pod, &next);
+                assert_eq!((code, read(&bytes).target), (NEXT, at(family.remote)), "{is_established}");
+                let (connections, half_open) = node.entries();
+                assert_eq!((connections.len(), half_open.len()), (2, 0), "{is_established}");
+                if !is_established {
+                    // As a pod's own again.
+                    clear(node);
+                    node.run(PacketHook::PodIn, node.pod, &first(protocol, &client, family.service).bytes());
+                    node.run(PacketHook::PodOut, node.pod, &answer);
+                    node.run(PacketHook::PodIn, node.pod, &next);
+                }
+            }
+            clear(node);
+        }
+    });
+}

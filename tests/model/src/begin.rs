@@ -140,7 +140,6 @@ fn chosen(state: &mut HookState<'_>, key: &PacketKey, frontend: Lead) -> Result<
         flags: Flags {
             is_redirected: matches!(way, Way::Redirect(..)),
             is_local_view: frontend.local,
-            is_of_pod: state.packet.hook.is_pod(),
             ..if is_forwarded { forwarded_flags(state, forward) } else { Flags::default() }
         },
         acknowledgment: syn_acknowledgment(state),
@@ -345,7 +344,7 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> O
         ports::client_port(&state.tables, &search)?
     };
     entry.to.source = reverse_key.tuple.target;
-    let flags = Flags { is_reverse: true, is_of_pod: false, ..entry.flags };
+    let flags = Flags { is_reverse: true, is_of_pod: key.side == Side::FromPod, ..entry.flags };
     let reverse = Connection { to: key.tuple.turned(), flags, acknowledgment: 0, ..entry };
     if let Some(other) = state.tables.find(&reverse_key).copied() {
         state.tables.remove_pair(&reverse_key, &other);

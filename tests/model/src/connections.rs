@@ -80,7 +80,7 @@ pub struct Flags {
     pub is_forwarded: bool,
     /// The packets are in a tunnel to the target.
     pub is_tunnelled: bool,
-    /// The client's packets arrive at the device of a pod. Only in the client's entry.
+    /// The client's packets arrive at the device of a pod. Only in the backend's entry.
     pub is_of_pod: bool,
 }
 
@@ -94,15 +94,23 @@ impl FragmentPorts {
 impl Connection {
     /// The key of the other direction's entry.
     pub fn reverse_key(&self, key: &PacketKey) -> PacketKey {
-        let Flags { is_redirected, is_reverse, is_of_node, .. } = self.flags;
-        let leaves = !is_redirected && is_reverse == is_of_node;
-        let side = if leaves { Side::Leaving } else { Side::Arriving };
+        let Flags { is_redirected, is_reverse, is_of_node, is_of_pod, .. } = self.flags;
+        let side = match !is_redirected && is_reverse == is_of_node {
+            _ if is_of_pod => Side::FromPod,
+            true => Side::Leaving,
+            false => Side::Arriving,
+        };
         PacketKey { tuple: self.to.turned(), protocol: key.protocol, side }
+    }
+
+    /// Whether it translates to what the key translates from.
+    fn leads_back(&self, key: &PacketKey) -> bool {
+        self.to == key.tuple.turned() && self.flags.is_of_pod == (key.side == Side::FromPod)
     }
 
     /// Whether the other entry is for the opposite direction of the connection that has this entry under this key.
     fn belongs_with(&self, key: &PacketKey, other: &Self) -> bool {
-        other.to == key.tuple.turned() && other.flags.is_reverse != self.flags.is_reverse
+        other.leads_back(key) && other.flags.is_reverse != self.flags.is_reverse
     }
 }
 
@@ -216,6 +224,16 @@ impl Tables {
     /// The entry in either table.
     pub fn find(&self, key: &PacketKey) -> Option<&Connection> {
         self.connections.get(key).or_else(|| self.half_open.get(key))
+    }
+
+    /// The key of a packet that arrives with this one. Clients that are pods share no connection with others, but what a
+    /// backend answers at the device of a pod has the same key as at other devices.
+    #[must_use]
+    pub fn key_of_arrival(&self, key: PacketKey) -> PacketKey {
+        let answer = PacketKey { side: Side::Arriving, ..key };
+        let is_answer = || self.find(&key).is_none() && self.find(&answer).is_some_and(|entry| entry.flags.is_reverse);
+        let is_shared = key.side == Side::FromPod && (is_answer() || !self.keeps(Rule::PodsShareNothing));
+        if is_shared { answer } else { key }
     }
 
     /// The entry of the other direction; `None` if it does not exist or belongs to another connection.
@@ -434,7 +452,7 @@ impl Tables {
     /// with a false address.
     pub fn port(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> Port {
         let Some(reverse) = self.find(reverse_key) else { return Port::Free };
-        if reverse.to == key.tuple.turned() {
+        if reverse.leads_back(key) {
             return Port::Free;
         }
         let is_established = self.connections.contains_key(reverse_key);
@@ -460,7 +478,9 @@ impl Tables {
         let reverse_key = entry.reverse_key(key);
         if self.find(&reverse_key).is_none() {
             let Flags { is_redirected, is_local_view, is_of_node, .. } = entry.flags;
-            let flags = Flags { is_redirected, is_local_view, is_of_node, is_reverse: true, ..Flags::default() };
+            let is_of_pod = key.side == Side::FromPod;
+            let flags =
+                Flags { is_redirected, is_local_view, is_of_node, is_of_pod, is_reverse: true, ..Flags::default() };
             self.put_half_open(
                 reverse_key,
                 Connection { to: key.tuple.turned(), flags, acknowledgment: 0, bytes: 0, ..*entry },

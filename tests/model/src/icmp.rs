@@ -27,7 +27,7 @@ pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
         return state.next();
     }
     let side = state.packet.hook.side();
-    let key = PacketKey { tuple: tuple.turned(), protocol, side };
+    let key = state.tables.key_of_arrival(PacketKey { tuple: tuple.turned(), protocol, side });
     let known = state.tables.find(&key).copied();
     let Some(entry) = known.or_else(|| begin::forwarded_by_error(state, &key)) else {
         // The stack would send one that came in a tunnel back to the node that has sent it here.

@@ -10,6 +10,8 @@ use nodelb_core::model::addr::{Addr, Protocol};
 pub enum Side {
     Arriving,
     Leaving,
+    /// A client's packet at the device of a pod.
+    FromPod,
 }
 
 /// A program of `bpf/packet.bpf.c`.
@@ -28,7 +30,8 @@ pub enum Hook {
 impl Hook {
     pub const fn side(self) -> Side {
         match self {
-            Self::In | Self::PodIn => Side::Arriving,
+            Self::In => Side::Arriving,
+            Self::PodIn => Side::FromPod,
             Self::Out | Self::PodOut => Side::Leaving,
         }
     }

@@ -35,9 +35,8 @@ pub enum Rule {
     /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
     /// has changed which clients it admits.
     FlowAdmittedAgain,
-    /// A datagram at the device of a pod does not end the flow of a client outside that has the same address, nor the other way
-    /// round.
-    PodsAskForPods,
+    /// Packets at the device of a pod have no part in the connections of clients outside, nor the other way round.
+    PodsShareNothing,
     /// UDP flows have at most half of the entries for connections.
     UdpHasHalf,
     /// Handshakes and UDP flows give way to a new connection that finds no free port.
@@ -90,7 +89,7 @@ impl Rule {
         Self::SynOfAnsweredConnection,
         Self::SilenceAfterQuestion,
         Self::FlowAdmittedAgain,
-        Self::PodsAskForPods,
+        Self::PodsShareNothing,
         Self::UdpHasHalf,
         Self::FlowsGiveWay,
         Self::ActiveFlowKeepsPort,

@@ -48,7 +48,7 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
         let (verdict, bytes, tables) = (Verdict::Next, packet.bytes.clone(), tables.clone());
         Outcome { verdict, bytes, reason, tables, backend: None }
     };
-    if packet.has_vlan_tag || (packet.hook.side() == Side::Arriving && !packet.is_for_host) {
+    if packet.has_vlan_tag || (packet.hook.side() != Side::Leaving && !packet.is_for_host) {
         return untouched(None);
     }
     let headers = match parse(&packet.bytes, packet.l2_length, packet.is_gso) {
@@ -91,7 +91,7 @@ fn decide(state: &mut HookState<'_>) -> Decision {
     };
     let key = PacketKey { tuple: state.headers.tuple(ports.source, ports.target), protocol, side };
     let entry = match side {
-        Side::Arriving => arriving(state, &key, &ports),
+        Side::Arriving | Side::FromPod => arriving(state, &state.tables.key_of_arrival(key), &ports),
         Side::Leaving => leaving(state, &key, &ports),
     };
     let entry = match entry {
@@ -298,7 +298,7 @@ fn continued(
         _ => !is_later,
     };
     if asks {
-        if !leads_to(state, key, &entry, found) && !comes_otherwise(state, &entry) {
+        if !leads_to(state, key, &entry, found) {
             return None;
         }
         let offset = offset_in_view(state, &entry)?;
@@ -351,7 +351,6 @@ fn continued_forwarded(
     };
     let begins_again = match is_sent_on {
         // A pod's connection has no direct return.
-        _ if state.packet.hook.is_pod() && state.tables.keeps(Rule::PodsAskForPods) => false,
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
         false if is_unproven => is_syn && !((is_in_use || is_repeated) && is_led_back()),
         false => is_syn && (is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),
@@ -366,7 +365,7 @@ fn continued_forwarded(
         state.tables.half_open.insert(*key, entry);
     }
     if key.protocol == Protocol::Udp && !is_later {
-        if !leads_to(state, key, &entry, found) && !comes_otherwise(state, &entry) {
+        if !leads_to(state, key, &entry, found) {
             return None;
         }
         entry.offset = offset_in_view(state, &entry)?;
@@ -384,12 +383,6 @@ fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, found: O
         frontend.local == entry.flags.is_local_view && admission != Admission::No
     };
     frontend.service == entry.service && (!is_asked || is_admitted())
-}
-
-/// Whether the packet arrives at the device of a pod and the client's do not, or the other way round: then another service may
-/// have the address there.
-fn comes_otherwise(state: &HookState<'_>, entry: &Connection) -> bool {
-    entry.flags.is_of_pod != state.packet.hook.is_pod() && state.tables.keeps(Rule::PodsAskForPods)
 }
 
 /// Whether the backend takes part in the connection: it has answered, and has not been silent since the client has sent
