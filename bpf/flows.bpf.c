@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
  * Reports the sockets in all network namespaces that are connected to a
- * backend of a service. Runs when the daemon reads the iterator's file, once
- * for each socket that has an entry in udp_sockets or tcp_sockets, and once
- * for each entry of udp_table and tcp_table. Changes nothing.
+ * backend of a service. Changes nothing.
  *
- * The program reads a record without the lock of the socket. If the socket is
- * being connected at the same time, the record may be partly old and partly
- * new. The reader therefore accepts only what two reads have reported.
+ * The daemon runs a program for each of udp_table and tcp_table, which visits
+ * the entries. For sockets in udp_sockets and tcp_sockets, an iterator runs
+ * once for each, when the daemon reads its file. Some kernels refuse iterators
+ * over such maps (EPERM, with a lockdown). There, an iterator over the open
+ * files of all processes finds the sockets, except those of the kernel itself,
+ * and those that several processes have several times.
+ *
+ * A record is read without the lock of the socket. If the socket is being
+ * connected at the same time, the record may be partly old and partly new. The
+ * reader therefore accepts only what two reads have reported.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -33,7 +38,55 @@ struct bpf_iter__bpf_sk_storage_map {
 	void *value;
 };
 
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
 #pragma clang attribute pop
+
+/*
+ * What a run over a table has found. The programs write the records, the daemon
+ * reads them. The maps are not pinned. When the records are full, the run ends,
+ * and the daemon begins another one, which goes on at the same entry.
+ */
+#define MAX_FLOW_RECORDS 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MAX_FLOW_RECORDS);
+	__type(key, __u32);
+	__type(value, struct flow_record);
+} flow_records SEC(".maps");
+
+struct table_run {
+	/* The entry of the table that is visited next. */
+	__u32 next;
+	/* The number of records. */
+	__u32 count;
+};
+
+/* The daemon writes 0 before it begins with a table. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct table_run);
+} table_run SEC(".maps");
+
+static __always_inline struct table_run *table_run_now(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&table_run, &first);
+}
 
 /* The peer of the socket. */
 struct peer {
@@ -83,14 +136,35 @@ leads_to(const struct translation *translation, const struct peer *peer)
 	       a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
+/* Stores the record of a socket in a table. */
+static __noinline int store(const struct flow_record *record)
+{
+	struct table_run *run = table_run_now();
+	struct flow_record *stored;
+	__u32 index;
+
+	if (!run)
+		return 0;
+	index = run->count;
+	stored = bpf_map_lookup_elem(&flow_records, &index);
+	if (!stored)
+		return 0;
+	*stored = *record;
+	run->count = index + 1;
+	return 0;
+}
+
 /*
- * A record that does not fit is reported at the next read: the kernel calls
- * the program again for it.
+ * In an iterator, a record that does not fit is reported at the next read: the
+ * kernel calls the program again for it.
  */
-static __noinline int
+static __always_inline void
 report(struct seq_file *seq, const struct flow_record *record)
 {
-	return bpf_seq_write(seq, record, sizeof(*record));
+	if (seq)
+		bpf_seq_write(seq, record, sizeof(*record));
+	else
+		store(record);
 }
 
 /*
@@ -127,42 +201,96 @@ report_udp(struct seq_file *seq, const struct udp_socket *socket,
 	}
 }
 
-/* Connected UDP sockets with storage. */
-SEC("iter/bpf_sk_storage_map")
-int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+/* Reports the socket with this storage if it is connected. */
+static __always_inline void report_stored_udp(struct seq_file *seq,
+					      struct sock *sk,
+					      const struct udp_socket *socket)
 {
-	const struct udp_socket *socket = ctx->value;
 	struct flow_record record = {};
 	struct peer peer = {};
-	struct sock *sk = ctx->sk;
 
-	if (!sk || !socket || socket->flags & SOCKET_OWN)
-		return 0;
+	if (socket->flags & SOCKET_OWN)
+		return;
 	record.cookie = bpf_get_socket_cookie(sk);
 	describe(sk, &record, &peer);
 	if (is_connected_udp(&record))
-		report_udp(ctx->meta->seq, socket, &record, &peer);
+		report_udp(seq, socket, &record, &peer);
+}
+
+static __always_inline void
+report_tcp(struct seq_file *seq, const struct tcp_socket *socket,
+	   struct flow_record *record, const struct peer *peer)
+{
+	record->translation = socket->peer;
+	if (leads_to(&record->translation, peer))
+		report(seq, record);
+}
+
+/* The same if it is connecting or connected. */
+static __always_inline void report_stored_tcp(struct seq_file *seq,
+					      struct sock *sk,
+					      const struct tcp_socket *socket)
+{
+	struct flow_record record = {};
+	struct peer peer = {};
+
+	if (socket->flags & SOCKET_OWN)
+		return;
+	record.cookie = bpf_get_socket_cookie(sk);
+	describe(sk, &record, &peer);
+	if (is_connected_tcp(&record))
+		report_tcp(seq, socket, &record, &peer);
+}
+
+SEC("iter/bpf_sk_storage_map")
+int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	if (ctx->sk && ctx->value)
+		report_stored_udp(ctx->meta->seq, ctx->sk, ctx->value);
 	return 0;
 }
 
-/* TCP sockets with storage that are connecting or connected. */
 SEC("iter/bpf_sk_storage_map")
 int tcp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	const struct tcp_socket *socket = ctx->value;
-	struct flow_record record = {};
-	struct peer peer = {};
-	struct sock *sk = ctx->sk;
+	if (ctx->sk && ctx->value)
+		report_stored_tcp(ctx->meta->seq, ctx->sk, ctx->value);
+	return 0;
+}
 
-	if (!sk || !socket || socket->flags & SOCKET_OWN)
+/* The socket of an open file, or NULL. */
+static __always_inline struct sock *sock_of(struct file *file)
+{
+	struct socket *socket = file ? bpf_sock_from_file(file) : NULL;
+
+	return socket ? socket->sk : NULL;
+}
+
+SEC("iter/task_file")
+int udp_files(struct bpf_iter__task_file *ctx)
+{
+	struct sock *sk = sock_of(ctx->file);
+	const struct udp_socket *socket;
+
+	if (!sk)
 		return 0;
-	record.cookie = bpf_get_socket_cookie(sk);
-	describe(sk, &record, &peer);
-	if (!is_connected_tcp(&record))
+	socket = bpf_sk_storage_get(&udp_sockets, sk, NULL, 0);
+	if (socket)
+		report_stored_udp(ctx->meta->seq, sk, socket);
+	return 0;
+}
+
+SEC("iter/task_file")
+int tcp_files(struct bpf_iter__task_file *ctx)
+{
+	struct sock *sk = sock_of(ctx->file);
+	const struct tcp_socket *socket;
+
+	if (!sk)
 		return 0;
-	record.translation = socket->peer;
-	if (leads_to(&record.translation, &peer))
-		report(ctx->meta->seq, &record);
+	socket = bpf_sk_storage_get(&tcp_sockets, sk, NULL, 0);
+	if (socket)
+		report_stored_tcp(ctx->meta->seq, sk, socket);
 	return 0;
 }
 
@@ -183,49 +311,93 @@ static __always_inline bool is_taken(const struct places *places, __u32 place,
 	return is_still(sk, cookie);
 }
 
-/* Connected UDP sockets of an entry of udp_table. */
-SEC("iter/bpf_map_elem")
-int udp_table_flows(struct bpf_iter__bpf_map_elem *ctx)
+/*
+ * The entry that the run visits next, if the records have room for all of its
+ * sockets. Returns whether there is one.
+ */
+static __always_inline bool
+begin_entry(struct table_run *run, __u32 entries, __u32 most, __u32 *index)
+{
+	if (!run || run->next >= entries ||
+	    run->count + most > MAX_FLOW_RECORDS)
+		return false;
+	*index = run->next;
+	run->next = *index + 1;
+	return true;
+}
+
+static long visit_udp(__u32 step, void *context)
 {
 	const struct udp_places *entry;
 	struct flow_record record;
 	struct peer peer;
-	const __u32 *key = ctx->key;
 	__u32 place, index;
 
-	if (!key || !ctx->value)
-		return 0;
-	index = *key;
+	(void)step;
+	(void)context;
+	if (!begin_entry(table_run_now(), 1 << UDP_TABLE_BITS,
+			 PLACES * MAX_FLOWS, &index))
+		return 1;
 	entry = bpf_map_lookup_elem(&udp_table, &index);
 	for (place = 0; entry && place < PLACES; place++)
 		if (is_taken(&entry->places, place, &record, &peer) &&
 		    is_connected_udp(&record))
-			report_udp(ctx->meta->seq, &entry->sockets[place],
-				   &record, &peer);
+			report_udp(NULL, &entry->sockets[place], &record,
+				   &peer);
 	return 0;
 }
 
-/* TCP sockets of an entry of tcp_table. */
-SEC("iter/bpf_map_elem")
-int tcp_table_flows(struct bpf_iter__bpf_map_elem *ctx)
+static long visit_tcp(__u32 step, void *context)
 {
 	const struct tcp_places *entry;
 	struct flow_record record;
 	struct peer peer;
-	const __u32 *key = ctx->key;
 	__u32 place, index;
 
-	if (!key || !ctx->value)
-		return 0;
-	index = *key;
+	(void)step;
+	(void)context;
+	if (!begin_entry(table_run_now(), 1 << TCP_TABLE_BITS, PLACES, &index))
+		return 1;
 	entry = bpf_map_lookup_elem(&tcp_table, &index);
-	for (place = 0; entry && place < PLACES; place++) {
-		if (!is_taken(&entry->places, place, &record, &peer) ||
-		    !is_connected_tcp(&record))
-			continue;
-		record.translation = entry->sockets[place].peer;
-		if (leads_to(&record.translation, &peer))
-			report(ctx->meta->seq, &record);
-	}
+	for (place = 0; entry && place < PLACES; place++)
+		if (is_taken(&entry->places, place, &record, &peer) &&
+		    is_connected_tcp(&record))
+			report_tcp(NULL, &entry->sockets[place], &record,
+				   &peer);
 	return 0;
+}
+
+/* Forgets the records of the last run. */
+static __always_inline void begin_run(void)
+{
+	struct table_run *run = table_run_now();
+
+	if (run)
+		run->count = 0;
+}
+
+/* The number of records, 0 after the last entry. */
+static __always_inline int end_run(void)
+{
+	const struct table_run *run = table_run_now();
+
+	return run ? run->count : 0;
+}
+
+SEC("syscall")
+int udp_table_flows(void *context)
+{
+	(void)context;
+	begin_run();
+	bpf_loop(1 << UDP_TABLE_BITS, visit_udp, NULL, 0);
+	return end_run();
+}
+
+SEC("syscall")
+int tcp_table_flows(void *context)
+{
+	(void)context;
+	begin_run();
+	bpf_loop(1 << TCP_TABLE_BITS, visit_tcp, NULL, 0);
+	return end_run();
 }

@@ -96,36 +96,6 @@ struct {
 } affinity SEC(".maps");
 
 /*
- * TCP socket -> its destination and its backend, for sockets without a place
- * in tcp_table (socket_table.h). The programs write it at connect; the daemon
- * writes it to mark its own sockets; getpeername reads it. An entry exists as
- * long as its socket. Only memory limits the number of entries; without memory
- * the connection works, and getpeername returns the backend. All programs of a
- * socket run under the socket's lock, so plain stores suffice.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct tcp_socket);
-} tcp_sockets SEC(".maps");
-
-/*
- * UDP socket -> the services that it communicates with, for sockets without a
- * place in udp_table. The programs write it at connect and at unconnected
- * sends; the daemon writes it to mark its own sockets; the same programs,
- * recvmsg and getpeername read it. When a socket communicates with more
- * services than it has flows, the least recently used flow moves to
- * udp_overflow. Otherwise as tcp_sockets.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct udp_socket);
-} udp_sockets SEC(".maps");
-
-/*
  * UDP socket and frontend, UDP socket and backend -> the flow between them. The
  * programs write it at connect and at unconnected sends, when the socket's own
  * state is full. The same programs, recvmsg and getpeername read it, only for

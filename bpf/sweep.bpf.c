@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
- * Deletes connections that have ended. A program runs when the daemon reads
- * the iterator's file, once for each entry of a map, and reports what it
- * deletes. Packets never wait for it.
+ * Deletes connections that have ended. The daemon runs a program for each of
+ * the two maps, which visits all entries and reports what it deletes. Packets
+ * never wait for it. Some kernels refuse iterators over maps, and all let a
+ * program visit a map itself.
  *
  * If the daemon does not run, nothing is deleted: connections that are in the
  * maps continue, and further ones stay in half_open, which removes the least
@@ -17,14 +18,15 @@
 #include <bpf/bpf_helpers.h>
 
 #include "connections.h"
-#include "iterator.h"
 #include "sweep.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+struct bpf_map;
+
 /*
- * The timeouts. The daemon writes them before it reads an iterator's file. The
- * map is not pinned.
+ * The timeouts. The daemon writes them before it runs a program. The map is not
+ * pinned.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -49,6 +51,10 @@ struct visited {
 	__u64 tick;
 	/* Entries of UDP flows that were visited. */
 	__u32 udp_entries;
+	/* Connections that this run has deleted. */
+	__u32 deleted;
+	/* There was no room for another one. */
+	__u32 is_full;
 };
 
 /*
@@ -61,14 +67,27 @@ struct {
 	__type(value, struct visited);
 } sweep_scratch SEC(".maps");
 
+/*
+ * The connections that a run has deleted. The programs write them, the daemon
+ * reads them. When it is full, the run ends, and the daemon begins another one.
+ * The map is not pinned. The daemon sets its size before loading.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sweep_record);
+} sweep_records SEC(".maps");
+
 static __always_inline struct visited *visited(void)
 {
 	return only_entry(&sweep_scratch);
 }
 
 /*
- * seconds() on another clock: iterators cannot read the coarse one. It is read
- * once in each tick of the kernel's timer.
+ * seconds() on another clock: programs that the daemon runs cannot read the
+ * coarse one. It is read once in each tick of the kernel's timer.
  */
 static __always_inline __u32 seconds_now(struct visited *now)
 {
@@ -147,18 +166,12 @@ static __always_inline bool is_due(__s32 idle, __u32 timeout)
  * Whether the entry itself shows that the connection is not due. If its partner
  * has a RST, the connection is due when the partner is visited.
  */
-static __always_inline bool is_recent(const struct bpf_iter__bpf_map_elem *ctx,
-				      struct visited *now,
-				      const struct sweep_timeouts *timeouts)
+static __always_inline bool
+is_recent(const struct packet_key *key, const struct connection *entry,
+	  struct visited *now, const struct sweep_timeouts *timeouts)
 {
-	const struct connection *entry = ctx->value;
-	const struct packet_key *key = ctx->key;
-	__u32 flags, timeout;
+	__u32 flags = entry->flags, timeout = timeouts->tcp_idle;
 
-	if (!now || !timeouts || !key || !entry)
-		return true;
-	flags = entry->flags;
-	timeout = timeouts->tcp_idle;
 	if (flags & CONNECTION_FIN && timeouts->closed < timeout)
 		timeout = timeouts->closed;
 	if (flags & CONNECTION_RESET)
@@ -172,65 +185,30 @@ static __always_inline bool is_recent(const struct bpf_iter__bpf_map_elem *ctx,
  * Copies the entry. Returns whether it is valid: an entry that is being
  * replaced is visited by the next sweep.
  */
-static __always_inline bool
-copy_visited(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now)
+static __always_inline bool copy_visited(const struct packet_key *key,
+					 const struct connection *entry,
+					 struct visited *now)
 {
-	const struct connection *value = ctx->value;
-	const struct packet_key *key = ctx->key;
-
-	if (!key || !value || !now)
-		return false;
 	now->key = *key;
-	if (!copy_connection(&now->key, value, &now->entry))
+	if (!copy_connection(&now->key, entry, &now->entry))
 		return false;
 	partner_of(&now->key, &now->entry, &now->partner_key);
 	return true;
 }
 
 /*
- * Reports the connection. If the record does not fit, the kernel calls the
- * program again for this entry at the next read.
+ * Deletes the connection from the map, if it is due. Returns 1 if there is no
+ * room to report it, which ends the run. The kernel also visits an entry that
+ * was deleted with its partner, if that was the one before it.
  */
-static __always_inline bool
-report(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now)
-{
-	return !bpf_seq_write(ctx->meta->seq, &now->record,
-			      sizeof(now->record));
-}
-
-/*
- * Counts the entry if it is of a UDP flow. After the last one, the kernel calls
- * the program without an entry.
- */
-static __always_inline void
-count_udp(__u64 number, const struct packet_key *key, struct visited *now)
-{
-	__u32 first = 0;
-
-	if (!now)
-		return;
-	if (!number)
-		now->udp_entries = 0;
-	if (!key)
-		bpf_map_update_elem(&udp_entries, &first, &now->udp_entries,
-				    BPF_ANY);
-	else if (key->protocol == IPPROTO_UDP)
-		now->udp_entries++;
-}
-
-/*
- * Deletes the connection from the map, if it is due. The partner is deleted
- * first: the iterator goes on from the entry that it visits, even if that has
- * been deleted, and would otherwise still find the partner, if that is next to
- * it.
- */
-static __always_inline int
-sweep(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now,
-      const struct sweep_timeouts *timeouts, void *map, bool is_established)
+static __always_inline long sweep(struct visited *now,
+				  const struct sweep_timeouts *timeouts,
+				  void *map, bool is_established)
 {
 	enum sweep_reason reason = SWEEP_HANDSHAKE;
-	__u32 timeout = timeouts->handshake;
+	__u32 timeout = timeouts->handshake, index;
 	const struct connection *partner;
+	struct sweep_record *record;
 
 	partner = bpf_map_lookup_elem(map, &now->partner_key);
 	if (partner && !is_partner(&now->key, partner))
@@ -239,34 +217,93 @@ sweep(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now,
 	if (is_established || now->any & CONNECTION_ASSURED)
 		timeout = timeout_of(now, timeouts, &reason);
 	now->record.reason = reason;
-	if (!is_due(now->idle, timeout) || !report(ctx, now))
+	if (!is_due(now->idle, timeout))
+		return 0;
+	index = now->deleted;
+	record = bpf_map_lookup_elem(&sweep_records, &index);
+	if (!record) {
+		now->is_full = 1;
+		return 1;
+	}
+	if (bpf_map_delete_elem(map, &now->key))
 		return 0;
 	if (partner)
 		bpf_map_delete_elem(map, &now->partner_key);
-	bpf_map_delete_elem(map, &now->key);
+	*record = now->record;
+	now->deleted = index + 1;
 	return 0;
 }
 
-SEC("iter/bpf_map_elem")
-int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
+static long visit_connection(struct bpf_map *map, const struct packet_key *key,
+			     const struct connection *entry, void *context)
 {
-	struct visited *now = visited();
 	const struct sweep_timeouts *timeouts = only_entry(&sweep_timeouts);
+	struct visited *now = visited();
 
-	count_udp(ctx->meta->seq_num, ctx->key, now);
-	barrier();
-	if (is_recent(ctx, now, timeouts) || !copy_visited(ctx, now))
+	(void)map;
+	(void)context;
+	if (!now || !timeouts)
+		return 1;
+	if (key->protocol == IPPROTO_UDP)
+		now->udp_entries++;
+	if (is_recent(key, entry, now, timeouts) ||
+	    !copy_visited(key, entry, now))
 		return 0;
-	return sweep(ctx, now, timeouts, &connections, true);
+	return sweep(now, timeouts, &connections, true);
 }
 
-SEC("iter/bpf_map_elem")
-int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
+static long visit_handshake(struct bpf_map *map, const struct packet_key *key,
+			    const struct connection *entry, void *context)
+{
+	const struct sweep_timeouts *timeouts = only_entry(&sweep_timeouts);
+	struct visited *now = visited();
+
+	(void)map;
+	(void)context;
+	if (!now || !timeouts)
+		return 1;
+	if (!copy_visited(key, entry, now))
+		return 0;
+	return sweep(now, timeouts, &half_open, false);
+}
+
+static __always_inline struct visited *begin_run(void)
 {
 	struct visited *now = visited();
-	const struct sweep_timeouts *timeouts = only_entry(&sweep_timeouts);
 
-	if (!now || !timeouts || !copy_visited(ctx, now))
+	if (now) {
+		now->deleted = 0;
+		now->is_full = 0;
+		now->udp_entries = 0;
+	}
+	return now;
+}
+
+/* These return how many connections they have deleted. */
+SEC("syscall")
+int sweep_connections(void *context)
+{
+	struct visited *now = begin_run();
+	__u32 first = 0;
+
+	(void)context;
+	if (!now)
 		return 0;
-	return sweep(ctx, now, timeouts, &half_open, false);
+	bpf_for_each_map_elem(&connections, visit_connection, NULL, 0);
+	if (!now->is_full)
+		bpf_map_update_elem(&udp_entries, &first, &now->udp_entries,
+				    BPF_ANY);
+	return now->deleted;
+}
+
+SEC("syscall")
+int sweep_half_open(void *context)
+{
+	struct visited *now = begin_run();
+
+	(void)context;
+	if (!now)
+		return 0;
+	bpf_for_each_map_elem(&half_open, visit_handshake, NULL, 0);
+	return now->deleted;
 }

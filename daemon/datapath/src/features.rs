@@ -85,8 +85,8 @@ pub const OPTIONAL: [Optional; 8] = [
     },
     Optional {
         feature: Feature::Flows,
-        name: "iterators over per-socket maps, with socket cookies",
-        since: Since(5, 12),
+        name: "iterators over per-socket maps or open files, with socket cookies",
+        since: Since(5, 14),
         config: "CONFIG_DEBUG_INFO_BTF",
         used_for: "nodelb finds sockets that are connected to a removed backend",
         without: "sockets stay connected to removed backends until their programs close them",

@@ -5,7 +5,8 @@
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, ProgramMut};
@@ -14,71 +15,133 @@ use nodelb_core::stale::Flow;
 use crate::error::into_io;
 use crate::layout::{self, FLOW_RECORD_SIZE};
 use crate::load::{PERSISTENT, explained};
-use crate::skeleton::flows::FlowsSkelBuilder;
-use crate::sys;
+use crate::skeleton::flows::{FlowsSkel, FlowsSkelBuilder};
+use crate::sys::{self, SharedWords};
 
 /// Bytes per read: the kernel uses a buffer of eight pages.
 const CHUNK: usize = 32 * 1024;
 
+/// 8-byte words of a record.
+const RECORD_WORDS: usize = FLOW_RECORD_SIZE / size_of::<u64>();
+
 /// Reads the connections. Cheap to clone; works from any thread and without capabilities. Nothing is pinned.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
-    /// The iterators over `udp_sockets` and `udp_table`.
-    udp: Arc<[OwnedFd; 2]>,
-    tcp: Arc<[OwnedFd; 2]>,
+    udp: Arc<Programs>,
+    tcp: Arc<Programs>,
+    tables: Arc<Mutex<Tables>>,
+}
+
+/// What reads the sockets of a protocol: the iterator over those with storage, and the program that visits the table.
+#[derive(Debug)]
+struct Programs {
+    stored: OwnedFd,
+    table: OwnedFd,
+}
+
+/// What the programs that visit tables share.
+#[derive(Debug)]
+struct Tables {
+    run: MapHandle,
+    records: SharedWords,
 }
 
 impl FlowReader {
-    /// Loads the iterators over these maps. Needs CAP_BPF and CAP_PERFMON, a kernel with BTF of its own, and Linux
-    /// 5.12.
+    /// Loads the programs for these maps. Needs CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own.
     pub(crate) fn load(maps: &[MapHandle; PERSISTENT.len()]) -> io::Result<Self> {
+        Self::load_with(maps, true).or_else(|refused| {
+            Self::load_with(maps, false)
+                .map_err(|error| io::Error::other(format!("{error}; with socket storage: {refused}")))
+        })
+    }
+
+    /// `by_storage`: sockets with storage are found by that, and otherwise by the open files of all processes.
+    fn load_with(maps: &[MapHandle; PERSISTENT.len()], by_storage: bool) -> io::Result<Self> {
         let [tcp_sockets, udp_sockets, tcp_table, udp_table, ..] = maps;
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let mut loaded = explained(|| {
             let mut skeleton = FlowsSkelBuilder::default().open(&mut object)?;
+            skeleton.maps.tcp_sockets.reuse_fd(tcp_sockets.as_fd())?;
+            skeleton.maps.udp_sockets.reuse_fd(udp_sockets.as_fd())?;
             skeleton.maps.tcp_table.reuse_fd(tcp_table.as_fd())?;
             skeleton.maps.udp_table.reuse_fd(udp_table.as_fd())?;
+            let programs = &mut skeleton.progs;
+            for program in [&mut programs.udp_flows, &mut programs.tcp_flows] {
+                program.set_autoload(by_storage);
+            }
+            for program in [&mut programs.udp_files, &mut programs.tcp_files] {
+                program.set_autoload(!by_storage);
+            }
             skeleton.load()
         })?;
-        let programs = &mut loaded.progs;
+        let FlowsSkel { progs, maps, .. } = &mut loaded;
+        let (udp, tcp) = match by_storage {
+            true => (link(&mut progs.udp_flows, udp_sockets)?, link(&mut progs.tcp_flows, tcp_sockets)?),
+            false => (link_alone(&mut progs.udp_files)?, link_alone(&mut progs.tcp_files)?),
+        };
+        let own = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
+        let records = MapHandle::try_from(&maps.flow_records).map_err(into_io)?;
         Ok(Self {
-            udp: Arc::new([
-                link(&mut programs.udp_flows, udp_sockets)?,
-                link(&mut programs.udp_table_flows, udp_table)?,
-            ]),
-            tcp: Arc::new([
-                link(&mut programs.tcp_flows, tcp_sockets)?,
-                link(&mut programs.tcp_table_flows, tcp_table)?,
-            ]),
+            udp: Arc::new(Programs { stored: udp, table: own(&progs.udp_table_flows)? }),
+            tcp: Arc::new(Programs { stored: tcp, table: own(&progs.tcp_table_flows)? }),
+            tables: Arc::new(Mutex::new(Tables {
+                run: MapHandle::try_from(&maps.table_run).map_err(into_io)?,
+                records: SharedWords::map(&records)?,
+            })),
         })
     }
 
     /// Passes each flow of the UDP sockets to `see`, all flows of one socket consecutively. A socket that reached its
     /// backend through several services has one flow for each. A flow may be wrong if the socket is being connected at
-    /// the same time, but not in two reads. A socket may be missing if another one is closed at the same time.
+    /// the same time, but not in two reads. A socket may be missing if another one is closed at the same time, and may come
+    /// twice if several processes have it.
     pub fn udp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read_flows(self.udp.as_slice(), report)
+        self.read(&self.udp, report)
     }
 
     /// Passes the TCP sockets that are connected or connecting to `see`.
     pub fn tcp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read_flows(self.tcp.as_slice(), report)
+        self.read(&self.tcp, report)
+    }
+
+    fn read(&self, programs: &Programs, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
+        let mut parse = |record: &[u8; FLOW_RECORD_SIZE]| {
+            if let Some(flow) = layout::parse_flow_record(record) {
+                report(flow);
+            }
+        };
+        read_records(&programs.stored, &mut parse)?;
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).read(&programs.table, &mut parse)
+    }
+}
+
+impl Tables {
+    /// Passes the records of a table to `report`.
+    fn read(&mut self, program: &OwnedFd, report: &mut dyn FnMut(&[u8; FLOW_RECORD_SIZE])) -> io::Result<()> {
+        let most = self.records.len() / RECORD_WORDS;
+        sys::update(&self.run, &[0; 4], &[0; 8])?;
+        loop {
+            let count = sys::run(program.as_fd())? as usize;
+            fence(Ordering::Acquire);
+            for index in 0..count.min(most) {
+                report(&sys::bytes_of_words(self.records.read::<RECORD_WORDS>(index * RECORD_WORDS)));
+            }
+            if count == 0 {
+                return Ok(());
+            }
+        }
     }
 }
 
 /// Attaches an iterator to a map.
-pub(crate) fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
+fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
     let link = program.attach_iter(map.as_fd()).map_err(into_io)?;
     link.as_fd().try_clone_to_owned()
 }
 
-fn read_flows(links: &[OwnedFd], report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-    let mut parse = |record: &[u8; FLOW_RECORD_SIZE]| {
-        if let Some(flow) = layout::parse_flow_record(record) {
-            report(flow);
-        }
-    };
-    links.iter().try_for_each(|link| read_records(link, &mut parse))
+/// Attaches an iterator that needs no map.
+fn link_alone(program: &mut ProgramMut<'_>) -> io::Result<OwnedFd> {
+    program.attach().map_err(into_io)?.as_fd().try_clone_to_owned()
 }
 
 /// Reads all records of an iterator. The kernel returns only whole records, as many as fit.

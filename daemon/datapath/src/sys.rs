@@ -174,6 +174,17 @@ pub(crate) fn test_run(
     Ok((options.retval, options.data_size_out as usize))
 }
 
+/// Runs a program of the type `BPF_PROG_TYPE_SYSCALL`, and returns its result. Takes no capability.
+pub(crate) fn run(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: the descriptor is open for the call; no context and no data means null.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    Ok(options.retval)
+}
+
 /// The cookie that programs identify the network namespace of a socket with; never 0. Since Linux 5.14.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
@@ -306,6 +317,16 @@ impl SharedWords {
         let words = self.at(at, N);
         std::array::from_fn(|i| words[i].load(if i == 0 { Ordering::Acquire } else { Ordering::Relaxed }))
     }
+}
+
+/// The words of a record as the bytes that a program has stored.
+pub(crate) fn bytes_of_words<const WORDS: usize, const BYTES: usize>(words: [u64; WORDS]) -> [u8; BYTES] {
+    const { assert!(WORDS * size_of::<u64>() == BYTES) };
+    let mut bytes = [0; BYTES];
+    for (bytes, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
 }
 
 /// A part of an array map in memory.

@@ -1,4 +1,4 @@
-//! What the iterators of `bpf/flows.bpf.c` and `bpf/sweep.bpf.c` report.
+//! What `bpf/flows.bpf.c` and `bpf/sweep.bpf.c` report.
 
 use std::mem::offset_of;
 

@@ -27,7 +27,7 @@ use crate::sys;
 const OBJECT: &str = "packet.bpf.o";
 
 /// The maps of `bpf/maps.h` that no program of the packet path uses.
-const UNUSED: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "counters"];
+const UNUSED: [&str; 2] = ["udp_overflow", "counters"];
 
 /// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";

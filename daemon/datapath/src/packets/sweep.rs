@@ -2,68 +2,93 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapHandle, OpenObject};
+use libbpf_rs::{MapCore, MapHandle, OpenObject, ProgramMut};
 pub use nodelb_core::packets::sweep::{SweepReason, SweepTimeouts};
 
 use crate::error::{OpenError, failed, into_io};
-use crate::flows::{link, read_records};
 pub use crate::layout::Swept;
 use crate::layout::{self, SWEEP_RECORD_SIZE};
 use crate::load::{listening, refusal};
 use crate::packets::handles::PacketMaps;
 use crate::skeleton::sweep::SweepSkelBuilder;
-use crate::sys;
+use crate::sys::{self, SharedWords};
 
 const OBJECT: &str = "sweep.bpf.o";
 
-/// The maps that only these programs have.
-const OWN: [&str; 2] = ["sweep_timeouts", "sweep_scratch"];
+/// 8-byte words of a record.
+const RECORD_WORDS: usize = SWEEP_RECORD_SIZE / size_of::<u64>();
 
-/// The iterators over the maps of connections. They work without capabilities.
+/// One run deletes so few connections that all of them fit into 256 KiB with the default sizes.
+const ENTRIES_PER_RECORD: u32 = 16;
+
+/// The maps that only these programs have.
+const OWN: [&str; 3] = ["sweep_timeouts", "sweep_scratch", "sweep_records"];
+
+/// The programs that visit the maps of connections. They work without capabilities.
 #[derive(Debug)]
 pub struct Sweep {
-    connections: OwnedFd,
-    half_open: OwnedFd,
+    programs: [OwnedFd; 2],
     timeouts: MapHandle,
+    records: SharedWords,
 }
 
 impl Sweep {
-    /// Loads the iterators over these maps. Needs CAP_BPF and CAP_PERFMON.
+    /// Loads the programs for these maps. Needs CAP_BPF and CAP_PERFMON.
     pub fn load(maps: &PacketMaps) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let mut skeleton =
             SweepSkelBuilder::default().open(&mut object).map_err(failed("opening", Path::new(OBJECT)))?;
         let prepared = maps.give_to(skeleton.open_object_mut(), &OWN);
+        let prepared = prepared.and_then(|()| {
+            let entries = maps.get("connections").map_or(0, |map| map.max_entries());
+            skeleton.maps.sweep_records.set_max_entries((entries / ENTRIES_PER_RECORD).max(1))
+        });
         prepared.map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
         let (skeleton, log) = listening(|| skeleton.load());
-        let mut skeleton = skeleton.map_err(|error| refusal(error, &log))?;
-        let attaching = || failed("attaching", Path::new(OBJECT));
-        let connections = maps.find("connections").map_err(attaching())?;
-        let half_open = maps.find("half_open").map_err(attaching())?;
+        let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
+        let own = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
+        let opening = || failed("opening", Path::new(OBJECT));
         Ok(Self {
-            connections: link(&mut skeleton.progs.sweep_connections, connections).map_err(attaching())?,
-            half_open: link(&mut skeleton.progs.sweep_half_open, half_open).map_err(attaching())?,
-            timeouts: MapHandle::try_from(&skeleton.maps.sweep_timeouts).map_err(into_io).map_err(attaching())?,
+            programs: [
+                own(&skeleton.progs.sweep_connections).map_err(opening())?,
+                own(&skeleton.progs.sweep_half_open).map_err(opening())?,
+            ],
+            timeouts: MapHandle::try_from(&skeleton.maps.sweep_timeouts).map_err(into_io).map_err(opening())?,
+            records: MapHandle::try_from(&skeleton.maps.sweep_records)
+                .map_err(into_io)
+                .and_then(|map| SharedWords::map(&map))
+                .map_err(opening())?,
         })
     }
 
     /// Deletes what is due, and passes each deleted connection to `report`. The caller has the only reference, because
-    /// both iterators share memory.
+    /// both programs share memory.
     ///
     /// # Errors
     /// If the kernel refuses the request. Connections that are due are then deleted at the next run.
     pub fn run(&mut self, timeouts: &SweepTimeouts, report: &mut dyn FnMut(Swept)) -> io::Result<()> {
         sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts))?;
-        for iterator in [&self.connections, &self.half_open] {
-            read_records::<SWEEP_RECORD_SIZE>(iterator, &mut |record| {
-                if let Some(swept) = layout::parse_sweep_record(record) {
-                    report(swept);
+        let most = self.records.len() / RECORD_WORDS;
+        for program in &self.programs {
+            // A run that has filled the records has not visited all entries.
+            loop {
+                let count = sys::run(program.as_fd())? as usize;
+                fence(Ordering::Acquire);
+                for index in 0..count.min(most) {
+                    let record = sys::bytes_of_words(self.records.read::<RECORD_WORDS>(index * RECORD_WORDS));
+                    if let Some(swept) = layout::parse_sweep_record(&record) {
+                        report(swept);
+                    }
                 }
-            })?;
+                if count < most {
+                    break;
+                }
+            }
         }
         Ok(())
     }
