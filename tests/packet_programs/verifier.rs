@@ -21,7 +21,7 @@ fn the_verifier_is_soon_done() {
         let names = ["packet_in", "packet_out", "pod_in", "sweep_connectio", "sweep_half_open", "xdp_in"];
         let is_ours = |name: &str| names.contains(&name);
         let ours: Vec<_> = ProgInfoIter::default().filter(|info| is_ours(&info.name.to_string_lossy())).collect();
-        assert!(ours.len() >= 7, "three programs at devices, two for XDP, and two iterators");
+        assert!(ours.len() >= 7, "three programs at devices, two for XDP, and two of the sweep");
         drop(early);
         for info in ours {
             #[expect(clippy::print_stdout, reason = "the figure of this kernel, which the VM tests keep")]

@@ -1,4 +1,4 @@
-//! The iterators report every connection through a service, of every network namespace, and no
+//! What is read reports every connection through a service, of every network namespace, and no
 //! others.
 
 use std::collections::BTreeSet;

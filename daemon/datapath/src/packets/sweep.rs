@@ -45,7 +45,7 @@ impl Sweep {
             SweepSkelBuilder::default().open(&mut object).map_err(failed("opening", Path::new(OBJECT)))?;
         let prepared = maps.give_to(skeleton.open_object_mut(), &OWN);
         let prepared = prepared.and_then(|()| {
-            let entries = maps.get("connections").map_or(0, |map| map.max_entries());
+            let entries = maps.get("connections").map_or(0, MapCore::max_entries);
             skeleton.maps.sweep_records.set_max_entries((entries / ENTRIES_PER_RECORD).max(1))
         });
         prepared.map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
