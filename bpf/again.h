@@ -36,6 +36,15 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 	return here->uses_local_view == is_local && is_admitted(here);
 }
 
+/*
+ * Whether an older nodelb has made the client's entry in the scratch memory for
+ * a pod. Others find it, too, but do not reach the same services.
+ */
+static __always_inline bool is_of_older_pod(const struct scratch *here)
+{
+	return here->entry.flags & CONNECTION_OF_POD;
+}
+
 /* A packet without an answer counts as lost after this many seconds. */
 #define ANSWER_SECONDS 2
 
@@ -130,10 +139,12 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 		return false;
 	epoch = epoch_of(here, at_pod);
 	if (!epoch || here->entry.acknowledgment != epoch) {
-		if (!leads_to_entry(here, at_pod))
+		if (leads_to_entry(here, at_pod)) {
+			if (epoch)
+				entry->acknowledgment = epoch;
+		} else if (at_pod || !is_of_older_pod(here)) {
 			return true;
-		if (epoch)
-			entry->acknowledgment = epoch;
+		}
 	}
 	if (has_no_backend(entry, here))
 		return true;

@@ -293,8 +293,23 @@ static __always_inline bool has_former(void)
 }
 
 /*
- * Deletes the entry of the packet from maps that are being replaced. There is
- * no loop over MOST_FORMER maps: Linux 6.1 does not see its end.
+ * Deletes the connection of the packet from a map, with the backend's entry;
+ * the keys of both are in the scratch memory.
+ */
+#define delete_both_from(map, here)                               \
+	({                                                        \
+		struct packet_key *_key = &(here)->packet.key;    \
+		struct packet_key *_other = &(here)->partner_key; \
+                                                                  \
+		bpf_map_delete_elem(map, _key);                   \
+		if (find_in(map, _other, &(here)->partner) &&     \
+		    is_partner(_key, &(here)->partner))           \
+			bpf_map_delete_elem(map, _other);         \
+	})
+
+/*
+ * The same for maps that are being replaced. There is no loop over MOST_FORMER
+ * maps: Linux 6.1 does not see its end.
  */
 VERIFIED_ONCE int delete_former(__u32 index)
 {
@@ -305,10 +320,10 @@ VERIFIED_ONCE int delete_former(__u32 index)
 		return 0;
 	former = bpf_map_lookup_elem(&former_connections, &index);
 	if (former)
-		bpf_map_delete_elem(former, &here->packet.key);
+		delete_both_from(former, here);
 	former = bpf_map_lookup_elem(&former_half_open, &index);
 	if (former)
-		bpf_map_delete_elem(former, &here->packet.key);
+		delete_both_from(former, here);
 	return 0;
 }
 
@@ -316,24 +331,16 @@ VERIFIED_ONCE int delete_former(__u32 index)
 VERIFIED_ONCE int forget(void)
 {
 	struct scratch *here = scratch();
-	struct packet_key *other;
 
 	if (!here)
 		return 0;
-	other = &here->partner_key;
-	partner_of(&here->packet.key, &here->entry, other);
-	bpf_map_delete_elem(&connections, &here->packet.key);
-	bpf_map_delete_elem(&half_open, &here->packet.key);
+	partner_of(&here->packet.key, &here->entry, &here->partner_key);
+	delete_both_from(&connections, here);
+	delete_both_from(&half_open, here);
 	if (has_former()) {
 		delete_former(0);
 		delete_former(1);
 	}
-	if (find_in(&connections, other, &here->partner) &&
-	    is_partner(&here->packet.key, &here->partner))
-		bpf_map_delete_elem(&connections, other);
-	if (find_in(&half_open, other, &here->partner) &&
-	    is_partner(&here->packet.key, &here->partner))
-		bpf_map_delete_elem(&half_open, other);
 	return 0;
 }
 

@@ -7,8 +7,8 @@
  * the entries. For sockets in udp_sockets and tcp_sockets, an iterator runs
  * once for each, when the daemon reads its file. Some kernels refuse iterators
  * over such maps (EPERM, with a lockdown). There, an iterator over the open
- * files of all processes finds the sockets, except those of the kernel itself,
- * and those that several processes have several times.
+ * files of all processes of the reader's PID namespace finds the sockets that
+ * one has in its table, once for each that has them.
  *
  * A record is read without the lock of the socket. If the socket is being
  * connected at the same time, the record may be partly old and partly new. The

@@ -118,8 +118,9 @@ VERIFIED_ONCE bool turn_to_answer(void)
 	key->side = PACKET_ARRIVING;
 	if (has_former())
 		bring_former();
-	if ((find_in(&connections, key, other) ||
-	     find_in(&half_open, key, other)) &&
+	/* In this order, as another CPU may be moving it. */
+	if ((find_in(&half_open, key, other) ||
+	     find_in(&connections, key, other)) &&
 	    other->flags & (CONNECTION_REVERSE | CONNECTION_OF_POD))
 		return true;
 	key->side = PACKET_FROM_POD;

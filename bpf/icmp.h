@@ -254,7 +254,7 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 		turn_to_answer();
 	if (!find_in(&connections, &here->packet.key, &here->entry) &&
 	    !find_in(&half_open, &here->packet.key, &here->entry) &&
-	    (here->packet.key.side != PACKET_ARRIVING ||
+	    (here->packet.key.side != PACKET_ARRIVING || here->at_pod ||
 	     !find_forwarded_error(skb)))
 		return leave_error(here);
 	if (here->entry.flags & CONNECTION_REDIRECTED)

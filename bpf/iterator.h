@@ -18,15 +18,6 @@ struct bpf_iter_meta {
 	__u64 seq_num;
 };
 
-struct bpf_map;
-
-struct bpf_iter__bpf_map_elem {
-	struct bpf_iter_meta *meta;
-	struct bpf_map *map;
-	void *key;
-	void *value;
-};
-
 #pragma clang attribute pop
 
 #endif

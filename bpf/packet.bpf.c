@@ -196,7 +196,9 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (!entry && at_pod && turn_to_answer())
+	if (!entry && at_pod &&
+	    (may_be_known(&here->packet.key) || has_former()) &&
+	    turn_to_answer())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && !at_pod && !here->is_unwrapped &&
 	    !is_plain_syn(&here->packet))

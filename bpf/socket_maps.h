@@ -55,7 +55,7 @@ _Static_assert(sizeof(struct udp_places) == 2176 &&
 
 /*
  * Hash of a socket's address -> state of TCP sockets, instead of tcp_sockets.
- * The programs write it at connect; getpeername and the iterators read it. It
+ * The programs write it at connect; getpeername and flows.bpf.c read it. It
  * does not fill up with sockets that are closed; sockets that find no place
  * get an entry in tcp_sockets. It is pinned, because sockets outlive the
  * daemon.

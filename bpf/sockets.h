@@ -127,8 +127,7 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 
 /*
  * The index of the flow to overwrite: the least recently used one, except the
- * one that the socket is connected by, which the iterators in flows.bpf.c must
- * find.
+ * one that the socket is connected by, which flows.bpf.c must find.
  */
 VERIFIED_ONCE int
 oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)

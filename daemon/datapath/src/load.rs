@@ -238,7 +238,7 @@ pub(crate) fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
     (result, std::mem::take(&mut OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// Loads an iterator. Its error ends with the last line that libbpf printed, which is that of the verifier if it refused.
+/// Loads programs. The error ends with the last line that libbpf printed, which is that of the verifier if it refused.
 pub(crate) fn explained<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> io::Result<T> {
     let (loaded, log) = listening(load);
     loaded.map_err(|error| {

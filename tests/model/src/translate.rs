@@ -350,7 +350,6 @@ fn continued_forwarded(
         })
     };
     let begins_again = match is_sent_on {
-        // A pod's connection has no direct return.
         true => is_unproven && (leads_here() || !state.tables.keeps(Rule::SentOnByRing)),
         false if is_unproven => is_syn && !((is_in_use || is_repeated) && is_led_back()),
         false => is_syn && (is_over || !state.tables.keeps(Rule::SynOfForwardedConnection)),

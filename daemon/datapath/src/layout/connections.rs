@@ -14,7 +14,7 @@ pub(crate) type ConnectionBytes = [u8; size_of::<types::connection>()];
 const _: () = assert!(size_of::<PacketKeyBytes>() == 40);
 const _: () = assert!(size_of::<ConnectionBytes>() == 80);
 
-/// `PACKET_ARRIVING` and `PACKET_LEAVING` of `enum packet_side`.
+/// `PACKET_ARRIVING` and `PACKET_LEAVING` of `enum packet_side`: the sides of the backends' packets.
 const ARRIVING: u8 = 0;
 const LEAVING: u8 = 1;
 

@@ -23,8 +23,11 @@ const OBJECT: &str = "sweep.bpf.o";
 /// 8-byte words of a record.
 const RECORD_WORDS: usize = SWEEP_RECORD_SIZE / size_of::<u64>();
 
-/// One run deletes so few connections that all of them fit into 256 KiB with the default sizes.
-const ENTRIES_PER_RECORD: u32 = 16;
+/// One run deletes at most a part of the connections: with the default sizes, their records fit into 256 KiB.
+const ENTRIES_PER_RECORD: u32 = 32;
+
+/// The least number of records.
+const LEAST_RECORDS: u32 = 64;
 
 /// The maps that only these programs have.
 const OWN: [&str; 3] = ["sweep_timeouts", "sweep_scratch", "sweep_records"];
@@ -45,8 +48,9 @@ impl Sweep {
             SweepSkelBuilder::default().open(&mut object).map_err(failed("opening", Path::new(OBJECT)))?;
         let prepared = maps.give_to(skeleton.open_object_mut(), &OWN);
         let prepared = prepared.and_then(|()| {
-            let entries = maps.get("connections").map_or(0, MapCore::max_entries);
-            skeleton.maps.sweep_records.set_max_entries((entries / ENTRIES_PER_RECORD).max(1))
+            let entries = |name| maps.get(name).map_or(0, MapCore::max_entries);
+            let most = entries("connections").max(entries("half_open"));
+            skeleton.maps.sweep_records.set_max_entries((most / ENTRIES_PER_RECORD).max(LEAST_RECORDS))
         });
         prepared.map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
         let (skeleton, log) = listening(|| skeleton.load());
@@ -75,8 +79,8 @@ impl Sweep {
         sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts))?;
         let most = self.records.len() / RECORD_WORDS;
         for program in &self.programs {
-            // A run that has filled the records has not visited all entries.
-            loop {
+            // A run that has filled the records has not visited all entries. What becomes due meanwhile has time.
+            for _ in 0..=ENTRIES_PER_RECORD {
                 let count = sys::run(program.as_fd())? as usize;
                 fence(Ordering::Acquire);
                 for index in 0..count.min(most) {

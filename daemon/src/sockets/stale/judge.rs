@@ -33,7 +33,10 @@ impl<'s> Judge<'s> {
         if self.socket.first().is_some_and(|first| first.socket != flow.socket) {
             self.conclude();
         }
-        self.socket.push(flow);
+        // A socket that several processes have may be reported by each.
+        if !self.socket.contains(&flow) {
+            self.socket.push(flow);
+        }
     }
 
     pub(super) fn suspects(mut self) -> Vec<Suspect> {
