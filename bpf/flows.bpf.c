@@ -7,8 +7,8 @@
  * the entries. For sockets in udp_sockets and tcp_sockets, an iterator runs
  * once for each, when the daemon reads its file. Some kernels refuse iterators
  * over such maps (EPERM, with a lockdown). There, an iterator over the open
- * files of all processes of the reader's PID namespace finds the sockets that
- * one has in its table, once for each that has them.
+ * files of all processes of the reader's PID namespace finds the sockets: only
+ * those that a process has open, and once for each such process.
  *
  * A record is read without the lock of the socket. If the socket is being
  * connected at the same time, the record may be partly old and partly new. The
@@ -21,6 +21,7 @@
 
 #include "iterator.h"
 #include "kernel_sock.h"
+#include "only_entry.h"
 #include "socket_maps.h"
 
 #define AF_INET 2
@@ -83,9 +84,7 @@ struct {
 
 static __always_inline struct table_run *table_run_now(void)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&table_run, &first);
+	return only_entry(&table_run);
 }
 
 /* The peer of the socket. */

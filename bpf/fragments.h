@@ -13,7 +13,10 @@
 /* Where the id is in the fragment header of IPv6. */
 #define FRAGMENT_ID_OFFSET 4
 
-/* What a backend answers at a pod's device has been found on another side. */
+/*
+ * A pod's device stores fragments as those of the pod, also where the packet
+ * has the key of a backend's answer; see turn_to_answer().
+ */
 static __always_inline struct fragment_key
 fragment_key_of(const struct scratch *here)
 {

@@ -7,15 +7,8 @@
 #ifndef NODELB_MAPS_H
 #define NODELB_MAPS_H
 
+#include "only_entry.h"
 #include "shared.h"
-
-/* The entry of a map that has one. */
-static __always_inline void *only_entry(void *map)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(map, &first);
-}
 
 /*
  * Frontends: address, port and protocol -> service. The daemon writes them,

@@ -5,7 +5,6 @@
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -16,13 +15,10 @@ use crate::error::into_io;
 use crate::layout::{self, FLOW_RECORD_SIZE};
 use crate::load::{PERSISTENT, explained};
 use crate::skeleton::flows::{FlowsSkel, FlowsSkelBuilder};
-use crate::sys::{self, SharedWords};
+use crate::sys::{self, Records};
 
 /// Bytes per read: the kernel uses a buffer of eight pages.
 const CHUNK: usize = 32 * 1024;
-
-/// 8-byte words of a record.
-const RECORD_WORDS: usize = FLOW_RECORD_SIZE / size_of::<u64>();
 
 /// Reads the connections. Cheap to clone; works from any thread and without capabilities. Nothing is pinned.
 #[derive(Clone, Debug)]
@@ -43,7 +39,7 @@ struct Programs {
 #[derive(Debug)]
 struct Tables {
     run: MapHandle,
-    records: SharedWords,
+    records: Records<FLOW_RECORD_SIZE>,
 }
 
 impl FlowReader {
@@ -86,7 +82,7 @@ impl FlowReader {
             tcp: Arc::new(Programs { stored: tcp, table: own(&progs.tcp_table_flows)? }),
             tables: Arc::new(Mutex::new(Tables {
                 run: MapHandle::try_from(&maps.table_run).map_err(into_io)?,
-                records: SharedWords::map(&records)?,
+                records: Records::map(&records)?,
             })),
         })
     }
@@ -118,18 +114,9 @@ impl FlowReader {
 impl Tables {
     /// Passes the records of a table to `report`.
     fn read(&mut self, program: &OwnedFd, report: &mut dyn FnMut(&[u8; FLOW_RECORD_SIZE])) -> io::Result<()> {
-        let most = self.records.len() / RECORD_WORDS;
         sys::update(&self.run, &[0; 4], &[0; 8])?;
-        loop {
-            let count = sys::run(program.as_fd())? as usize;
-            fence(Ordering::Acquire);
-            for index in 0..count.min(most) {
-                report(&sys::bytes_of_words(self.records.read::<RECORD_WORDS>(index * RECORD_WORDS)));
-            }
-            if count == 0 {
-                return Ok(());
-            }
-        }
+        while self.records.run(program.as_fd(), report)? > 0 {}
+        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, MapInfo};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -175,7 +175,7 @@ pub(crate) fn test_run(
 }
 
 /// Runs a program of the type `BPF_PROG_TYPE_SYSCALL`, and returns its result. Takes no capability.
-pub(crate) fn run(program: BorrowedFd<'_>) -> io::Result<u32> {
+fn run(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         ..Default::default()
@@ -319,14 +319,36 @@ impl SharedWords {
     }
 }
 
-/// The words of a record as the bytes that a program has stored.
-pub(crate) fn bytes_of_words<const WORDS: usize, const BYTES: usize>(words: [u64; WORDS]) -> [u8; BYTES] {
-    const { assert!(WORDS * size_of::<u64>() == BYTES) };
-    let mut bytes = [0; BYTES];
-    for (bytes, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
-        bytes.copy_from_slice(&word.to_ne_bytes());
+/// The records of this many bytes that a program stores in an mmapable array map when this process runs it.
+#[derive(Debug)]
+pub(crate) struct Records<const SIZE: usize>(SharedWords);
+
+impl<const SIZE: usize> Records<SIZE> {
+    const WORDS: usize = SIZE / size_of::<AtomicU64>();
+
+    pub(crate) fn map(map: &MapHandle) -> io::Result<Self> {
+        SharedWords::map(map).map(Self)
     }
-    bytes
+
+    /// How many there is room for.
+    pub(crate) fn most(&self) -> usize {
+        self.0.len() / Self::WORDS
+    }
+
+    /// Runs the program, which returns the number of records that it has stored, and passes them to `report`.
+    pub(crate) fn run(&mut self, program: BorrowedFd<'_>, report: &mut dyn FnMut(&[u8; SIZE])) -> io::Result<usize> {
+        let count = run(program)? as usize;
+        fence(Ordering::Acquire);
+        for index in 0..count.min(self.most()) {
+            let mut record = [0; SIZE];
+            let words = self.0.at(index * Self::WORDS, Self::WORDS);
+            for (bytes, word) in record.chunks_exact_mut(size_of::<AtomicU64>()).zip(words) {
+                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+            }
+            report(&record);
+        }
+        Ok(count)
+    }
 }
 
 /// A part of an array map in memory.

@@ -4,7 +4,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenObject, ProgramMut};
@@ -16,12 +15,9 @@ use crate::layout::{self, SWEEP_RECORD_SIZE};
 use crate::load::{listening, refusal};
 use crate::packets::handles::PacketMaps;
 use crate::skeleton::sweep::SweepSkelBuilder;
-use crate::sys::{self, SharedWords};
+use crate::sys::{self, Records};
 
 const OBJECT: &str = "sweep.bpf.o";
-
-/// 8-byte words of a record.
-const RECORD_WORDS: usize = SWEEP_RECORD_SIZE / size_of::<u64>();
 
 /// One run deletes at most a part of the connections: with the default sizes, their records fit into 256 KiB.
 const ENTRIES_PER_RECORD: u32 = 32;
@@ -37,7 +33,7 @@ const OWN: [&str; 3] = ["sweep_timeouts", "sweep_scratch", "sweep_records"];
 pub struct Sweep {
     programs: [OwnedFd; 2],
     timeouts: MapHandle,
-    records: SharedWords,
+    records: Records<SWEEP_RECORD_SIZE>,
 }
 
 impl Sweep {
@@ -65,7 +61,7 @@ impl Sweep {
             timeouts: MapHandle::try_from(&skeleton.maps.sweep_timeouts).map_err(into_io).map_err(opening())?,
             records: MapHandle::try_from(&skeleton.maps.sweep_records)
                 .map_err(into_io)
-                .and_then(|map| SharedWords::map(&map))
+                .and_then(|map| Records::map(&map))
                 .map_err(opening())?,
         })
     }
@@ -77,19 +73,15 @@ impl Sweep {
     /// If the kernel refuses the request. Connections that are due are then deleted at the next run.
     pub fn run(&mut self, timeouts: &SweepTimeouts, report: &mut dyn FnMut(Swept)) -> io::Result<()> {
         sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts))?;
-        let most = self.records.len() / RECORD_WORDS;
+        let mut parse = |record: &[u8; SWEEP_RECORD_SIZE]| {
+            if let Some(swept) = layout::parse_sweep_record(record) {
+                report(swept);
+            }
+        };
         for program in &self.programs {
             // A run that has filled the records has not visited all entries. What becomes due meanwhile has time.
             for _ in 0..=ENTRIES_PER_RECORD {
-                let count = sys::run(program.as_fd())? as usize;
-                fence(Ordering::Acquire);
-                for index in 0..count.min(most) {
-                    let record = sys::bytes_of_words(self.records.read::<RECORD_WORDS>(index * RECORD_WORDS));
-                    if let Some(swept) = layout::parse_sweep_record(&record) {
-                        report(swept);
-                    }
-                }
-                if count < most {
+                if self.records.run(program.as_fd(), &mut parse)? < self.records.most() {
                     break;
                 }
             }
