@@ -3,6 +3,7 @@
 //! and skips what this kernel does not support.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -391,8 +392,13 @@ fn many_threads() {
 
 /// How a system call to the address ended under strace, and after how many seconds.
 fn traced(program: &[&str], to: &str) -> Option<(String, f64)> {
-    let output = run("strace", &[&["-f", "-T", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "--"], program].concat());
-    let said = text(&output.stderr);
+    // A file for each thread: in a common one, a call and its result may be two lines.
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("thread");
+    let calls = "trace=connect,sendto,sendmsg,sendmmsg";
+    run("strace", &[&["-ff", "-T", "-e", calls, "-o", output.to_str().unwrap(), "--"], program].concat());
+    let said: String =
+        folder.path().read_dir().unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
     let call = said.lines().find(|line| line.contains(&format!("\"{to}\"")))?;
     let (_, result) = call.rsplit_once(" = ")?;
     let errno = result.split(' ').nth(1)?.to_owned();
