@@ -232,6 +232,9 @@ impl Engine {
                     self.note_access_of_found(op);
                     if let MapOp::PutService(id, entry) = op {
                         self.note_replaced(*id, entry);
+                        if self.frees_slots(*id, entry) {
+                            self.retry_rings();
+                        }
                     }
                     self.count_references(op);
                     if self.unapplied.is_none() {

@@ -7,7 +7,7 @@ use super::Engine;
 use crate::compile::plan::PortPlan;
 use crate::datapath::MapError;
 use crate::model::forward::Forward;
-use crate::state::entries::{MapOp, ServiceId};
+use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
 
 impl Engine {
     /// Whether the lists of the service are to be followed by rings. A service that needs none does not lack them.
@@ -31,8 +31,16 @@ impl Engine {
         self.touched.services.push(*id);
     }
 
-    /// Compiles the services without rings again soon: a service was removed, and its slots are free. If rings do not
-    /// fit then either, they are given up again.
+    /// Whether the entry takes fewer slots than the one that it replaces, and some service lacks its rings. A list that is
+    /// written without its ring, because there was no room for it next to the old one, does.
+    pub(super) fn frees_slots(&self, id: ServiceId, entry: &ServiceEntry) -> bool {
+        let slots = |entry: &ServiceEntry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local);
+        let had = || self.realised.services.get(&id);
+        !self.ringless.is_empty() && had().is_some_and(|had| slots(had) > slots(entry))
+    }
+
+    /// Compiles the services without rings again soon, because slots are free now. If rings do not fit then either, they
+    /// are given up again.
     pub(super) fn retry_rings(&mut self) {
         for id in std::mem::take(&mut self.ringless) {
             if let Some(owner) = self.owners.get(&id) {
