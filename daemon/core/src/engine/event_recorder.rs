@@ -75,8 +75,8 @@ pub(super) struct EventRecorder {
     drains: Vec<(ServiceName, DrainCause)>,
     /// What observers of the node have reported.
     happened: Vec<Event>,
-    /// Entries with an event that reports that the maps do not contain them yet.
-    pending: BTreeMap<ServiceId, Arc<PortKey>>,
+    /// Entries with an event that reports that the maps do not contain them yet, and whether it is about who may connect.
+    pending: BTreeMap<ServiceId, (Arc<PortKey>, bool)>,
     /// The times of the changes that slices reported in this round, with the slice's service.
     triggers: Vec<(ServiceName, u64)>,
     /// The oldest such time for each service that is not correct in the maps yet.
@@ -253,7 +253,7 @@ impl EventRecorder {
                 }
             }
             if is_pending && self.pending.len() < MAX_PENDING {
-                self.pending.insert(id, Arc::clone(key));
+                self.pending.insert(id, (Arc::clone(key), draft.access.is_some()));
             } else if !is_pending {
                 self.pending.remove(&id);
             }
@@ -384,9 +384,10 @@ impl EventRecorder {
         }
         if context.round.done > 0 {
             let pending = std::mem::take(&mut self.pending);
-            let (done, pending): (Vec<_>, Vec<_>) = pending.into_iter().partition(|(id, _)| context.is_realised(*id));
+            let (done, pending): (Vec<_>, Vec<_>) =
+                pending.into_iter().partition(|(id, (key, is_access))| context.is_done(*id, key, *is_access));
             self.pending.extend(pending);
-            for (_, key) in done {
+            for (_, (key, _)) in done {
                 events.entry(&key, || context.healed(&key));
             }
         }
@@ -457,7 +458,7 @@ impl EventRecorder {
         if triggers.is_empty() && waiting.is_empty() {
             return done;
         }
-        let pending: BTreeSet<&ServiceName> = pending.values().map(|key| &key.service).collect();
+        let pending: BTreeSet<&ServiceName> = pending.values().map(|(key, _)| &key.service).collect();
         waiting.retain(|name, triggered| {
             let is_pending = pending.contains(name);
             if !is_pending {

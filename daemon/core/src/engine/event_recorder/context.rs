@@ -42,9 +42,46 @@ impl Context<'_> {
         match self.failures.get(EntryKey::Service(draft.id)) {
             Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
-            None if self.is_realised(draft.id) || is_written() => Kernel::Done,
+            None if self.is_realised(draft.id) || is_written() => match draft.access {
+                Some(_) => self.kernel_of_access(draft.id, &draft.key),
+                None => Kernel::Done,
+            },
             None => Kernel::Deferred,
         }
+    }
+
+    /// Whether the maps contain what clients of the port's addresses get, and which clients may connect.
+    fn kernel_of_access(&self, id: ServiceId, key: &PortKey) -> Kernel {
+        let waiting: Vec<L4Addr> = self.addresses_of(id, key).filter(|address| self.differs_at(address)).collect();
+        let has_other_ranges = !self.desired.ranges_of(id).eq(self.realised.ranges_of(id));
+        let mut errors = waiting.iter().filter_map(|address| self.failures.of_frontend(*address, id));
+        match errors.next().or_else(|| self.failures.of_ranges(id).filter(|_| has_other_ranges)) {
+            Some(error) if *error != MapError::Resting => Kernel::Failed(error.to_string().into()),
+            _ if waiting.is_empty() && !has_other_ranges => Kernel::Done,
+            _ => Kernel::Deferred,
+        }
+    }
+
+    fn differs_at(&self, address: &L4Addr) -> bool {
+        self.desired.frontends.get(address) != self.realised.frontends.get(address)
+            || self.desired.outside.get(address) != self.realised.outside.get(address)
+    }
+
+    /// The addresses of the port that lead to its list, or will.
+    fn addresses_of<'a>(&'a self, id: ServiceId, key: &'a PortKey) -> impl Iterator<Item = L4Addr> {
+        let ports = self.described(key).into_iter().flat_map(|service| &service.ports);
+        let ports = ports.filter(|port| port.name == key.port && port.protocol == key.protocol);
+        let frontends = ports.flat_map(|port| &port.frontends);
+        let addresses = frontends.map(|frontend| L4Addr::new(frontend.addr, frontend.port, key.protocol));
+        addresses.filter(move |address| {
+            let leads_to = |state: &Realised| state.frontends.get(address).is_some_and(|entry| entry.service == id);
+            leads_to(self.desired) || leads_to(self.realised)
+        })
+    }
+
+    /// Whether the maps contain what an event has reported about the port that they did not contain yet.
+    pub(super) fn is_done(&self, id: ServiceId, key: &PortKey, is_access: bool) -> bool {
+        self.is_realised(id) && (!is_access || self.kernel_of_access(id, key) == Kernel::Done)
     }
 
     pub(super) fn is_realised(&self, id: ServiceId) -> bool {

@@ -8,7 +8,7 @@ use crate::config::EngineConfig;
 use crate::datapath::{Datapath as _, Limits};
 use crate::engine::Engine;
 use crate::engine::former::NOT_SEEN;
-use crate::history::{Event, What};
+use crate::history::{Event, Kernel, What};
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::forward::Forward;
@@ -18,6 +18,7 @@ use crate::model::service::{
     TrafficPolicy,
 };
 use crate::model::uplink::{Uplink, UplinkEntry};
+use crate::state::entries::MapOp;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 64, affinity: 16, outside: 64, source_ranges: 64 };
 
@@ -264,5 +265,64 @@ mod credit {
         let local = Service { internal_policy: TrafficPolicy::Local, affinity_seconds: Some(60), ..file.clone() };
         let said = details(&[file, local]).concat().join("; ");
         assert!(said.contains("keep their backend for 60 s"), "{said}");
+    }
+
+    /// The history said that the ranges hold, while the maps still admitted everyone.
+    #[test]
+    fn who_may_connect_is_done_when_the_maps_say_so() {
+        let balancer = service(FrontendKind::LoadBalancer);
+        for is_range in [true, false] {
+            let refuse = move |op: &MapOp| match op {
+                MapOp::PutSourceRange(..) => is_range,
+                MapOp::PutOutside(..) => !is_range,
+                _ => false,
+            };
+            let mut datapath = MemoryDatapath::new(LIMITS);
+            let mut engine = start(&balancer, &mut datapath).0;
+            let mut datapath = datapath.with_fault(Box::new(move |op| refuse(op)));
+            engine.change(Change::UpsertService(ranges(&balancer, &["10.0.0.0/8"])));
+            let events = engine.reconcile(&mut datapath, Moment(2)).events;
+            let [event] = about(&events, "only clients in 10.0.0.0/8")[..] else { panic!("{events:?}") };
+            assert!(matches!(event.kernel, Kernel::Failed(_)), "{is_range}: {event:?}");
+            datapath.clear_fault();
+            let events: Vec<Event> = (1..100)
+                .flat_map(|second| engine.reconcile(&mut datapath, Moment(2 + second * 1_000)).events)
+                .collect();
+            let healed = events.iter().filter(|event| event.what == What::Healed).count();
+            assert_eq!(healed, 1, "{is_range}: {events:?}");
+        }
+    }
+
+    /// A reload leads the clients of an address elsewhere, and must wait for a source that has not reported everything: the
+    /// history said that it was done.
+    #[test]
+    fn a_change_of_access_that_waits_is_not_done() {
+        let file = Service { is_outside: true, ..service(FrontendKind::Static) };
+        let mut datapath = MemoryDatapath::new(LIMITS);
+        start(&file, &mut datapath);
+        let config = EngineConfig {
+            packets: PacketsConfig { is_on: true, ..PacketsConfig::default() },
+            sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+            max_services: 64,
+            ..EngineConfig::default()
+        };
+        let mut engine = Engine::new(config, datapath.dump().expect("memory can be read"));
+        engine.change(Change::Uplinks(vec![uplink()]));
+        engine.change(Change::UpsertService(file.clone()));
+        engine.change(Change::UpsertSlice(slice()));
+        engine.change(synced(Source::Files));
+        engine.reconcile(&mut datapath, Moment(1));
+        engine.change(Change::UpsertService(Service { external_policy: TrafficPolicy::Local, ..file }));
+        let events = engine.reconcile(&mut datapath, Moment(2)).events;
+        let [event] = about(&events, "only backends on this node")[..] else { panic!("{events:?}") };
+        let is_local = |datapath: &MemoryDatapath| {
+            let maps = datapath.dump().expect("memory can be read");
+            maps.outside.values().all(|outside| outside.local)
+        };
+        assert_eq!((event.kernel.clone(), is_local(&datapath)), (Kernel::Deferred, false), "{event:?}");
+        engine.change(synced(Source::Kubernetes));
+        let events = engine.reconcile(&mut datapath, Moment(3)).events;
+        let is_healed = events.iter().any(|event| event.what == What::Healed);
+        assert_eq!((is_healed, is_local(&datapath)), (true, true), "{events:?}");
     }
 }
