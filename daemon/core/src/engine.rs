@@ -35,7 +35,6 @@ use crate::state::stale_generation::StaleGeneration;
 use crate::table::{Effect, Facts, Table};
 use absent::SyncState;
 use access::AccessChange;
-use apply_step::References;
 use at_start::AtStart;
 use batching::Batching;
 use compiled::Compiled;
@@ -45,6 +44,7 @@ use dirty::Dirty;
 use drift::UnrepairedDrift;
 use event_recorder::EventRecorder;
 use failures::Failures;
+use references::References;
 
 mod absent;
 mod access;
@@ -62,6 +62,7 @@ mod failures;
 mod former;
 mod hold;
 mod recall;
+mod references;
 mod rings;
 
 pub use absent::{Kept, KeptBecause};

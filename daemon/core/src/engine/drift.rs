@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Engine;
-use super::apply_step::References;
+use super::references::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
 use crate::model::uplink::UplinkEntry;
