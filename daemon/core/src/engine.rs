@@ -45,6 +45,7 @@ use drift::UnrepairedDrift;
 use event_recorder::EventRecorder;
 use failures::Failures;
 use references::References;
+use rings::Ringless;
 
 mod absent;
 mod access;
@@ -163,8 +164,7 @@ pub struct Engine {
     /// Owned frontends that the maps do not contain exactly as desired.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
-    /// Service ports without rings, because the slots are full.
-    ringless: OrdSet<ServiceId>,
+    ringless: Ringless,
     batching: Batching,
     drift: UnrepairedDrift,
     sync: SyncState,
@@ -207,7 +207,7 @@ impl Engine {
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failures: Failures::default(),
-            ringless: OrdSet::new(),
+            ringless: Ringless::default(),
             batching: Batching::default(),
             drift: UnrepairedDrift::default(),
             stale_generation: StaleGeneration::default(),
@@ -426,7 +426,7 @@ impl Engine {
             is_ready: self.sync.is_ready,
             stale_generation: self.stale_generation,
             absent: self.sync.absent.clone(),
-            ringless: self.ringless.clone(),
+            ringless: self.ringless.ids.clone(),
         }
     }
 

@@ -199,9 +199,7 @@ impl Engine {
                     self.note_access_of_found(op);
                     if let MapOp::PutService(id, entry) = op {
                         self.note_replaced(*id, entry);
-                        if self.frees_slots(*id, entry) {
-                            self.retry_rings();
-                        }
+                        self.note_slots(*id, entry);
                     }
                     self.count_references(op);
                     if self.unapplied.is_none() {
@@ -369,7 +367,7 @@ impl Engine {
         }
         self.references.forget(id);
         self.event_recorder.forget_found(id);
-        self.ringless.remove(&id);
+        self.ringless.ids.remove(&id);
         self.owners.remove(&id);
         self.ids.release(id, now);
         self.retry_rings();

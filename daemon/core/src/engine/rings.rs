@@ -3,20 +3,31 @@
 
 use std::sync::Arc;
 
+use imbl::OrdSet;
+
 use super::Engine;
 use crate::compile::plan::PortPlan;
 use crate::datapath::MapError;
 use crate::model::forward::Forward;
 use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
+use crate::state::ring;
+
+/// The service ports without rings, because the slots are full.
+#[derive(Debug, Default)]
+pub(super) struct Ringless {
+    pub(super) ids: OrdSet<ServiceId>,
+    /// By how many slots the lists have shrunk since rings did not fit.
+    freed: usize,
+}
 
 impl Engine {
     /// Whether the lists of the service are to be followed by rings. A service that needs none does not lack them.
     pub(super) fn has_rings(&mut self, id: ServiceId, plan: &PortPlan) -> bool {
         let is_consistent = self.config.packets.is_consistent || plan.forward != Forward::Translate;
         let needs_rings = is_consistent && plan.has_outside();
-        let is_ringless = self.ringless.contains(&id);
+        let is_ringless = self.ringless.ids.contains(&id);
         if is_ringless && !needs_rings {
-            self.ringless.remove(&id);
+            self.ringless.ids.remove(&id);
         }
         needs_rings && !is_ringless
     }
@@ -27,22 +38,30 @@ impl Engine {
         let (MapOp::PutService(id, refused), MapError::Full { map: "slots", .. }) = (op, error) else { return };
         let Some(desired) = self.desired.services.get_mut(id).filter(|_| refused.has_rings) else { return };
         Arc::make_mut(desired).has_rings = false;
-        self.ringless.insert(*id);
+        self.ringless.ids.insert(*id);
+        self.ringless.freed = 0;
         self.touched.services.push(*id);
     }
 
-    /// Whether the entry takes fewer slots than the one that it replaces, and some service lacks its rings. A list that is
-    /// written without its ring, because there was no room for it next to the old one, does.
-    pub(super) fn frees_slots(&self, id: ServiceId, entry: &ServiceEntry) -> bool {
+    /// Notes that the entry takes the place of another one. There may be room for a ring when the lists have shrunk by
+    /// that many slots: one that was written without its ring, because both did not fit next to each other, has.
+    pub(super) fn note_slots(&mut self, id: ServiceId, entry: &ServiceEntry) {
+        if self.ringless.ids.is_empty() {
+            return;
+        }
         let slots = |entry: &ServiceEntry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local);
-        let had = || self.realised.services.get(&id);
-        !self.ringless.is_empty() && had().is_some_and(|had| slots(had) > slots(entry))
+        let had = self.realised.services.get(&id).map_or(0, |had| slots(had));
+        self.ringless.freed = (self.ringless.freed + had).saturating_sub(slots(entry));
+        let smallest_ring = ring::slots_with_ring(2) - 2;
+        if self.ringless.freed >= smallest_ring {
+            self.retry_rings();
+        }
     }
 
     /// Compiles the services without rings again soon, because slots are free now. If rings do not fit then either, they
     /// are given up again.
     pub(super) fn retry_rings(&mut self) {
-        for id in std::mem::take(&mut self.ringless) {
+        for id in std::mem::take(&mut self.ringless).ids {
             if let Some(owner) = self.owners.get(&id) {
                 self.dirty.wait_for_room(owner.key.service.clone());
             }
