@@ -327,14 +327,16 @@ fn a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured
         ends(daemon);
 
         fixture.host.configure("");
-        let warnings = || fixture.host.log().matches(" WARN kubernetes is no longer configured as a source").count();
+        // The log follows the state.
+        let assert_warned =
+            |times| fixture.host.assert_logged_times(" WARN kubernetes is no longer configured as a source", times);
         let hung = fixture.outlasts(launch, || {
             reaches(API, "x");
-            assert_eq!(warnings(), 1, "{}", fixture.host.log());
+            assert_warned(1);
             Hung::over(&fixture.host.path("state"))
         });
         reaches(API, "x");
-        assert_eq!(warnings(), 2, "{}", fixture.host.log());
+        assert_warned(2);
         drop(hung);
         ends(fixture.ready(launch));
         reaches(API, "x");
