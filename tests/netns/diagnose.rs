@@ -58,7 +58,7 @@ fn finds(fixture: &Fixture, way: &Way) {
 }
 
 /// The problems of `/status`, without those about earlier changes of other programs.
-fn problems() -> Vec<Value> {
+pub(crate) fn problems() -> Vec<Value> {
     let mut problems = get("/status").unwrap()["problems"].as_array().unwrap().clone();
     problems.retain(|problem| problem["reason"] != "ExternalChanges");
     problems

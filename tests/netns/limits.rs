@@ -1,9 +1,13 @@
 //! Full maps: existing services keep working, new ones report why they are not served, and raising
 //! the limit breaks nothing.
 
+use std::thread;
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::continuity::Traffic;
+use crate::diagnose::problems;
 use crate::host::{Host, answering, backend, eventually, frontend, get, is_served_by, service};
 use crate::lab_services::PACKETS_ON;
 use crate::sandbox;
@@ -68,9 +72,7 @@ fn slots() -> (u64, bool) {
     let maps = get("/maps").unwrap();
     let is_slots = |row: &&Value| row["map"] == "slots";
     let used = maps["limits"].as_array().unwrap().iter().find(is_slots).unwrap()["used"].as_u64().unwrap();
-    let status = get("/status").unwrap();
-    let mut problems = status["problems"].as_array().unwrap().iter();
-    (used, problems.any(|problem| problem["reason"] == "NotConsistent"))
+    (used, problems().iter().any(|problem| problem["reason"] == "NotConsistent"))
 }
 
 /// As `a_ring_that_does_not_fit_next_to_the_old_one_is_written_when_that_is_gone`, with slots that rest in the kernel.
@@ -94,7 +96,7 @@ fn a_changed_list_gets_its_ring_when_the_old_one_is_gone() {
         for last in ["192.0.2.13:8080", "192.0.2.12:8080"] {
             serve(last);
             // Longer than slots rest.
-            std::thread::sleep(std::time::Duration::from_secs(4));
+            thread::sleep(Duration::from_secs(4));
             assert_eq!(slots(), (with_rings, false), "{last}");
         }
         daemon.stop();

@@ -300,6 +300,7 @@ impl Engine {
             config: &self.config,
             table: &self.table,
             rows: &self.rows,
+            compiled: &self.compiled,
             desired: &self.desired,
             realised: &self.realised,
             failures: &self.failures,

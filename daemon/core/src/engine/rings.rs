@@ -33,7 +33,7 @@ impl Engine {
     }
 
     /// Gives up the rings of a service that the datapath has refused because they do not fit. The next round writes the
-    /// lists alone, until another service frees slots for rings.
+    /// lists alone, until there are free slots again.
     pub(super) fn give_up_rings(&mut self, op: &MapOp, error: &MapError) {
         let (MapOp::PutService(id, refused), MapError::Full { map: "slots", .. }) = (op, error) else { return };
         let Some(desired) = self.desired.services.get_mut(id).filter(|_| refused.has_rings) else { return };
@@ -43,15 +43,14 @@ impl Engine {
         self.touched.services.push(*id);
     }
 
-    /// Notes that the entry takes the place of another one. There may be room for a ring when the lists have shrunk by
-    /// that many slots: one that was written without its ring, because both did not fit next to each other, has.
+    /// Notes that the entry replaces another one. Rings are tried again when the lists have shrunk by as many slots as the
+    /// smallest ring has. A list that was written without its ring, for lack of room next to the old one, has done so.
     pub(super) fn note_slots(&mut self, id: ServiceId, entry: &ServiceEntry) {
         if self.ringless.ids.is_empty() {
             return;
         }
-        let slots = |entry: &ServiceEntry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local);
-        let had = self.realised.services.get(&id).map_or(0, |had| slots(had));
-        self.ringless.freed = (self.ringless.freed + had).saturating_sub(slots(entry));
+        let had = self.realised.services.get(&id).map_or(0, |had| had.slot_count());
+        self.ringless.freed = (self.ringless.freed + had).saturating_sub(entry.slot_count());
         let smallest_ring = ring::slots_with_ring(2) - 2;
         if self.ringless.freed >= smallest_ring {
             self.retry_rings();

@@ -91,6 +91,11 @@ impl ServiceEntry {
         if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }
     }
 
+    /// The number of slots that both views take.
+    pub fn slot_count(&self) -> usize {
+        self.run_len(&self.cluster) + self.run_len(&self.local)
+    }
+
     pub fn view(&self, is_local: bool) -> &[Slot] {
         if is_local { &self.local } else { &self.cluster }
     }
@@ -251,7 +256,7 @@ impl MapState {
 
     /// The number of slots that the services' views take, with their rings.
     pub fn slot_count(&self) -> usize {
-        self.services.values().map(|entry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local)).sum()
+        self.services.values().map(|entry| entry.slot_count()).sum()
     }
 
     /// The ranges of client addresses that may connect to the service.

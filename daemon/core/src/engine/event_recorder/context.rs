@@ -1,8 +1,9 @@
 //! The information that events are assembled from: the engine at the end of a round.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use imbl::OrdMap;
 
 use super::draft::Draft;
@@ -11,6 +12,7 @@ use crate::compile::guard::Refusal;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
 use crate::engine::Round;
+use crate::engine::compiled::Compiled;
 use crate::engine::failures::Failures;
 use crate::engine::recall::Stood;
 use crate::history::{Addresses, Event, Kernel, What};
@@ -25,6 +27,7 @@ pub(in crate::engine) struct Context<'a> {
     pub(in crate::engine) config: &'a EngineConfig,
     pub(in crate::engine) table: &'a Table,
     pub(in crate::engine) rows: &'a OrdMap<L4Addr, Arc<Row>>,
+    pub(in crate::engine) compiled: &'a HashMap<ServiceName, Compiled, RandomState>,
     pub(in crate::engine) desired: &'a Desired,
     pub(in crate::engine) realised: &'a Realised,
     pub(in crate::engine) failures: &'a Failures,
@@ -42,46 +45,32 @@ impl Context<'_> {
         match self.failures.get(EntryKey::Service(draft.id)) {
             Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
-            None if self.is_realised(draft.id) || is_written() => match draft.access {
-                Some(_) => self.kernel_of_access(draft.id, &draft.key),
-                None => Kernel::Done,
-            },
+            None if (self.is_realised(draft.id) || is_written())
+                && (draft.access.is_none() || self.is_access_realised(draft.id, &draft.key)) =>
+            {
+                Kernel::Done
+            }
             None => Kernel::Deferred,
         }
     }
 
-    /// Whether the maps contain what clients of the port's addresses get, and which clients may connect.
-    fn kernel_of_access(&self, id: ServiceId, key: &PortKey) -> Kernel {
-        let waiting: Vec<L4Addr> = self.addresses_of(id, key).filter(|address| self.differs_at(address)).collect();
-        let has_other_ranges = !self.desired.ranges_of(id).eq(self.realised.ranges_of(id));
-        let mut errors = waiting.iter().filter_map(|address| self.failures.of_frontend(*address, id));
-        match errors.next().or_else(|| self.failures.of_ranges(id).filter(|_| has_other_ranges)) {
-            Some(error) if *error != MapError::Resting => Kernel::Failed(error.to_string().into()),
-            _ if waiting.is_empty() && !has_other_ranges => Kernel::Done,
-            _ => Kernel::Deferred,
-        }
+    /// Whether the maps contain who may connect to the addresses of the list, and which backends these clients get.
+    fn is_access_realised(&self, id: ServiceId, key: &PortKey) -> bool {
+        let agrees = |entry| self.desired.agrees(self.realised, entry);
+        self.addresses_of(id, key).all(|at| agrees(EntryKey::Frontend(at)) && agrees(EntryKey::Outside(at)))
+            && self.desired.ranges_of(id).eq(self.realised.ranges_of(id))
     }
 
-    fn differs_at(&self, address: &L4Addr) -> bool {
-        self.desired.frontends.get(address) != self.realised.frontends.get(address)
-            || self.desired.outside.get(address) != self.realised.outside.get(address)
+    /// The addresses that should lead to the list.
+    fn addresses_of(&self, id: ServiceId, key: &PortKey) -> impl Iterator<Item = L4Addr> {
+        let ports = self.compiled.get(&key.service).into_iter().flat_map(|compiled| &compiled.ports);
+        let claimed = ports.filter(move |port| port.id == Some(id)).flat_map(|port| &port.frontends).copied();
+        claimed.filter(move |address| self.desired.frontends.get(address).is_some_and(|entry| entry.service == id))
     }
 
-    /// The addresses of the port that lead to its list, or will.
-    fn addresses_of<'a>(&'a self, id: ServiceId, key: &'a PortKey) -> impl Iterator<Item = L4Addr> {
-        let ports = self.described(key).into_iter().flat_map(|service| &service.ports);
-        let ports = ports.filter(|port| port.name == key.port && port.protocol == key.protocol);
-        let frontends = ports.flat_map(|port| &port.frontends);
-        let addresses = frontends.map(|frontend| L4Addr::new(frontend.addr, frontend.port, key.protocol));
-        addresses.filter(move |address| {
-            let leads_to = |state: &Realised| state.frontends.get(address).is_some_and(|entry| entry.service == id);
-            leads_to(self.desired) || leads_to(self.realised)
-        })
-    }
-
-    /// Whether the maps contain what an event has reported about the port that they did not contain yet.
+    /// Whether the maps contain by now what an event said that they lack.
     pub(super) fn is_done(&self, id: ServiceId, key: &PortKey, is_access: bool) -> bool {
-        self.is_realised(id) && (!is_access || self.kernel_of_access(id, key) == Kernel::Done)
+        self.is_realised(id) && (!is_access || self.is_access_realised(id, key))
     }
 
     pub(super) fn is_realised(&self, id: ServiceId) -> bool {

@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use ipnet::IpNet;
 
 use crate::change::Change;
@@ -54,10 +52,9 @@ fn ranges(service: &Service, ranges: &[&str]) -> Service {
     Service { source_ranges: Some(ranges), ..service.clone() }
 }
 
-fn engine(source: Source, datapath: &MemoryDatapath) -> Engine {
+fn engine<const N: usize>(sources: [Source; N], datapath: &MemoryDatapath) -> Engine {
     let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
-    let config =
-        EngineConfig { packets, sources: BTreeSet::from([source]), max_services: 64, ..EngineConfig::default() };
+    let config = EngineConfig { packets, sources: sources.into(), max_services: 64, ..EngineConfig::default() };
     Engine::new(config, datapath.dump().expect("memory can be read"))
 }
 
@@ -65,15 +62,23 @@ fn synced(source: Source) -> Change {
     Change::Synced { source, incomplete: None }
 }
 
-/// A run of nodelb that has read this state of the service, and its events.
-fn start(state: &Service, datapath: &mut MemoryDatapath) -> (Engine, Vec<Event>) {
-    let mut engine = engine(Source::Files, datapath);
+/// A run of nodelb with these sources that has read this state of the service, and its events.
+fn start_with<const N: usize>(
+    sources: [Source; N],
+    state: &Service,
+    datapath: &mut MemoryDatapath,
+) -> (Engine, Vec<Event>) {
+    let mut engine = engine(sources, datapath);
     engine.change(Change::Uplinks(vec![uplink()]));
     engine.change(Change::UpsertService(state.clone()));
     engine.change(Change::UpsertSlice(slice()));
     engine.change(synced(Source::Files));
     let events = engine.reconcile(datapath, Moment(1)).events;
     (engine, events)
+}
+
+fn start(state: &Service, datapath: &mut MemoryDatapath) -> (Engine, Vec<Event>) {
+    start_with([Source::Files], state, datapath)
 }
 
 fn details_of(events: &[Event]) -> Vec<String> {
@@ -193,7 +198,7 @@ mod credit {
     #[test]
     fn a_change_of_ranges_is_credited_to_the_service_and_not_to_a_slice_of_the_same_round() {
         let mut datapath = MemoryDatapath::new(LIMITS);
-        let mut engine = engine(Source::Kubernetes, &datapath);
+        let mut engine = engine([Source::Kubernetes], &datapath);
         let origin = Origin { object: "Service shop/web".into(), writer: "kubectl-edit".into(), ..Origin::default() };
         let balancer = Service { source: Source::Kubernetes, origin, ..service(FrontendKind::LoadBalancer) };
         let origin = Origin {
@@ -219,7 +224,7 @@ mod credit {
     #[test]
     fn ranges_of_a_service_that_has_no_address_are_no_change_for_clients() {
         let mut datapath = MemoryDatapath::new(LIMITS);
-        let mut engine = engine(Source::Files, &datapath);
+        let mut engine = engine([Source::Files], &datapath);
         let owner = service(FrontendKind::LoadBalancer);
         let name: ServiceName = "shop/late".parse().expect("valid in a test");
         let late = Service { created: Some(9), name: name.clone(), ..owner.clone() };
@@ -267,9 +272,8 @@ mod credit {
         assert!(said.contains("keep their backend for 60 s"), "{said}");
     }
 
-    /// The history said that the ranges hold, while the maps still admitted everyone.
     #[test]
-    fn who_may_connect_is_done_when_the_maps_say_so() {
+    fn a_change_of_access_that_fails_has_the_error_and_is_healed_once() {
         let balancer = service(FrontendKind::LoadBalancer);
         for is_range in [true, false] {
             let refuse = move |op: &MapOp| match op {
@@ -279,7 +283,7 @@ mod credit {
             };
             let mut datapath = MemoryDatapath::new(LIMITS);
             let mut engine = start(&balancer, &mut datapath).0;
-            let mut datapath = datapath.with_fault(Box::new(move |op| refuse(op)));
+            let mut datapath = datapath.with_fault(Box::new(refuse));
             engine.change(Change::UpsertService(ranges(&balancer, &["10.0.0.0/8"])));
             let events = engine.reconcile(&mut datapath, Moment(2)).events;
             let [event] = about(&events, "only clients in 10.0.0.0/8")[..] else { panic!("{events:?}") };
@@ -293,25 +297,14 @@ mod credit {
         }
     }
 
-    /// A reload leads the clients of an address elsewhere, and must wait for a source that has not reported everything: the
-    /// history said that it was done.
+    /// Found as: the history said that a change of the policy was done, while it waited for a source that had not reported
+    /// everything.
     #[test]
     fn a_change_of_access_that_waits_is_not_done() {
         let file = Service { is_outside: true, ..service(FrontendKind::Static) };
         let mut datapath = MemoryDatapath::new(LIMITS);
         start(&file, &mut datapath);
-        let config = EngineConfig {
-            packets: PacketsConfig { is_on: true, ..PacketsConfig::default() },
-            sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
-            max_services: 64,
-            ..EngineConfig::default()
-        };
-        let mut engine = Engine::new(config, datapath.dump().expect("memory can be read"));
-        engine.change(Change::Uplinks(vec![uplink()]));
-        engine.change(Change::UpsertService(file.clone()));
-        engine.change(Change::UpsertSlice(slice()));
-        engine.change(synced(Source::Files));
-        engine.reconcile(&mut datapath, Moment(1));
+        let mut engine = start_with([Source::Files, Source::Kubernetes], &file, &mut datapath).0;
         engine.change(Change::UpsertService(Service { external_policy: TrafficPolicy::Local, ..file }));
         let events = engine.reconcile(&mut datapath, Moment(2)).events;
         let [event] = about(&events, "only backends on this node")[..] else { panic!("{events:?}") };

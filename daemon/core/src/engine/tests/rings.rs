@@ -90,9 +90,13 @@ fn a_list_is_written_although_its_ring_does_not_fit() {
     assert_eq!(node.send(first), (vec![(vec![1, 2], true)], 0));
     let second = described("shop/b", "198.51.100.2:80", &["192.0.2.3:80", "192.0.2.4:80"]);
     assert_eq!(node.send(second), (vec![(vec![1, 2], true), (vec![3, 4], false)], 1), "no room for a second ring");
-    let name = "shop/a".parse().expect("valid in a test");
+    let changed = described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.5:80"]);
+    let (lists, ringless) = node.send(changed);
+    let backends: Vec<_> = lists.iter().map(|(backends, _)| backends.clone()).collect();
+    assert_eq!((backends, ringless), (vec![vec![1, 5], vec![3, 4]], 1), "the lists, and room for one ring again");
+    let name = "shop/b".parse().expect("valid in a test");
     let gone = node.send([Change::RemoveService(name, Source::Kubernetes)]);
-    assert_eq!(gone, (vec![(vec![3, 4], true)], 0), "a service is gone: there is room again");
+    assert_eq!(gone, (vec![(vec![1, 5], true)], 0), "a service is gone: there is room again");
 }
 
 /// Found as: after one change of its endpoints, a service with direct return had no ring any more, with most slots free, so
