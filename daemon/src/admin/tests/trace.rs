@@ -318,6 +318,11 @@ fn served() -> Snapshot {
 }
 
 fn served_by(forward: Forward) -> Snapshot {
+    served_with(forward, None, 999)
+}
+
+/// With this session affinity in seconds, and room for this number of slots.
+fn served_with(forward: Forward, affinity_seconds: Option<u32>, slots: u32) -> Snapshot {
     let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
     let sources = [Source::Kubernetes].into();
     let config = EngineConfig { sources, max_services: 100, packets, ..EngineConfig::default() };
@@ -333,6 +338,7 @@ fn served_by(forward: Forward) -> Snapshot {
     engine.change(Change::UpsertService(Service {
         ports: vec![ServicePort { name: "http".into(), protocol, frontends }],
         source_ranges: Some(vec!["203.0.113.0/24".parse().unwrap()]),
+        affinity_seconds,
         forward,
         ..Service::new(name.clone(), Source::Kubernetes)
     }));
@@ -346,8 +352,12 @@ fn served_by(forward: Forward) -> Snapshot {
         problem: None,
     }));
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
-    let limits = Limits { frontends: 9, services: 9, slots: 999, affinity: 4, outside: 9, source_ranges: 9 };
-    assert_eq!(engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0)).failed, 0);
+    let limits = Limits { frontends: 9, services: 9, slots, affinity: 4, outside: 9, source_ranges: 9 };
+    let mut maps = MemoryDatapath::new(limits);
+    engine.reconcile(&mut maps, Moment(0));
+    while let Some(due) = engine.next_round() {
+        engine.reconcile(&mut maps, due);
+    }
     engine.snapshot(Moment(0))
 }
 
@@ -374,6 +384,25 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
         let text = reported_of("198.51.100.9:80", client);
         assert!(text.contains(&format!("source-ranges  {finding}\n")), "{text}");
     }
+}
+
+/// The trace named the backend of the ring as the only possible one, and `packets.choice` as the reason for a choice at
+/// random that it did not request.
+#[test]
+fn a_trace_says_what_else_may_choose_than_the_ring() {
+    let text = |snapshot: &Snapshot, from: &str| {
+        let explanation = from.parse::<TraceFrom>().unwrap().explanation(snapshot, "198.51.100.9:80".parse().unwrap());
+        text_of(&answer(explanation.unwrap(), None, Moment(0)))
+    };
+    let sticky = text(&served_with(Forward::Translate, Some(60), 999), "203.0.113.9:40000");
+    let unless = "unless this node keeps the client at another backend (session affinity)";
+    for part in [format!("on every node alike, {unless}"), format!(":80/TCP, {unless}\n")] {
+        assert!(sticky.contains(&part), "{part}: {sticky}");
+    }
+    let other = text(&served(), "203.0.113.9:40000");
+    assert!(!other.contains(unless), "{other}");
+    let full = text(&served_with(Forward::Tunnel, None, 20), "203.0.113.9:40000");
+    assert!(full.contains("at random: the slots have no room for its ring (datapath.max-slots)"), "{full}");
 }
 
 /// The answer for a pod was that its connection is forwarded, but the pod reached its own loopback.

@@ -1,6 +1,7 @@
 //! The sentences about clients outside the node.
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
@@ -40,16 +41,28 @@ fn is_off(explanation: &Explanation) -> bool {
     explanation.hooks.is_empty() && !is_sctp(explanation)
 }
 
+/// The programs know which backend a client of a service with session affinity had, and a trace does not.
+pub(super) const UNLESS_AFFINITY: &str = ", unless this node keeps the client at another backend (session affinity)";
+
 /// How the backend of a new connection is selected.
 pub(super) fn choice(explanation: &Explanation) -> Option<String> {
     let outside = explanation.outside.filter(|outside| outside.access == OutsideAccess::Served)?;
     let affinity = explanation.found.as_ref().is_some_and(|found| found.affinity_seconds > 0);
-    let by = if affinity { "the address of the client" } else { "the address and the port of the client" };
+    let (by, unless) = match affinity {
+        true => ("the address of the client", UNLESS_AFFINITY),
+        false => ("the address and the port of the client", ""),
+    };
+    let is_sent_on = explanation.found.as_ref().is_some_and(|found| found.forward != Forward::Translate);
     Some(match (outside.selected, outside.has_ring) {
-        (Some(backend), true) => format!("{backend}: {by} and the ring of the service decide, on every node alike"),
+        (Some(backend), true) => {
+            format!("{backend}: {by} and the ring of the service decide, on every node alike{unless}")
+        }
         (Some(backend), false) => format!("{backend}, the only one"),
         (None, true) => format!("{by} and the ring of the service decide; from=ADDRESS:PORT names the backend"),
-        (None, false) => "at random (packets.choice)".into(),
+        (None, false) if is_sent_on => "at random: the slots have no room for its ring (datapath.max-slots)".into(),
+        (None, false) => {
+            "at random: packets.choice, or the slots have no room for its ring (datapath.max-slots)".into()
+        }
     })
 }
 
