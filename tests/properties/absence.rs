@@ -36,7 +36,7 @@ fn source_of(change: &Change) -> Option<Source> {
 }
 
 /// The changes from these sources, and those of the node's facts.
-fn facts_of(all: &[Change], sources: &[Source]) -> Vec<Change> {
+pub(crate) fn facts_of(all: &[Change], sources: &[Source]) -> Vec<Change> {
     let is_selected = |change: &&Change| source_of(change).is_none_or(|source| sources.contains(&source));
     all.iter().filter(is_selected).cloned().collect()
 }

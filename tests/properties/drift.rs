@@ -13,9 +13,10 @@ use nodelb_core::state::kernel_check::{Content, EntryKey, differing_entries};
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::absence::facts_of;
 use crate::cases;
 use crate::model::Host;
-use crate::world::{changes, host, l4};
+use crate::world::{SOURCES, changes, facts, host, l4};
 
 /// A foreign write to one entry, either an existing one, chosen by an index, or a new one.
 #[derive(Clone, Debug)]
@@ -139,15 +140,24 @@ fn look(host: &mut Host) -> BTreeSet<EntryKey> {
 proptest! {
     #![proptest_config(cases(512))]
 
+    /// Also what stays in the maps although no source describes it, because a source is not configured any more.
     #[test]
     fn one_round_repairs_any_write_to_the_maps(
         changes in changes(24),
+        left in prop::option::of(prop::sample::subsequence(&SOURCES[..], 0..=1)),
         done in prop::collection::vec(foreign_write(), 1..12),
     ) {
         let mut host = host();
-        host.send(changes);
+        host.send(changes.iter().cloned());
         host.send_synced();
         host.settle();
+        if let Some(left) = left {
+            host.sources = left.iter().copied().collect();
+            host.restart();
+            host.send(facts_of(&facts(&changes), &left));
+            host.send_synced();
+            host.settle();
+        }
         let (before, sizes) = (host.held(), host.engine.sizes());
         for foreign_write in &done {
             let now = host.now;

@@ -343,6 +343,7 @@ impl Engine {
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.table.note_time(now);
         self.begin(now);
+        self.undo_drift(datapath, now);
         self.unapplied = self.leads_to_desired().then(Vec::new);
         for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {
             self.apply_ops(ops, datapath, now);

@@ -1,7 +1,7 @@
 //! Entries of the maps that another program deleted, overwrote or added. This module updates the engine's record of the
 //! maps; the next round then repairs the entries as ordinary differences.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Engine;
@@ -14,7 +14,13 @@ use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONT
 
 /// Changes to the maps by other programs that are not repaired yet.
 #[derive(Debug, Default)]
-pub(super) struct UnrepairedDrift(BTreeMap<EntryKey, Drift>);
+pub(super) struct UnrepairedDrift {
+    found: BTreeMap<EntryKey, Drift>,
+    /// The entries to restore while a source has not reported everything.
+    to_undo: BTreeSet<EntryKey>,
+    /// Those that this round has restored.
+    undone: BTreeSet<EntryKey>,
+}
 
 impl UnrepairedDrift {
     pub(super) fn take_repaired(
@@ -28,8 +34,10 @@ impl UnrepairedDrift {
             let is_free = |id| desired.services.contains_key(id) || !references.contains(*id);
             desired.agrees(realised, *key) && !matches!(key, EntryKey::Service(id) if !is_free(id))
         };
+        let undone = std::mem::take(&mut self.undone);
+        let is_right = |key: &EntryKey| undone.contains(key) || !self.to_undo.contains(key) && is_right(key);
         let mut repaired = Vec::new();
-        self.0.retain(|key, drift| {
+        self.found.retain(|key, drift| {
             let is_right = is_right(key);
             if is_right {
                 repaired.push(drift.clone());
@@ -59,7 +67,12 @@ impl Engine {
                 }
                 EntryKey::Frontend(_) | EntryKey::NodeAddress(_) | EntryKey::Outside(_) | EntryKey::Uplink(_) => None,
             };
-            self.drift.0.entry(key).or_insert(Drift { key, kind, fault, owner });
+            self.drift.found.entry(key).or_insert(Drift { key, kind, fault, owner });
+            self.touched.add(key);
+            if !self.sync.is_pruned {
+                self.drift.to_undo.insert(key);
+                continue;
+            }
             let is_broken = content.broken.entries.contains_key(&key);
             let actual_op = self.actual_op(content, key, is_broken);
             self.count_references(&actual_op);
@@ -67,32 +80,41 @@ impl Engine {
             if let EntryKey::Service(id) = key {
                 self.deferred.note_change(id);
             }
-            self.touched.add(key);
         }
         count
+    }
+
+    /// Undoes what other programs have done while a source has not reported everything: then entries stay that are not desired,
+    /// and a round does not change what it finds in the maps without evidence, which another program is not. What the datapath
+    /// does not accept is tried again in the next round.
+    pub(super) fn undo_drift(&mut self, datapath: &mut impl Datapath, now: Moment) {
+        let keys = std::mem::take(&mut self.drift.to_undo);
+        if keys.is_empty() {
+            return;
+        }
+        let (puts, deletes): (Vec<EntryKey>, Vec<EntryKey>) =
+            keys.into_iter().partition(|key| self.realised.get(*key).is_some());
+        // Lists before what leads to them, and the other way round when they go.
+        let ops: Vec<MapOp> =
+            puts.into_iter().chain(deletes.into_iter().rev()).map(|key| writing(key, self.realised.get(key))).collect();
+        let results = datapath.apply(&ops, now);
+        for (op, result) in ops.iter().zip(results) {
+            let next = if result.is_ok() { &mut self.drift.undone } else { &mut self.drift.to_undo };
+            next.insert(op.key());
+        }
     }
 
     /// The operation that would have written the content of the maps. A broken entry counts as absent if it will be
     /// overwritten, and as present if it must be deleted.
     fn actual_op(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
-        let is_unwanted = is_broken && self.desired.get(key).is_none();
-        match (key, content.state.get(key)) {
-            (EntryKey::Frontend(address), Some(EntryValue::Frontend(entry))) => MapOp::PutFrontend(address, entry),
-            (EntryKey::Frontend(address), _) if is_unwanted => MapOp::PutFrontend(address, UNWANTED_FRONTEND),
-            (EntryKey::Frontend(address), _) => MapOp::DeleteFrontend(address),
-            (EntryKey::Service(id), Some(EntryValue::Service(entry))) => MapOp::PutService(id, Arc::clone(entry)),
-            (EntryKey::Service(id), _) if is_unwanted => MapOp::PutService(id, Arc::default()),
-            (EntryKey::Service(id), _) => MapOp::DeleteService(id),
-            (EntryKey::NodeAddress(addr), Some(_)) => MapOp::PutNodeAddr(addr),
-            (EntryKey::NodeAddress(addr), None) => MapOp::DeleteNodeAddr(addr),
-            (EntryKey::Outside(address), Some(EntryValue::Outside(entry))) => MapOp::PutOutside(address, entry),
-            (EntryKey::Outside(address), _) if is_unwanted => MapOp::PutOutside(address, UNWANTED_OUTSIDE),
-            (EntryKey::Outside(address), _) => MapOp::DeleteOutside(address),
-            (EntryKey::SourceRange(id, range), Some(_)) => MapOp::PutSourceRange(id, range),
-            (EntryKey::SourceRange(id, range), None) => MapOp::DeleteSourceRange(id, range),
-            (EntryKey::Uplink(index), Some(EntryValue::Uplink(entry))) => MapOp::PutUplink(index, entry),
-            (EntryKey::Uplink(index), _) if is_unwanted => MapOp::PutUplink(index, UplinkEntry::default()),
-            (EntryKey::Uplink(index), _) => MapOp::DeleteUplink(index),
+        let found = content.state.get(key);
+        let is_unwanted = is_broken && found.is_none() && self.desired.get(key).is_none();
+        match key {
+            EntryKey::Frontend(address) if is_unwanted => MapOp::PutFrontend(address, UNWANTED_FRONTEND),
+            EntryKey::Service(id) if is_unwanted => MapOp::PutService(id, Arc::default()),
+            EntryKey::Outside(address) if is_unwanted => MapOp::PutOutside(address, UNWANTED_OUTSIDE),
+            EntryKey::Uplink(index) if is_unwanted => MapOp::PutUplink(index, UplinkEntry::default()),
+            _ => writing(key, found),
         }
     }
 
@@ -103,7 +125,7 @@ impl Engine {
             let is_anywhere = self.desired.services.contains_key(id) || self.realised.services.contains_key(id);
             !is_anywhere && !self.references.contains(*id)
         };
-        let ours = self.drift.0.values().filter(|drift| drift.fault != Fault::Foreign);
+        let ours = self.drift.found.values().filter(|drift| drift.fault != Fault::Foreign);
         let lost = ours.filter_map(|drift| match drift.key {
             EntryKey::Service(id) if is_lost(&id) => Some(MapOp::DeleteService(id)),
             _ => None,
@@ -113,6 +135,24 @@ impl Engine {
             let results = datapath.apply(&ops, now);
             self.commit(ops, results);
         }
+    }
+}
+
+/// The operation after which the maps have this value under the key.
+fn writing(key: EntryKey, value: Option<EntryValue<'_>>) -> MapOp {
+    match (key, value) {
+        (EntryKey::Service(id), Some(EntryValue::Service(entry))) => MapOp::PutService(id, Arc::clone(entry)),
+        (EntryKey::Service(id), _) => MapOp::DeleteService(id),
+        (EntryKey::Frontend(address), Some(EntryValue::Frontend(entry))) => MapOp::PutFrontend(address, entry),
+        (EntryKey::Frontend(address), _) => MapOp::DeleteFrontend(address),
+        (EntryKey::NodeAddress(addr), Some(_)) => MapOp::PutNodeAddr(addr),
+        (EntryKey::NodeAddress(addr), None) => MapOp::DeleteNodeAddr(addr),
+        (EntryKey::Outside(address), Some(EntryValue::Outside(entry))) => MapOp::PutOutside(address, entry),
+        (EntryKey::Outside(address), _) => MapOp::DeleteOutside(address),
+        (EntryKey::SourceRange(id, range), Some(_)) => MapOp::PutSourceRange(id, range),
+        (EntryKey::SourceRange(id, range), None) => MapOp::DeleteSourceRange(id, range),
+        (EntryKey::Uplink(index), Some(EntryValue::Uplink(entry))) => MapOp::PutUplink(index, entry),
+        (EntryKey::Uplink(index), _) => MapOp::DeleteUplink(index),
     }
 }
 

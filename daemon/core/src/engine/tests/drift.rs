@@ -11,7 +11,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use crate::state::entries::{FrontendEntry, MapOp, MapState, ServiceId};
+use crate::state::entries::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
 use crate::state::kernel_check::{Broken, Content, DriftKind, EntryKey, Fault, differing_entries};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
@@ -190,4 +190,34 @@ fn no_actual_content_is_accepted_before_every_source_is_synced() {
     engine.reconcile(&mut maps, Moment(2));
     assert_eq!(check(&mut engine, &maps), 1);
     assert_eq!(engine.reconcile(&mut maps, Moment(3)).repaired.len(), 1);
+}
+
+/// Found as: the entries were told as repaired, and were gone.
+#[test]
+fn entries_that_stay_for_an_incomplete_source_are_restored() {
+    let (_, mut maps) = settled();
+    let before = maps.dump().expect("memory can be read");
+    let mut engine = engine(before.clone());
+    engine.change(Change::Synced { source: Source::Files, incomplete: Some("b.yaml: line 3".into()) });
+    engine.reconcile(&mut maps, Moment(1));
+    assert!(engine.is_ready() && maps.dump().expect("memory can be read").services == before.services, "kept");
+    let frontend = before.frontends[&l4(FRONTEND)];
+    let lost = [MapOp::DeleteFrontend(l4(FRONTEND)), MapOp::DeleteService(frontend.service)];
+    let foreign = ServiceEntry { affinity_seconds: 9, ..ServiceEntry::clone(&before.services[&frontend.service]) };
+    let changed = [MapOp::PutService(frontend.service, foreign.into())];
+    for (ops, fault) in [(&lost[..], Fault::Missing), (&changed, Fault::Changed)] {
+        maps.apply(ops, Moment(2));
+        assert_eq!(check(&mut engine, &maps), ops.len());
+        let repaired = engine.reconcile(&mut maps, Moment(2)).repaired;
+        assert_eq!(repaired.iter().map(|drift| drift.fault).collect::<Vec<_>>(), vec![fault; ops.len()]);
+        let now = maps.dump().expect("memory can be read");
+        assert_eq!((now.frontends, now.services), (before.frontends.clone(), before.services.clone()));
+        assert_eq!(check(&mut engine, &maps), 0);
+    }
+    let mut refusing = maps.with_fault(Box::new(|op| matches!(op, MapOp::PutFrontend(..))));
+    refusing.apply(&lost[..1], Moment(3));
+    check(&mut engine, &refusing);
+    assert_eq!(engine.reconcile(&mut refusing, Moment(3)).repaired, []);
+    refusing.clear_fault();
+    assert_eq!(engine.reconcile(&mut refusing, Moment(4)).repaired.len(), 1);
 }
