@@ -26,8 +26,8 @@ use crate::state::owner::OwnerTag;
 use crate::text::counted;
 
 pub(super) use context::Context;
-use draft::what_of;
 pub(super) use draft::{AddressChange, Draft};
+use draft::{Pending, what_of};
 use events::{Events, MAX_EVENTS};
 
 mod context;
@@ -75,8 +75,8 @@ pub(super) struct EventRecorder {
     drains: Vec<(ServiceName, DrainCause)>,
     /// What observers of the node have reported.
     happened: Vec<Event>,
-    /// Entries with an event that reports that the maps do not contain them yet, and whether it is about who may connect.
-    pending: BTreeMap<ServiceId, (Arc<PortKey>, bool)>,
+    /// Entries with an event that reports that the maps do not contain them yet.
+    pending: BTreeMap<ServiceId, Pending>,
     /// The times of the changes that slices reported in this round, with the slice's service.
     triggers: Vec<(ServiceName, u64)>,
     /// The oldest such time for each service that is not correct in the maps yet.
@@ -253,8 +253,9 @@ impl EventRecorder {
                 }
             }
             if is_pending && self.pending.len() < MAX_PENDING {
-                self.pending.insert(id, (Arc::clone(key), draft.access.is_some()));
-            } else if !is_pending {
+                let earlier = self.pending.remove(&id);
+                self.pending.insert(id, Pending::new(draft, earlier));
+            } else if self.pending.get(&id).is_some_and(|pending| context.is_done(id, pending)) {
                 self.pending.remove(&id);
             }
         }
@@ -385,9 +386,9 @@ impl EventRecorder {
         if context.round.done > 0 {
             let pending = std::mem::take(&mut self.pending);
             let (done, pending): (Vec<_>, Vec<_>) =
-                pending.into_iter().partition(|(id, (key, is_access))| context.is_done(*id, key, *is_access));
+                pending.into_iter().partition(|(id, pending)| context.is_done(*id, pending));
             self.pending.extend(pending);
-            for (_, (key, _)) in done {
+            for (_, Pending { key, .. }) in done {
                 events.entry(&key, || context.healed(&key));
             }
         }
@@ -458,7 +459,7 @@ impl EventRecorder {
         if triggers.is_empty() && waiting.is_empty() {
             return done;
         }
-        let pending: BTreeSet<&ServiceName> = pending.values().map(|(key, _)| &key.service).collect();
+        let pending: BTreeSet<&ServiceName> = pending.values().map(|pending| &pending.key.service).collect();
         waiting.retain(|name, triggered| {
             let is_pending = pending.contains(name);
             if !is_pending {

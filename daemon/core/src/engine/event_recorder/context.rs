@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use imbl::OrdMap;
 
-use super::draft::Draft;
+use super::draft::{Draft, Pending};
 use crate::claims::Row;
 use crate::compile::guard::Refusal;
 use crate::config::EngineConfig;
@@ -42,16 +42,25 @@ impl Context<'_> {
     /// Whether the maps contain the changed list.
     pub(super) fn kernel_of(&self, draft: &Draft) -> Kernel {
         let is_written = || draft.after.is_some() && self.realised.services.get(&draft.id) == draft.after.as_ref();
-        match self.failures.get(EntryKey::Service(draft.id)) {
+        let withdrawn = draft.withdrawn().iter().map(|address| EntryKey::Frontend(*address));
+        let mut keys = std::iter::once(EntryKey::Service(draft.id)).chain(withdrawn);
+        match keys.find_map(|key| self.failures.get(key)) {
             Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
             None if (self.is_realised(draft.id) || is_written())
-                && (draft.access.is_none() || self.is_access_realised(draft.id, &draft.key)) =>
+                && (draft.access.is_none() || self.is_access_realised(draft.id, &draft.key))
+                && self.are_gone(draft.id, draft.withdrawn()) =>
             {
                 Kernel::Done
             }
             None => Kernel::Deferred,
         }
+    }
+
+    /// Whether none of the addresses that the port no longer has leads to its list, unless it has the address again.
+    fn are_gone(&self, id: ServiceId, withdrawn: &[L4Addr]) -> bool {
+        let stays = |address: &L4Addr| self.realised.frontends.get(address).is_some_and(|entry| entry.service == id);
+        withdrawn.iter().all(|at| !stays(at) || self.desired.agrees(self.realised, EntryKey::Frontend(*at)))
     }
 
     /// Whether the maps contain who may connect to the addresses of the list, and which backends these clients get.
@@ -69,8 +78,10 @@ impl Context<'_> {
     }
 
     /// Whether the maps contain by now what an event said that they lack.
-    pub(super) fn is_done(&self, id: ServiceId, key: &PortKey, is_access: bool) -> bool {
-        self.is_realised(id) && (!is_access || self.is_access_realised(id, key))
+    pub(super) fn is_done(&self, id: ServiceId, pending: &Pending) -> bool {
+        self.is_realised(id)
+            && (!pending.is_access || self.is_access_realised(id, &pending.key))
+            && self.are_gone(id, &pending.withdrawn)
     }
 
     pub(super) fn is_realised(&self, id: ServiceId) -> bool {

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::history::{Addresses, Event, What};
+use crate::history::{Addresses, Event, MAX_SHOWN, What};
+use crate::model::addr::L4Addr;
 use crate::model::cause::Trigger;
 use crate::model::drain::DrainCause;
 use crate::model::forward::Forward;
@@ -44,6 +45,28 @@ pub(in crate::engine) struct AddressChange {
     pub(in crate::engine) withdrawn: Addresses,
 }
 
+/// What an event has reported and the maps do not contain yet.
+#[derive(Debug)]
+pub(in crate::engine) struct Pending {
+    pub(super) key: Arc<PortKey>,
+    /// Whether it is about who may connect.
+    pub(super) is_access: bool,
+    /// The first addresses that the port no longer has.
+    pub(super) withdrawn: Vec<L4Addr>,
+}
+
+impl Pending {
+    /// What the draft changes, and what an earlier one has changed.
+    pub(super) fn new(draft: &Draft, earlier: Option<Self>) -> Self {
+        let (mut withdrawn, is_access) = earlier.map(|it| (it.withdrawn, it.is_access)).unwrap_or_default();
+        withdrawn.extend(draft.withdrawn());
+        withdrawn.sort_unstable();
+        withdrawn.dedup();
+        withdrawn.truncate(MAX_SHOWN);
+        Self { key: Arc::clone(&draft.key), is_access: is_access || draft.access.is_some(), withdrawn }
+    }
+}
+
 impl Draft {
     /// A change from one entry to the other, and nothing else.
     pub(in crate::engine) fn new(
@@ -54,6 +77,11 @@ impl Draft {
         let (key, may_have_refused) = (Arc::clone(key), after.is_some());
         let (turned, here, addresses, access) = (None, None, None, None);
         Self { id, key, source, before, after, may_have_refused, trigger, turned, here, addresses, access }
+    }
+
+    /// The first addresses that the port no longer has.
+    pub(super) fn withdrawn(&self) -> &[L4Addr] {
+        self.addresses.as_deref().map_or(&[], |change| &change.withdrawn.shown)
     }
 
     pub(super) fn what(&self) -> What {

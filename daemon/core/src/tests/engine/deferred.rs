@@ -1,6 +1,7 @@
 //! Operations that wait for further reports: how long they wait, and which events end the wait.
 
 use super::*;
+use crate::history::{Event, Kernel};
 
 fn files(incomplete: Option<&str>) -> Change {
     Change::Synced { source: Source::Files, incomplete: incomplete.map(Arc::from) }
@@ -134,6 +135,40 @@ fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
     settle(&mut engine, &mut datapath, Moment(3));
     assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.2:80/TCP"]);
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
+}
+
+/// Found as: the history said that the address was gone, and clients got its backends for as long as Kubernetes did not
+/// report.
+#[test]
+fn an_address_that_is_withdrawn_and_stays_is_not_done_before_it_is_gone() {
+    let withdrawn = || {
+        let (mut engine, mut datapath) = two_sources(with_two_addresses(service("a/s", "198.51.100.10:80/TCP")));
+        engine.change(Change::UpsertService(with_two_addresses(service("a/s", "198.51.100.10:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+        engine.change(files(None));
+        settle(&mut engine, &mut datapath, Moment(1));
+        engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+        let events = engine.reconcile(&mut datapath, Moment(2)).events;
+        let changed = events.iter().find(|event| !event.withdrawn.is_empty()).expect("an event");
+        assert_eq!((changed.what, &changed.kernel), (What::Changed, &Kernel::Deferred));
+        assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.1:80/TCP"]);
+        // Another change of the service says nothing of the address.
+        engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+        let events = engine.reconcile(&mut datapath, Moment(3)).events;
+        assert!(events.iter().all(|event| event.what != What::Healed));
+        (engine, datapath)
+    };
+    let healed = |events: &[Event]| events.iter().filter(|event| event.what == What::Healed).count();
+    let (mut engine, mut datapath) = withdrawn();
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    assert_eq!(healed(&engine.reconcile(&mut datapath, Moment(4)).events), 1);
+    assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), [] as [&str; 0]);
+    // Another service gets it.
+    let (mut engine, mut datapath) = withdrawn();
+    engine.change(Change::UpsertService(service("b/s", "198.51.100.11:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
+    assert_eq!(healed(&engine.reconcile(&mut datapath, Moment(4)).events), 1);
+    assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.2:80/TCP"]);
 }
 
 /// The list is also emptied if its own service claims the address again, which touches the address but not the list.
