@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdMap;
 
 use crate::before::{Before, Lasting, Statuses, as_before};
 use crate::claims::{Claim, Row, RowStatus};
@@ -56,7 +56,7 @@ pub struct Snapshot {
     /// Sources that were used before the start and are not configured.
     pub absent: BTreeSet<Source>,
     /// Service ports without rings, because the slots are full.
-    pub ringless: OrdSet<ServiceId>,
+    pub ringless: OrdMap<ServiceId, usize>,
 }
 
 impl Snapshot {

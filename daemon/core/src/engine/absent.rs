@@ -138,7 +138,10 @@ impl Engine {
         let (cluster, local) = (merged(&actual.cluster, &wanted.cluster), merged(&actual.local, &wanted.local));
         let is_changed = cluster != actual.cluster || local != actual.local;
         let has_backends = actual.has_backends || wanted.has_backends;
-        is_changed.then(|| Arc::new(ServiceEntry { cluster, local, has_backends, ..ServiceEntry::clone(actual) }))
+        // Its rings may not fit next to the list that it replaces.
+        let has_rings = wanted.has_rings;
+        is_changed
+            .then(|| Arc::new(ServiceEntry { cluster, local, has_backends, has_rings, ..ServiceEntry::clone(actual) }))
     }
 
     /// Whether the list is one of the start that its source has not reported, so that only checks and drains change it.

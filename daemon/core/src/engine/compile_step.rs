@@ -231,18 +231,19 @@ impl Engine {
         // Not before, because a backend may have moved from one list to the other.
         self.backends.release(&gone);
         self.backends.release(&gone_here);
-        let entry = ServiceEntry {
+        let mut entry = ServiceEntry {
             cluster,
             local,
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
-            has_rings: self.has_rings(id, plan),
+            has_rings: true,
             has_ranges: plan.source_ranges.is_some(),
             forward: plan.forward,
             tag: Some(tag),
             next_ids: NextIds::default(),
         };
+        entry.has_rings = self.has_rings(id, plan, entry.slot_count());
         let has_other_ranges = self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         // The first ones and the end of all are changes of addresses.
         let has_ranges_at = |address| {

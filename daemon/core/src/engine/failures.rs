@@ -18,6 +18,8 @@ pub(super) struct Failures {
     /// A persistent map, because readers get copies of it.
     pub(super) by_entry: OrdMap<EntryKey, MapError>,
     retry: Option<Retry>,
+    /// Whether the next attempt is another one than the one that has failed in this round.
+    is_other_next: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,11 @@ impl Failures {
         self.by_entry.contains_key(&key) && self.by_entry.remove(&key).is_some()
     }
 
+    /// The next attempt is another one than the one that has failed, so a growing delay would only add to its time.
+    pub(super) fn retry_soon(&mut self) {
+        self.is_other_next = true;
+    }
+
     /// The time of the next attempt, if anything failed or waits.
     pub(super) fn retry_at(&self) -> Option<Moment> {
         self.retry.map(|retry| retry.at)
@@ -79,14 +86,15 @@ impl Failures {
         let (first, longest) = RETRY_MILLIS;
         // Resting slots become available within a second, so a growing retry delay would only add to that time.
         let is_resting = self.of_services().any(|error| *error == MapError::Resting);
+        let is_soon = std::mem::take(&mut self.is_other_next) || is_resting;
         self.retry = match self.retry {
             _ if !is_wanted => None,
             Some(retry) if retry.at > now => {
-                let latest = if is_resting { now.plus(first) } else { retry.at };
+                let latest = if is_soon { now.plus(first) } else { retry.at };
                 Some(Retry { at: retry.at.min(latest), ..retry })
             }
             Some(retry) => {
-                let wait = if is_resting { first } else { (retry.wait * 2).min(longest) };
+                let wait = if is_soon { first } else { (retry.wait * 2).min(longest) };
                 Some(Retry { at: now.plus(wait), wait })
             }
             None => Some(Retry { at: now.plus(first), wait: first }),

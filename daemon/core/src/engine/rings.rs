@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use imbl::OrdSet;
+use imbl::OrdMap;
 
 use super::Engine;
 use crate::compile::plan::PortPlan;
@@ -15,18 +15,21 @@ use crate::state::ring;
 /// The service ports without rings, because the slots are full.
 #[derive(Debug, Default)]
 pub(super) struct Ringless {
-    pub(super) ids: OrdSet<ServiceId>,
+    /// With the number of slots that each would have taken with its rings.
+    pub(super) ids: OrdMap<ServiceId, usize>,
     /// By how many slots the lists have shrunk since rings did not fit.
     freed: usize,
 }
 
 impl Engine {
-    /// Whether the lists of the service are to be followed by rings. A service that needs none does not lack them.
-    pub(super) fn has_rings(&mut self, id: ServiceId, plan: &PortPlan) -> bool {
+    /// Whether the lists of the service are to be followed by rings, with which they take this number of slots. A service
+    /// that needs none does not lack them, and one that needs less than what did not fit tries again.
+    pub(super) fn has_rings(&mut self, id: ServiceId, plan: &PortPlan, slots: usize) -> bool {
         let is_consistent = self.config.packets.is_consistent || plan.forward != Forward::Translate;
         let needs_rings = is_consistent && plan.has_outside();
-        let is_ringless = self.ringless.ids.contains(&id);
-        if is_ringless && !needs_rings {
+        let refused = self.ringless.ids.get(&id).copied();
+        let is_ringless = needs_rings && refused.is_some_and(|refused| slots >= refused);
+        if refused.is_some() && !is_ringless {
             self.ringless.ids.remove(&id);
         }
         needs_rings && !is_ringless
@@ -38,9 +41,9 @@ impl Engine {
         let (MapOp::PutService(id, refused), MapError::Full { map: "slots", .. }) = (op, error) else { return };
         let Some(desired) = self.desired.services.get_mut(id).filter(|_| refused.has_rings) else { return };
         Arc::make_mut(desired).has_rings = false;
-        self.ringless.ids.insert(*id);
+        self.ringless.ids.insert(*id, refused.slot_count());
         self.ringless.freed = 0;
-        self.touched.services.push(*id);
+        self.failures.retry_soon();
     }
 
     /// Notes that the entry replaces another one. Rings are tried again when the lists have shrunk by as many slots as the
@@ -60,7 +63,7 @@ impl Engine {
     /// Compiles the services without rings again soon, because slots are free now. If rings do not fit then either, they
     /// are given up again.
     pub(super) fn retry_rings(&mut self) {
-        for id in std::mem::take(&mut self.ringless).ids {
+        for (id, _) in std::mem::take(&mut self.ringless).ids {
             if let Some(owner) = self.owners.get(&id) {
                 self.dirty.wait_for_room(owner.key.service.clone());
             }

@@ -86,6 +86,11 @@ impl ServiceEntry {
         Self { may_be_bound, has_rings, has_ranges, tag, ..self.clone() } == *after
     }
 
+    /// Whether only rings distinguish the entry from this one, which has them.
+    pub(crate) fn lacks_rings_of(&self, wanted: &Self) -> bool {
+        wanted.has_rings && !self.has_rings && Self { has_rings: true, ..self.clone() } == *wanted
+    }
+
     /// The number of slots that one of the service's views takes, with its ring.
     pub fn run_len(&self, view: &[Slot]) -> usize {
         if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }

@@ -176,7 +176,7 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     }
     let snapshot = &observed.snapshot;
     if !snapshot.ringless.is_empty() {
-        let owners = snapshot.ringless.iter().filter_map(|id| snapshot.owners.get(id));
+        let owners = snapshot.ringless.keys().filter_map(|id| snapshot.owners.get(id));
         let services: BTreeSet<&ServiceName> = owners.map(|owner| &owner.key.service).collect();
         let cause = format!(
             "no room for the consistent choice of {}: raise datapath.max-slots and restart nodelb",

@@ -1,4 +1,5 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::change::Change;
 use crate::config::{EngineConfig, PacketsConfig};
@@ -10,6 +11,8 @@ use crate::model::moment::Moment;
 use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
+use crate::state::entries::MapOp;
+use crate::state::status::Status;
 
 /// A list of two backends takes 88 slots with its ring.
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 16, source_ranges: 16 };
@@ -59,7 +62,13 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let maps = MemoryDatapath::new(LIMITS);
+        let mut node = Self::started(MemoryDatapath::new(LIMITS));
+        node.send([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
+        node
+    }
+
+    /// Without a report of its source.
+    fn started(maps: MemoryDatapath) -> Self {
         let config = EngineConfig {
             sources: BTreeSet::from([Source::Kubernetes]),
             max_services: LIMITS.services,
@@ -67,9 +76,7 @@ impl Node {
             ..EngineConfig::default()
         };
         let engine = Engine::new(config, maps.dump().expect("memory can be read"));
-        let mut node = Self { engine, maps, now: Moment(0) };
-        node.send([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
-        node
+        Self { engine, maps, now: Moment(0) }
     }
 
     /// The services in the maps after these changes, and the number of those that lack their rings.
@@ -129,4 +136,89 @@ fn a_service_that_clients_outside_cannot_reach_any_more_does_not_lack_its_ring()
     assert_eq!(node.send(b(FrontendKind::LoadBalancer)), (both.clone(), 1));
     assert_eq!(node.send(b(FrontendKind::ClusterIP)), (both.clone(), 0));
     assert_eq!(node.send(b(FrontendKind::LoadBalancer)), (both, 1));
+}
+
+/// Found as: after a surge of backends, a service had no ring until the next start, with most slots free.
+#[test]
+fn a_ring_that_did_not_fit_is_tried_when_the_list_needs_a_smaller_one() {
+    let at = |backends: std::ops::Range<u8>| -> Vec<String> { backends.map(|n| format!("192.0.2.{n}:80")).collect() };
+    let with = |backends: &[String]| {
+        described("shop/a", "198.51.100.1:80", &backends.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for (after, expected) in [(1..3, vec![1, 2]), (1..2, vec![1])] {
+        let mut node = Node::new();
+        assert_eq!(node.send(with(&at(1..12))).1, 1, "a ring of 341 slots");
+        assert_eq!(node.send(with(&at(2..13))).1, 1, "the same size is not tried again");
+        assert_eq!(node.send(with(&at(after))), (vec![(expected, true)], 0));
+    }
+}
+
+/// Found as: the backend got connections until the source reported, although checks had failed it.
+#[test]
+fn a_failed_backend_leaves_a_list_whose_ring_does_not_fit_twice_before_its_source_reports() {
+    let mut node = Node::new();
+    let backends = ["192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80"];
+    let checked = || {
+        described("shop/a", "198.51.100.1:80", &backends).map(|change| match change {
+            Change::UpsertService(service) => {
+                Change::UpsertService(Service { health_check: Some(Arc::default()), ..service })
+            }
+            other => other,
+        })
+    };
+    node.send(checked());
+    assert_eq!(services(&node.maps), [(vec![1, 2, 3], true)]);
+    let mut node = Node::started(node.maps);
+    node.send(checked());
+    let failed = BTreeMap::from([((l4(backends[0]).addr, 80), "refused".into())]);
+    node.send([Change::Quarantine("shop/a".parse().expect("valid in a test"), failed)]);
+    let lists: Vec<_> = services(&node.maps).into_iter().map(|(backends, _)| backends).collect();
+    assert_eq!(lists, [[2, 3]]);
+}
+
+/// Found as: the list without its ring waited as long as the operation of another service that had failed for minutes.
+#[test]
+fn a_list_without_its_ring_is_written_soon_although_another_service_fails_all_the_time() {
+    let mut node = Node::new();
+    node.send(described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.2:80"]));
+    let refused = l4("198.51.100.9:80");
+    node.maps = node.maps.with_fault(Box::new(move |op| matches!(op, MapOp::PutFrontend(at, _) if *at == refused)));
+    node.send(described("shop/x", "198.51.100.9:80", &["192.0.2.9:80"]));
+    (0..3).for_each(|_| drop(node.send([])));
+    assert_eq!(node.engine.next_round(), Some(node.now.plus(5_000)));
+    described("shop/b", "198.51.100.2:80", &["192.0.2.3:80", "192.0.2.4:80"])
+        .into_iter()
+        .for_each(|change| node.engine.change(change));
+    node.engine.reconcile(&mut node.maps, node.now);
+    let due = node.engine.next_round().expect("the ring did not fit");
+    assert!(due <= node.now.plus(100), "{due:?}, and it is {:?}", node.now);
+    node.engine.reconcile(&mut node.maps, due);
+    assert!(services(&node.maps).contains(&(vec![3, 4], false)));
+}
+
+/// Found as: an address was Pending while only its ring waited for room, and then OK since that moment.
+#[test]
+fn an_address_stays_ok_while_only_its_ring_waits_for_room() {
+    let mut node = Node::new();
+    node.send(described("shop/a", "198.51.100.1:80", &["192.0.2.1:80", "192.0.2.2:80"]));
+    node.send(described("shop/b", "198.51.100.2:80", &["192.0.2.3:80", "192.0.2.4:80"]));
+    let status = |engine: &Engine| {
+        let snapshot = engine.snapshot(Moment(9));
+        let row = &snapshot.rows[&l4("198.51.100.2:80")].status;
+        (row.status, row.since)
+    };
+    let before = status(&node.engine);
+    assert_eq!(before.0, Status::Ok);
+    node.engine.change(Change::RemoveService("shop/a".parse().expect("valid in a test"), Source::Kubernetes));
+    let mut now = node.now.plus(1);
+    let mut waited = false;
+    for _ in 0..20 {
+        node.engine.reconcile(&mut node.maps, now);
+        node.engine.end_round(&mut node.maps, now);
+        assert_eq!(status(&node.engine), before);
+        waited |= node.maps.slots_used().1 > 0;
+        now = now.plus(100);
+    }
+    assert!(waited, "the slots of the removed service rest");
+    assert_eq!(services(&node.maps), [(vec![3, 4], true)]);
 }
