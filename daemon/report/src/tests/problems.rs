@@ -656,7 +656,7 @@ fn services_without_room_for_their_consistent_choice_are_named() {
     node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
     let observed = node.observed();
     let mut snapshot = Snapshot::clone(&observed.snapshot);
-    snapshot.ringless = snapshot.owners.keys().map(|id| (*id, 88)).collect();
+    snapshot.ringless = snapshot.owners.keys().map(|id| (*id, 88_usize)).collect();
     let found = problems(&Observed { snapshot: snapshot.into(), ..observed });
     let Problem { reason, object, cause, .. } = only(&found);
     assert_eq!((*reason, &**object), (Reason::NotConsistent, "map slots"));

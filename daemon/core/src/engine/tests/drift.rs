@@ -192,7 +192,7 @@ fn no_actual_content_is_accepted_before_every_source_is_synced() {
     assert_eq!(engine.reconcile(&mut maps, Moment(3)).repaired.len(), 1);
 }
 
-/// Found as: the entries were told as repaired, and were gone.
+/// Found as: the entries were reported as repaired, and were gone.
 #[test]
 fn entries_that_stay_for_an_incomplete_source_are_restored() {
     let (_, mut maps) = settled();
