@@ -392,14 +392,13 @@ impl Engine {
         let error = self.failures.of_frontend(address, service).or_else(range_error);
         let is_at_address =
             self.realised.frontends.get(&address) == Some(&entry) && self.realised.outside.get(&address) == outside;
-        let entries = self.realised.services.get(&service).zip(self.desired.services.get(&service));
+        let (had, wanted) = (self.realised.services.get(&service), self.desired.services.get(&service));
         let is_resting = error == Some(&MapError::Resting);
         // Only the ring waits for room: connections get what they got.
         let is_complete =
-            is_resting && is_at_address && entries.is_some_and(|(had, wanted)| had.lacks_rings_of(wanted));
+            is_resting && is_at_address && had.zip(wanted).is_some_and(|(had, wanted)| had.lacks_rings_of(wanted));
         let (error, is_resting) = if is_complete { (None, false) } else { (error, is_resting) };
-        let is_done =
-            is_complete || is_at_address && self.realised.services.get(&service) == self.desired.services.get(&service);
+        let is_done = is_complete || is_at_address && had == wanted;
         let (status, error) = match (error, self.holds.announced(service)) {
             (Some(_), _) if is_resting => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
             (Some(error), _) => (Status::Refused, Some(Arc::from(error.to_string()))),
