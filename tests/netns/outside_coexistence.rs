@@ -266,7 +266,7 @@ fn wait_for_front(daemon: &Daemon, moved: u64, ahead: Option<&str>) {
         let error = uplink.and_then(|row| row["error"].as_str());
         page["packets"]["repairs"] == moved && error == ahead
     });
-    // Until then, clients outside may not have been served. The text of a record of an earlier run goes on.
+    // Until then, clients outside may not have been served. Records of an earlier run have more text after this.
     eventually(&format!("{moved} moves in the history of this run"), || {
         let history = get("/history").unwrap_or_default().to_string();
         history.matches("nodelb has moved its program to the front\"").count() as u64 == moved

@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub degraded_here: DegradedPorts,
     /// Sources that were used before the start and are not configured.
     pub absent: BTreeSet<Source>,
-    /// Service ports without rings, because the slots are full.
+    /// Service ports without rings, because the slots are full; each with the number of slots that it would take with them.
     pub ringless: OrdMap<ServiceId, usize>,
 }
 

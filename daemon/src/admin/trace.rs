@@ -400,12 +400,8 @@ fn forwarded(explanation: &Explanation) -> String {
         Some(_) => "; held: the source removed all backends",
         None => "",
     };
-    if let Some(outside) = explanation.outside
-        && let Some(backend) = outside.selected
-    {
-        let affinity = explanation.found.as_ref().is_some_and(|found| found.affinity_seconds > 0);
-        let unless = if affinity && outside.has_ring { outside::UNLESS_AFFINITY } else { "" };
-        return format!("forwarded to {backend}{unless}{held}");
+    if let Some(backend) = explanation.outside.and_then(|outside| outside.selected) {
+        return format!("forwarded to {backend}{}{held}", outside::unless(explanation));
     }
     if let [NearMatch::Kept(backends, ..)] = &explanation.near[..] {
         return forwarded_to(backends.iter().map(|backend| (*backend, 1)));

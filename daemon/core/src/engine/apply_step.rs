@@ -394,7 +394,7 @@ impl Engine {
             self.realised.frontends.get(&address) == Some(&entry) && self.realised.outside.get(&address) == outside;
         let (had, wanted) = (self.realised.services.get(&service), self.desired.services.get(&service));
         let is_resting = error == Some(&MapError::Resting);
-        // Only the ring waits for room: connections get what they got.
+        // Only the ring waits for room: connections get the same as before.
         let is_complete =
             is_resting && is_at_address && had.zip(wanted).is_some_and(|(had, wanted)| had.lacks_rings_of(wanted));
         let (error, is_resting) = if is_complete { (None, false) } else { (error, is_resting) };

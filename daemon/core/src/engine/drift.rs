@@ -1,5 +1,6 @@
 //! Entries of the maps that another program deleted, overwrote or added. This module updates the engine's record of the
-//! maps; the next round then repairs the entries as ordinary differences.
+//! maps; the next round then repairs the entries as ordinary differences. While the maps keep entries that no source
+//! describes, there is no such difference, and the entries are written again as they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONT
 #[derive(Debug, Default)]
 pub(super) struct UnrepairedDrift {
     found: BTreeMap<EntryKey, Drift>,
-    /// The entries to restore while a source has not reported everything.
+    /// The entries that are to be written again as they were.
     to_undo: BTreeSet<EntryKey>,
-    /// Those that this round has restored.
-    undone: BTreeSet<EntryKey>,
+    /// What this round has undone.
+    undone: Vec<Drift>,
 }
 
 impl UnrepairedDrift {
@@ -32,11 +33,11 @@ impl UnrepairedDrift {
         let is_right = |key: &EntryKey| {
             // An entry that is not desired is not complete while a frontend points at it: see `free_deleted`.
             let is_free = |id| desired.services.contains_key(id) || !references.contains(*id);
-            desired.agrees(realised, *key) && !matches!(key, EntryKey::Service(id) if !is_free(id))
+            !self.to_undo.contains(key)
+                && desired.agrees(realised, *key)
+                && !matches!(key, EntryKey::Service(id) if !is_free(id))
         };
-        let undone = std::mem::take(&mut self.undone);
-        let is_right = |key: &EntryKey| undone.contains(key) || !self.to_undo.contains(key) && is_right(key);
-        let mut repaired = Vec::new();
+        let mut repaired = std::mem::take(&mut self.undone);
         self.found.retain(|key, drift| {
             let is_right = is_right(key);
             if is_right {
@@ -49,10 +50,10 @@ impl UnrepairedDrift {
 }
 
 impl Engine {
-    /// Accepts the actual content of the maps under these keys as realised, so that the next round repairs the
-    /// differences. The caller must have read the maps just now, and must be the only writer without any operation in
-    /// progress. Returns the number of entries that another program changed. Before every source has reported
-    /// everything, nothing is accepted and the result is 0.
+    /// Makes the next round repair what another program has changed under these keys. Where only desired entries are left,
+    /// the actual content is accepted as realised, so that it differs from the desired state. The caller must have read the
+    /// maps just now, and must be the only writer without any operation in progress. Returns the number of entries that
+    /// another program changed. Before every source has reported everything, nothing is repaired and the result is 0.
     pub fn accept_actual(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
         if !self.sync.is_ready {
             return 0;
@@ -84,9 +85,7 @@ impl Engine {
         count
     }
 
-    /// Undoes what other programs have done while a source has not reported everything: then entries stay that are not desired,
-    /// and a round does not change what it finds in the maps without evidence, which another program is not. What the datapath
-    /// does not accept is tried again in the next round.
+    /// Writes the entries again as they were. What the datapath does not accept is tried again in the next round.
     pub(super) fn undo_drift(&mut self, datapath: &mut impl Datapath, now: Moment) {
         let keys = std::mem::take(&mut self.drift.to_undo);
         if keys.is_empty() {
@@ -99,8 +98,10 @@ impl Engine {
             puts.into_iter().chain(deletes.into_iter().rev()).map(|key| writing(key, self.realised.get(key))).collect();
         let results = datapath.apply(&ops, now);
         for (op, result) in ops.iter().zip(results) {
-            let next = if result.is_ok() { &mut self.drift.undone } else { &mut self.drift.to_undo };
-            next.insert(op.key());
+            match result {
+                Ok(()) => self.drift.undone.extend(self.drift.found.remove(&op.key())),
+                Err(_) => _ = self.drift.to_undo.insert(op.key()),
+            }
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Failures {
     /// A persistent map, because readers get copies of it.
     pub(super) by_entry: OrdMap<EntryKey, MapError>,
     retry: Option<Retry>,
-    /// Whether the next attempt is another one than the one that has failed in this round.
+    /// Whether the next attempt differs from what has failed in this round.
     is_other_next: bool,
 }
 
@@ -66,7 +66,7 @@ impl Failures {
         self.by_entry.contains_key(&key) && self.by_entry.remove(&key).is_some()
     }
 
-    /// The next attempt is another one than the one that has failed, so a growing delay would only add to its time.
+    /// Notes that the next attempt differs from what has failed, so that it need not wait longer and longer.
     pub(super) fn retry_soon(&mut self) {
         self.is_other_next = true;
     }

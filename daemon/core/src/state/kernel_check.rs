@@ -1,6 +1,5 @@
 //! Compares the actual content of the maps with the expected one: the entries that differ, and how. This module neither
-//! reads the maps nor repairs them: [`crate::engine::Engine::accept_actual`] accepts the actual content, and the next round
-//! repairs it.
+//! reads the maps nor repairs them: after [`crate::engine::Engine::accept_actual`], the next round repairs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -354,7 +354,7 @@ fn served_with(forward: Forward, affinity_seconds: Option<u32>, slots: u32) -> S
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
     let limits = Limits { frontends: 9, services: 9, slots, affinity: 4, outside: 9, source_ranges: 9 };
     let mut maps = MemoryDatapath::new(limits);
-    engine.reconcile(&mut maps, Moment(0));
+    assert_eq!(engine.reconcile(&mut maps, Moment(0)).failed > 0, slots < 100, "a ring takes 86 slots");
     while let Some(due) = engine.next_round() {
         engine.reconcile(&mut maps, due);
     }
@@ -386,8 +386,7 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
     }
 }
 
-/// The trace named the backend of the ring as the only possible one, and `packets.choice` as the reason for a choice at
-/// random that it did not request.
+/// The trace named the ring's backend as the only possible one, and `packets.choice` as the reason if a ring had no room.
 #[test]
 fn a_trace_says_what_else_may_choose_than_the_ring() {
     let text = |snapshot: &Snapshot, from: &str| {

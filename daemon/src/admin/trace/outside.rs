@@ -41,20 +41,31 @@ fn is_off(explanation: &Explanation) -> bool {
     explanation.hooks.is_empty() && !is_sctp(explanation)
 }
 
-/// The programs know which backend a client of a service with session affinity had, and a trace does not.
-pub(super) const UNLESS_AFFINITY: &str = ", unless this node keeps the client at another backend (session affinity)";
+fn has_affinity(explanation: &Explanation) -> bool {
+    explanation.found.as_ref().is_some_and(|found| found.affinity_seconds > 0)
+}
+
+/// What may prevent the ring from deciding. The programs know which backend a client with session affinity had, and a trace
+/// does not.
+pub(super) fn unless(explanation: &Explanation) -> &'static str {
+    let has_ring = explanation.outside.is_some_and(|outside| outside.has_ring);
+    match has_ring && has_affinity(explanation) {
+        true => ", unless this node keeps the client at another backend (session affinity)",
+        false => "",
+    }
+}
 
 /// How the backend of a new connection is selected.
 pub(super) fn choice(explanation: &Explanation) -> Option<String> {
     let outside = explanation.outside.filter(|outside| outside.access == OutsideAccess::Served)?;
-    let affinity = explanation.found.as_ref().is_some_and(|found| found.affinity_seconds > 0);
-    let (by, unless) = match affinity {
-        true => ("the address of the client", UNLESS_AFFINITY),
-        false => ("the address and the port of the client", ""),
+    let by = match has_affinity(explanation) {
+        true => "the address of the client",
+        false => "the address and the port of the client",
     };
     let is_sent_on = explanation.found.as_ref().is_some_and(|found| found.forward != Forward::Translate);
     Some(match (outside.selected, outside.has_ring) {
         (Some(backend), true) => {
+            let unless = unless(explanation);
             format!("{backend}: {by} and the ring of the service decide, on every node alike{unless}")
         }
         (Some(backend), false) => format!("{backend}, the only one"),

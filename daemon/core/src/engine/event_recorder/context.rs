@@ -48,13 +48,17 @@ impl Context<'_> {
             Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
             None if (self.is_realised(draft.id) || is_written())
-                && (draft.access.is_none() || self.is_access_realised(draft.id, &draft.key))
-                && self.are_gone(draft.id, draft.withdrawn()) =>
+                && self.are_addresses_done(draft.id, &draft.key, draft.access.is_some(), draft.withdrawn()) =>
             {
                 Kernel::Done
             }
             None => Kernel::Deferred,
         }
+    }
+
+    /// Whether the maps contain what an event says about the addresses of the list.
+    fn are_addresses_done(&self, id: ServiceId, key: &PortKey, is_access: bool, withdrawn: &[L4Addr]) -> bool {
+        (!is_access || self.is_access_realised(id, key)) && self.are_gone(id, withdrawn)
     }
 
     /// Whether none of the addresses that the port no longer has leads to its list, unless it has the address again.
@@ -79,9 +83,8 @@ impl Context<'_> {
 
     /// Whether the maps contain by now what an event said that they lack.
     pub(super) fn is_done(&self, id: ServiceId, pending: &Pending) -> bool {
-        self.is_realised(id)
-            && (!pending.is_access || self.is_access_realised(id, &pending.key))
-            && self.are_gone(id, &pending.withdrawn)
+        let Pending { key, is_access, withdrawn } = pending;
+        self.is_realised(id) && self.are_addresses_done(id, key, *is_access, withdrawn)
     }
 
     pub(super) fn is_realised(&self, id: ServiceId) -> bool {
