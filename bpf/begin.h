@@ -158,8 +158,12 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	int outcome = OUTCOME_TRANSLATE;
 	__u32 service_id;
 
-	if (!here || !now || now->is_draining)
+	if (!here || !now)
 		return OUTCOME_LEAVE;
+	/* Its connection has ended; the stack might send it on. */
+	if (now->is_draining)
+		return here->is_unwrapped ? OUTCOME_DROP | PACKET_UNKNOWN
+					  : OUTCOME_LEAVE;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)

@@ -18,38 +18,64 @@ ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 	       stays_here(skb, here, begin, here->tunnel_end, false);
 }
 
-/*
- * Whether the packet belongs to an established connection with the backend
- * where its tunnel ends. The service may have changed since: the other node
- * keeps such connections in their tunnels.
- */
-static __always_inline bool is_translated(const struct scratch *here)
-{
-	const struct packet *packet = &here->packet;
-	const struct connection *entry;
+/* Whether the map has the packet's connection with the tunnel's backend. */
+#define is_translated(map, here)                                          \
+	({                                                                \
+		const struct connection *_entry =                         \
+			bpf_map_lookup_elem(map, &(here)->packet.key);    \
+                                                                          \
+		_entry &&                                                 \
+			!(_entry->flags &                                 \
+			  (CONNECTION_REVERSE | CONNECTION_FORWARDED)) && \
+			same_addr(_entry->target, (here)->tunnel_end);    \
+	})
 
-	if (packet->key.protocol != IPPROTO_TCP || is_plain_syn(packet))
-		return false;
-	entry = bpf_map_lookup_elem(&connections, &packet->key);
-	return entry && !(entry->flags & CONNECTION_REVERSE) &&
-	       same_addr(entry->target, here->tunnel_end);
+/* Whether the tunnel leads to a backend of the service that was found. */
+static __always_inline bool is_of_backend(struct scratch *here)
+{
+	here->uses_local_view = 0;
+	return choose_sent_on(find_by_all(here), 0) >= 0;
 }
 
 /*
- * Whether the packet that was read, or the one that an error is about, is of a
- * service with packets in tunnels, or of a connection from when it was.
+ * Whether a new connection may begin with the packet. One in a tunnel of
+ * another family has no entry here, and only its SYN shows that it is new.
+ */
+static __always_inline bool may_begin(const struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+
+	return now && (!now->is_draining ||
+		       (here->packet.is_v6 == is_v4(here->tunnel_end) &&
+			!is_plain_syn(&here->packet)));
+}
+
+/*
+ * Whether the tunnel is another nodelb's: it leads to a backend of a service
+ * with packets in tunnels, or to that of a connection of this node; the service
+ * may have changed since it was established. The packet that was read, or the
+ * one that an error is about, decides.
  */
 static __always_inline bool
-is_tunnelled(struct __sk_buff *skb, struct scratch *here, int parsed)
+is_own_tunnel(struct __sk_buff *skb, struct scratch *here, int parsed)
 {
+	bool is_established;
+
 	if (parsed == PARSED_ERROR && !read_inner(skb, here))
 		return false;
 	if (parsed != PARSED_ERROR &&
 	    (parsed != PARSED_FLOW ||
 	     (here->packet.part == PART_LATER && !restore_ports())))
 		return false;
-	return (find_service(0) && find_direct_return(here) & SERVICE_TUNNEL) ||
-	       is_translated(here);
+	if (has_former())
+		bring_former();
+	is_established = is_translated(&connections, here);
+	if (is_established && is_in_the_middle(&here->packet))
+		return true;
+	if (!find_service(0) || !(find_direct_return(here) & SERVICE_TUNNEL))
+		return false;
+	return (may_begin(here) && is_of_backend(here)) || is_established ||
+	       is_translated(&half_open, here);
 }
 
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4, since Linux 6.3. */
@@ -78,21 +104,13 @@ static __always_inline long remove_v6(struct __sk_buff *skb)
 VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	const struct service *service;
-	__u32 service_id;
 
 	if (!here)
 		return -1;
-	service_id = here->service_id;
-	service = bpf_map_lookup_elem(&services, &service_id);
-	if (!service)
-		return -1;
-	here->view = read_view(&service->cluster);
 	/* For fragments and for captured packets. */
-	here->entry.service_id = service_id;
+	here->entry.service_id = here->service_id;
 	here->entry.flags = 0;
-	if (choose_sent_on(NONE, 0) < 0 ||
-	    !stays_here(skb, here, here->packet.key.source,
+	if (!stays_here(skb, here, here->packet.key.source,
 			here->packet.key.target, true) ||
 	    (here->packet.part == PART_FIRST && !store_ports()) ||
 	    remove_v6(skb))
@@ -102,9 +120,8 @@ VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 }
 
 /*
- * Takes the packet in the scratch memory out of its tunnel, if it is for a
- * service of this node, or was, and the tunnel ends here. Returns a value of
- * enum parsed: what it is then.
+ * Takes the packet in the scratch memory out of its tunnel, if that is another
+ * nodelb's and ends here. Returns a value of enum parsed: what it is then.
  */
 VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 {
@@ -121,9 +138,9 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 							 : ETH_P_IP;
 	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4,
 			  bpf_htons(type));
-	if (!is_tunnelled(skb, here, parsed) || !ends_here(skb, here, begin))
-		return PARSED_ALONE;
 	here->is_unwrapped = 1;
+	if (!is_own_tunnel(skb, here, parsed) || !ends_here(skb, here, begin))
+		return PARSED_ALONE;
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);
 		return PARSED_ALONE;

@@ -18,8 +18,9 @@ mod steps;
 #[path = "packet_fixtures/world.rs"]
 mod world;
 
-use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_model::connections::{Connection, Tables, is_plain_syn};
+use nodelb_model::headers::{Content, Headers};
 use nodelb_model::key::{Hook, PacketKey};
 use nodelb_model::node::{Packet, Reason, Verdict};
 use nodelb_model::translate::{Outcome, translate};
@@ -81,6 +82,35 @@ fn is_translated(packet: &Packet, outcome: &Outcome) -> bool {
     }
 }
 
+/// Whether the tunnel leads to a backend of the service of the packet in it.
+fn is_of_backend(node: &Node, packet: &Packet, outer: &Headers) -> bool {
+    let bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
+    let Some((protocol, ends, _)) = headers(&bytes, packet).and_then(|inner| tuple(&inner)) else { return true };
+    let to = L4Addr::new(ends.target.addr, ends.target.port, protocol);
+    let service = node.world.node().frontend(packet.hook, to).and_then(|it| node.world.state.services.get(&it.service));
+    service.is_some_and(|service| service.cluster.iter().any(|slot| slot.addr.addr == outer.target))
+}
+
+/// What has left its tunnel stays on this node, and what leads to no backend is left to the owner of the tunnel.
+fn check_unwrapped(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Result<(), TestCaseError> {
+    let Some(outer) = headers(&packet.bytes, packet).filter(|outer| matches!(outer.content, Content::Tunnel(_))) else {
+        return Ok(());
+    };
+    if outcome.verdict == Verdict::Next && outcome.bytes != packet.bytes {
+        let target = headers(&outcome.bytes, packet).expect("the packet in the tunnel").target;
+        prop_assert!(node.world.node().stays_here(packet.ifindex, target), "{} is sent on", target);
+    }
+    if let Verdict::Redirect { ifindex, .. } = outcome.verdict {
+        prop_assert!(!node.world.state.uplinks.contains_key(&ifindex), "sent on by device {}", ifindex);
+    }
+    let is_end = |entry: &Connection| entry.to.target.addr == outer.target;
+    let is_known = before.connections.values().chain(before.half_open.values()).any(is_end);
+    if !is_known && !is_of_backend(node, packet, &outer) {
+        prop_assert_eq!((outcome.verdict, &outcome.bytes, outcome.reason), (Verdict::Next, &packet.bytes, None));
+    }
+    Ok(())
+}
+
 /// What holds after each packet.
 fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Result<(), TestCaseError> {
     let Some(headers) = headers(&packet.bytes, packet) else {
@@ -99,6 +129,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
         prop_assert!(outcome.reason.is_some());
         prop_assert_eq!(&outcome.bytes, &packet.bytes);
     }
+    check_unwrapped(node, before, packet, outcome)?;
     for (key, entry) in &outcome.tables.connections {
         prop_assert!(outcome.tables.reverse_of(key, entry).is_some(), "{} has no other entry", key.tuple);
     }

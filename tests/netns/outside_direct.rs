@@ -14,6 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nodelb_prober::Transport;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -50,14 +51,26 @@ impl Node {
 
     /// Starts the daemon, which serves the service also where the machine has its address.
     pub(crate) fn start(&mut self, xdp: &str) {
-        let own = SERVICE.map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }));
-        self.host.configure(&format!("own-addresses = {own:?}\n[packets]\nmode = \"on\"\nxdp = {xdp:?}\n"));
+        self.configure("on", xdp);
         let Self { place, host, .. } = &*self;
         self.daemon = Some(place.run(|| {
             let daemon = host.start();
             wait_for_programs("eth0");
             daemon
         }));
+    }
+
+    fn configure(&self, mode: &str, xdp: &str) {
+        let own = SERVICE.map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }));
+        self.host.configure(&format!("own-addresses = {own:?}\n[packets]\nmode = {mode:?}\nxdp = {xdp:?}\n"));
+    }
+
+    /// Lets the daemon begin no more connections.
+    pub(crate) fn drain(&self) {
+        self.configure("drain", "off");
+        self.daemon.as_ref().unwrap().signal(Signal::SIGHUP);
+        let is_draining = || get("/devices").is_some_and(|devices| devices.to_string().contains("draining"));
+        eventually("the node is being drained", || self.place.run(is_draining));
     }
 
     /// Starts a server at the address of this machine and at those of the service.

@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -224,4 +225,47 @@ fn a_check_examines_the_backend_of_the_node_that_gets_it() {
 #[test]
 fn a_check_in_a_tunnel_examines_the_backend_of_the_node_that_gets_it() {
     check("outside_disagree::a_check_in_a_tunnel_examines_the_backend_of_the_node_that_gets_it", "tunnel");
+}
+
+/// Packets that the network stack of the place has forwarded.
+fn forwarded(place: &Place) -> u64 {
+    place.run(|| {
+        let [v4, v6] =
+            ["snmp", "snmp6"].map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap());
+        let mut lines = v4.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(|line| line.split(' '));
+        let [names, values] = [(); 2].map(|()| lines.next().unwrap());
+        let v4 = names.zip(values).find_map(|(name, value)| (name == "ForwDatagrams").then_some(value));
+        let v6 = v6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
+        [v4, v6].map(|number| number.unwrap().trim().parse::<u64>().unwrap()).iter().sum()
+    })
+}
+
+/// Its network stack, which has no service's address, would send to the node of entry what it gets from a tunnel.
+#[test]
+fn a_node_that_is_being_drained_sends_nothing_from_tunnels_back() {
+    sandbox::run("outside_disagree::a_node_that_is_being_drained_sends_nothing_from_tunnels_back", |sandbox| {
+        let forward = "tunnel";
+        let pair = Pair::new(sandbox, forward);
+        pair.list(forward, [&[0, 1], &[0, 1]]);
+        let [entry, end] = &pair.nodes;
+        enter_by(&end.place, entry);
+        pair.clients.iter().for_each(|client| enter_by(client, entry));
+        let mut known = pair.open(forward);
+        end.drain();
+        assert_go_on(&mut known, "the second node is being drained", &["1", "2"]);
+        let mut refused = 0;
+        for address in &service(forward) {
+            for transport in TRANSPORTS {
+                let asked = (0..10).map(|_| pair.clients[0].run(|| ask(address, transport, SHORT)));
+                refused += asked.filter(Result::is_err).count();
+            }
+        }
+        assert!(refused > 0, "the ring selects both");
+        assert_eq!(forwarded(&end.place), 0);
+        assert_go_on(&mut known, "the second node is still being drained", &["1", "2"]);
+        // Health checks show the first node that the backend gets no connections.
+        entry.host.serve("web.toml", &checked_file(forward, &[entry, end]));
+        wait_for_file(entry, forward, &[entry]);
+        assert_eq!(pair.answering(forward, 0), names(["1"]));
+    });
 }

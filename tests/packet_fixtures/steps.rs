@@ -280,6 +280,25 @@ fn tunnelled() -> impl Strategy<Value = Step> {
     })
 }
 
+/// A packet that another node sends to a backend here in a tunnel.
+fn usual_tunnel() -> impl Strategy<Value = Step> {
+    const TEXTS: [&str; 8] = [
+        "10.0.9.1 > 10.0.1.95 tunnel [198.51.100.7:40000 > 203.0.113.94:80 tcp",
+        "10.0.9.1 > 10.0.1.96 tunnel [198.51.100.7:40001 > 203.0.113.94:80 tcp",
+        "10.0.9.1 > 10.0.1.95 tunnel [198.51.100.7:40000 > 203.0.113.94:53 udp",
+        "10.0.9.1 > 10.0.1.95 tunnel [198.51.100.7:40000 > 203.0.113.97:80 tcp",
+        "10.0.9.1 > 192.0.2.1 tunnel [198.51.100.7:40000 > 203.0.113.98:443 tcp",
+        "2001:db8:9::1 > 2001:db8:1001::95 tunnel [[2001:db8:c::7]:40000 > [2001:db8:f::94]:80 tcp",
+        "2001:db8:9::1 > 2001:db8:2::1 tunnel [198.51.100.7:40000 > 192.0.2.1:53 udp",
+        "2001:db8:9::1 > 2001:db8:1001::103 tunnel [198.51.100.7:40000 > 10.0.1.103:80 tcp",
+    ];
+    (0..TEXTS.len(), 0..FLAGS.len(), 0..ACKS.len()).prop_map(|(text, flags, ack)| {
+        let text = TEXTS[text];
+        let flags = if text.ends_with("tcp") { format!(" {} ack {}", FLAGS[flags], ACKS[ack]) } else { String::new() };
+        Step::Packet { text: format!("in eth1 {text}{flags}]"), is_answered: false }
+    })
+}
+
 /// A random step.
 pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -289,6 +308,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => later_fragment(),
         2 => other_packet(),
         3 => tunnelled(),
+        2 => usual_tunnel(),
         2 => usual_packet(),
         1 => (0..CHANGES.len()).prop_map(|change| Step::Change(CHANGES[change])),
         1 => (0_u64..5_000).prop_map(Step::Wait),

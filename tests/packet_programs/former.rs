@@ -4,10 +4,14 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore as _, MapFlags};
+use nodelb_datapath::packets::PacketHook;
 
-use super::frames::{ACK, SYN, UDP, first, frame};
+use super::frames::{ACK, Frame, SYN, TCP, UDP, first, frame, read};
 use super::translation::at;
 use super::{NEXT, Node, REDIRECT, V4, V6, all_kinds, with_node};
+
+/// The second byte of SERVICE_TUNNEL.
+const TUNNEL: u8 = 1;
 
 const MAPS: [&str; 2] = ["connections", "half_open"];
 
@@ -122,5 +126,34 @@ fn a_connection_that_has_begun_again_is_not_found_in_the_old_maps() {
             assert_eq!(entries.iter().filter(of_pod).count(), 1, "{entries:?}");
             new.map("former_half_open").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         }
+    });
+}
+
+/// The backend is removed before the new programs see a packet: only the entry shows that the tunnel is nodelb's.
+#[test]
+fn a_connection_in_a_tunnel_goes_on_without_its_backend_in_the_list() {
+    with_node("programs::former::a_connection_in_a_tunnel_goes_on_without_its_backend_in_the_list", |old| {
+        let new = successor(old);
+        let in_tunnel = |packet: &Frame| {
+            let outer = frame(4, "198.51.100.10:0", V4.pod);
+            outer.packet(&packet.bytes()[14..], None)
+        };
+        let arrives = |node: &Node, packet: &Frame| {
+            let (code, bytes) = node.run(PacketHook::UplinkIn, node.inner, &in_tunnel(packet));
+            (code, read(&bytes).target)
+        };
+        for (node, backend) in [(old, V4.pod), (&new, V4.remote)] {
+            node.serve_one(V4, TCP, backend);
+            node.change("services", |service| service[17] |= TUNNEL);
+        }
+        let next = frame(TCP, V4.client, V4.service);
+        assert_eq!(arrives(old, &first(TCP, V4.client, V4.service)), (NEXT, at(V4.pod)));
+        old.leaves(&frame(TCP, V4.pod, V4.client).flags(SYN | ACK));
+        assert_eq!(arrives(&new, &next), (NEXT, at(V4.pod)));
+        end(&new);
+        assert_eq!(arrives(&new, &next), (NEXT, at(V4.pod)));
+        let other = frame(TCP, "203.0.113.2:40001", V4.service);
+        let (code, bytes) = new.run(PacketHook::UplinkIn, new.inner, &in_tunnel(&other));
+        assert_eq!((code, bytes), (NEXT, in_tunnel(&other)), "no connection of this node");
     });
 }

@@ -24,7 +24,7 @@ pub struct Node<'a> {
 
 impl Node<'_> {
     /// Whether a packet to the address does not leave the node, if the network stack gets it.
-    pub(crate) fn stays_here(&self, ifindex: u32, target: Addr) -> bool {
+    pub fn stays_here(&self, ifindex: u32, target: Addr) -> bool {
         match self.routes.route(&RouteQuery { ifindex, source: target, target }) {
             Route::Device { ifindex, .. } => !self.state.uplinks.contains_key(&ifindex),
             Route::NotForwarded | Route::NoForwarding => true,
@@ -40,7 +40,7 @@ impl Node<'_> {
     }
 
     /// The frontend at this address for clients at this hook. Pods are clients inside the node.
-    pub(crate) fn frontend(&self, hook: Hook, to: L4Addr) -> Option<Lead> {
+    pub fn frontend(&self, hook: Hook, to: L4Addr) -> Option<Lead> {
         let range = &self.settings.nodeport_range;
         match hook.is_pod() {
             // Only sockets reach the loopback address by it.

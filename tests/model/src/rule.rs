@@ -68,8 +68,8 @@ pub enum Rule {
     /// A packet that came in a tunnel stays on this node, at the backend where the tunnel ends. Not about strangers: two
     /// nodes that disagree would send it to each other.
     UnwrappedStays,
-    /// Only packets to services with `tunnel` leave their tunnel. Not about strangers: the tunnels of
-    /// others would end at nodelb.
+    /// Only a tunnel to a backend of the service ends at nodelb, or one with packets of a connection that the node translates.
+    /// Not about strangers: the tunnels of others would end there, too.
     OnlyTunnelledServices,
 }
 

@@ -1,18 +1,17 @@
 //! Direct return, at the backend's node: takes packets out of the tunnel in which another node has sent them.
 
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 
 use crate::connections::{Connection, Tables, is_plain_syn};
 use crate::headers::{Content, Headers, IPV4, IPV6, Parsed, parse, parse_inner, write_type};
 use crate::icmp;
-use crate::key::{Endpoint, FragmentKey, Hook, PacketKey, Side};
+use crate::key::{FragmentKey, Hook, PacketKey, Side};
 use crate::node::{Node, Packet, Route, RouteQuery};
 use crate::rule::Rule;
 
-/// The packet in the tunnel with its headers, if the tunnel ends at this node, and the packet is for a service with
-/// packets in tunnels. From then on it is a packet of a client outside; one of another family than the tunnel is for the
-/// network stack.
+/// The packet in the tunnel with its headers, if the tunnel ends at this node and is another nodelb's. From then on it is a
+/// packet of a client outside; one of another family than the tunnel is for the network stack.
 pub(crate) fn unwrapped(
     node: &Node<'_>,
     tables: &Tables,
@@ -27,17 +26,12 @@ pub(crate) fn unwrapped(
     }
     let Parsed::Packet(inner) = parse_inner(&packet.bytes, outer, family, packet.is_gso) else { return None };
     let key = client_key(node, tables, packet, &inner)?;
-    let (to, protocol) = (key.tuple.target, key.protocol);
-    let forward = node.forward(packet.hook, L4Addr::new(to.addr, to.port, protocol));
-    if forward != Forward::Tunnel
-        && !is_translated(tables, &key, (&inner, outer.target))
-        && tables.keeps(Rule::OnlyTunnelledServices)
-    {
+    if tables.keeps(Rule::OnlyTunnelledServices) && !is_own((node, tables, packet), &key, (&inner, outer)) {
         return None;
     }
     let mut bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();
     if family != outer.family {
-        if !is_of_backend(node, packet, outer, (to, protocol)) || !node.stays_here(packet.ifindex, to.addr) {
+        if !node.stays_here(packet.ifindex, key.tuple.target.addr) {
             return None;
         }
         write_type(&mut bytes, packet.l2_length, family);
@@ -58,19 +52,30 @@ fn ends_here(node: &Node<'_>, ifindex: u32, outer: &Headers) -> bool {
     node.state.node_addrs.contains(&outer.target) || is_inside()
 }
 
-/// Whether the tunnel leads to the address of a backend of the service.
-fn is_of_backend(node: &Node<'_>, packet: &Packet, outer: &Headers, (to, protocol): (Endpoint, Protocol)) -> bool {
-    let frontend = node.frontend(packet.hook, L4Addr::new(to.addr, to.port, protocol));
-    let service = frontend.and_then(|frontend| node.state.services.get(&frontend.service));
-    service.is_some_and(|service| service.cluster.iter().any(|slot| slot.addr.addr == outer.target))
-}
-
-/// Whether the packet belongs to an established connection with the backend where its tunnel ends. The service may have
-/// changed since.
-fn is_translated(tables: &Tables, key: &PacketKey, (inner, end): (&Headers, Addr)) -> bool {
+/// Whether the tunnel is another nodelb's: it leads to a backend of a service with packets in tunnels, or to that of a
+/// connection that this node translates; the service may have changed since it was established. A node that is being drained
+/// leaves what begins a connection in its tunnel. Packets of another family have no entry here, so that only a SYN shows it.
+fn is_own(
+    (node, tables, packet): (&Node<'_>, &Tables, &Packet),
+    key: &PacketKey,
+    (inner, outer): (&Headers, &Headers),
+) -> bool {
+    let is_translated = |entry: &Connection| {
+        !entry.flags.is_reverse && !entry.flags.is_forwarded && entry.to.target.addr == outer.target
+    };
     let is_syn = matches!(inner.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
-    let is_of_backend = |entry: &Connection| !entry.flags.is_reverse && entry.to.target.addr == end;
-    key.protocol == Protocol::Tcp && !is_syn && tables.connections.get(key).is_some_and(is_of_backend)
+    let is_established = tables.connections.get(key).is_some_and(is_translated);
+    if is_established && key.protocol == Protocol::Tcp && !is_syn {
+        return true;
+    }
+    let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
+    if node.forward(packet.hook, to) != Forward::Tunnel {
+        return false;
+    }
+    let may_begin = !node.settings.is_draining || (inner.family != outer.family && !is_syn);
+    let service = node.frontend(packet.hook, to).and_then(|frontend| node.state.services.get(&frontend.service));
+    let is_of_backend = service.is_some_and(|it| it.cluster.iter().any(|slot| slot.addr.addr == outer.target));
+    (may_begin && is_of_backend) || is_established || tables.half_open.get(key).is_some_and(is_translated)
 }
 
 /// The key of the packet, or of the client's packets of the connection that the error is about.
