@@ -249,6 +249,14 @@ static __always_inline bool join_other(struct scratch *here)
 	return true;
 }
 
+/* What another node of entry has begun, or this one has forgotten, is not new.
+ */
+static __always_inline void count_new(const struct scratch *here)
+{
+	if (here->service_id != NO_SERVICE && !is_in_the_middle(&here->packet))
+		count_begun(here->service_id);
+}
+
 static __always_inline int
 put_both(struct frame_context *frame, struct scratch *here)
 {
@@ -273,8 +281,7 @@ put_both(struct frame_context *frame, struct scratch *here)
 		result = -EEXIST;
 	}
 	if (!result) {
-		if (here->service_id != NO_SERVICE)
-			count_begun(here->service_id);
+		count_new(here);
 		return OUTCOME_TRANSLATE;
 	}
 	bpf_map_delete_elem(&half_open, &here->partner_key);
@@ -323,7 +330,10 @@ decide(struct frame_context *frame, struct scratch *here)
 static __always_inline int
 put_begun(struct frame_context *frame, struct scratch *here)
 {
-	return is_forwarded(here) ? put_forwarded(here) : put_both(frame, here);
+	if (!is_forwarded(here))
+		return put_both(frame, here);
+	count_new(here);
+	return put_forwarded(here);
 }
 
 /*

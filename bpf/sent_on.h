@@ -123,7 +123,6 @@ static __always_inline int put_forwarded(struct scratch *here)
 {
 	here->entry.bytes = here->packet.end - l2_length(&here->packet);
 	put_half_open(&here->packet.key, &here->entry, BPF_ANY);
-	count_begun(here->service_id);
 	show_direct_return();
 	return OUTCOME_TRANSLATE;
 }

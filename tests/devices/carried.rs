@@ -1,5 +1,7 @@
 //! Connections over restarts and changes of the maps' sizes.
 
+use nodelb_datapath::packets::ConnectionCount;
+
 use super::*;
 
 fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
@@ -19,6 +21,19 @@ fn connections_outlive_the_daemon() {
         let node = Node::open(&options(env));
         assert!(node.has_connection("connections", 1) && node.has_connection("half_open", 2));
         assert!(!node.has_connection("connections", 2));
+    });
+}
+
+/// The numbers with the second bit have the flag of direct return.
+#[test]
+fn a_connection_with_direct_return_is_counted_by_its_only_entry() {
+    in_sandbox("devices::carried::a_connection_with_direct_return_is_counted_by_its_only_entry", |env| {
+        let node = Node::open(&options(env));
+        [1, 4, 5, 8].into_iter().for_each(|number| node.connect("connections", number));
+        [1, 4, 2, 3, 6].into_iter().for_each(|number| node.connect("half_open", number));
+        let count = node.packets.connections.count().expect("a count");
+        assert_eq!(count, ConnectionCount { connections: 2, handshakes: 1, forwarded: 3 });
+        assert_eq!(count.half_open(), 3, "5 entries have the room of 3 handshakes");
     });
 }
 

@@ -148,6 +148,29 @@ fn packets_and_connections_are_counted() {
     });
 }
 
+/// Another node has begun the connection, or this one has forgotten it.
+#[test]
+fn a_connection_that_is_taken_over_is_not_counted_as_a_new_one() {
+    with_node("programs::entries::a_connection_that_is_taken_over_is_not_counted_as_a_new_one", |node| {
+        let begun = || -> u64 {
+            let counts = node.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+            counts.iter().map(|cpu| u64::from_ne_bytes(cpu[16..24].try_into().unwrap())).sum()
+        };
+        let asked = |port: u16| frame(TCP, &format!("203.0.113.2:{port}"), V4.service);
+        node.settings([0, 2, 1, 0]);
+        node.serve_one(V4, TCP, V4.pod);
+        assert_eq!(node.arrives(&asked(40_000)).1.target, at(V4.pod));
+        // With direct return.
+        node.serve_one(V4, TCP, V4.remote);
+        node.change("services", |service| service[16] |= 128);
+        let (code, sent) = node.arrives(&asked(40_001));
+        assert_eq!((code, sent.target), (REDIRECT, at(V4.service)));
+        assert_eq!(begun(), 0);
+        node.arrives(&first(TCP, "203.0.113.2:40002", V4.service));
+        assert_eq!(begun(), 1);
+    });
+}
+
 #[test]
 fn large_packets_that_a_device_splits_pass() {
     with_node("programs::entries::large_packets_that_a_device_splits_pass", |node| {

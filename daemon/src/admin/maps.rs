@@ -169,7 +169,7 @@ pub(super) fn usage_with(held: &MapState, state: &AdminState, now: Moment, clien
         let (sweep, max_handshakes) = (latest(sweep), latest(&state.config).packets.max_handshakes);
         let number = |of: fn(&ConnectionCount) -> u64| sweep.count.as_ref().map(of);
         usage.push(table("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
-        usage.push(table("half_open", number(|it| it.handshakes), max_handshakes, "packets.max-handshakes"));
+        usage.push(table("half_open", number(ConnectionCount::half_open), max_handshakes, "packets.max-handshakes"));
     }
     usage
 }

@@ -59,7 +59,7 @@ impl SweepReport {
     fn used(&self, max_handshakes: u32) -> [u64; 2] {
         let count = self.count.unwrap_or_default();
         let share = |count: u64, limit: u32| count * 100 / u64::from(limit.max(1));
-        [share(count.connections, self.limit), share(count.handshakes, max_handshakes)]
+        [share(count.connections, self.limit), share(count.half_open(), max_handshakes)]
     }
 }
 
@@ -149,7 +149,7 @@ impl Task {
                 }
                 self.report.duration = duration;
                 if let Some(count) = count {
-                    self.is_empty = count == ConnectionCount { connections: 0, handshakes: 0 };
+                    self.is_empty = count == ConnectionCount::default();
                     self.report.count = Some(count);
                 }
                 self.report_full();

@@ -398,7 +398,7 @@ async fn is_served(mark: &mut watch::Receiver<bool>) {
 
 async fn has_no_connections(count: CountConnections) -> bool {
     let counted = tokio::task::spawn_blocking(move || count()).await;
-    matches!(counted, Ok(Ok(ConnectionCount { connections: 0, handshakes: 0 })))
+    matches!(counted, Ok(Ok(count)) if count == ConnectionCount::default())
 }
 
 /// Waits for the next event; with no socket, until it is time to open one.

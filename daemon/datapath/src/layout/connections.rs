@@ -105,6 +105,11 @@ pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) ->
     })
 }
 
+/// Whether the entry is one of a connection with direct return.
+pub(crate) fn is_forwarded(value: &ConnectionBytes) -> bool {
+    u32::from_ne_bytes(field_of!(value, types::connection, flags)) & bits::CONNECTION_FORWARDED.0 != 0
+}
+
 #[cfg(test)]
 #[path = "tests/connections.rs"]
 mod tests;

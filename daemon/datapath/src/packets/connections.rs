@@ -9,7 +9,9 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::ServiceId;
 
-use crate::layout::connections::{ConnectionBytes, ConnectionEntry, PacketKeyBytes, packet_key, parse_connection};
+use crate::layout::connections::{
+    ConnectionBytes, ConnectionEntry, PacketKeyBytes, is_forwarded, packet_key, parse_connection,
+};
 use crate::packets::handles::PacketMaps;
 use crate::sys;
 
@@ -66,8 +68,17 @@ pub struct Connection {
 pub struct ConnectionCount {
     /// Those that both sides have answered.
     pub connections: u64,
-    /// The others, which can be evicted.
+    /// The others that are translated. They can be evicted, as can those with direct return.
     pub handshakes: u64,
+    /// Those with direct return, whose answers do not pass this node.
+    pub forwarded: u64,
+}
+
+impl ConnectionCount {
+    /// As many handshakes as would take the room of those and of the connections with direct return.
+    pub const fn half_open(&self) -> u64 {
+        self.handshakes + self.forwarded.div_ceil(2)
+    }
 }
 
 /// Reads the connections. Works from any thread and without capabilities.
@@ -82,23 +93,27 @@ impl ConnectionReader {
         Ok(Self { connections: maps.handle("connections")?, half_open: maps.handle("half_open")? })
     }
 
-    /// Counts the connections, by reading all keys.
+    /// Counts the connections, by reading all entries.
     pub fn count(&self) -> io::Result<ConnectionCount> {
-        // Each connection has two entries.
+        // Each connection has two entries, but with direct return it has one.
         let count = |map: &MapHandle| {
-            let mut entries = 0;
-            sys::each_batch::<KEY, VALUE>(map, |keys, _| entries += keys.len() as u64)?;
-            Ok::<u64, io::Error>(entries.div_ceil(2))
+            let (mut entries, mut forwarded) = (0, 0);
+            sys::each_batch::<KEY, VALUE>(map, |keys, values| {
+                entries += keys.len() as u64;
+                forwarded += values.iter().filter(|value| is_forwarded(value)).count() as u64;
+            })?;
+            Ok::<_, io::Error>(((entries - forwarded).div_ceil(2), forwarded))
         };
-        Ok(ConnectionCount { connections: count(&self.connections)?, handshakes: count(&self.half_open)? })
+        let (connections, _) = count(&self.connections)?;
+        let (handshakes, forwarded) = count(&self.half_open)?;
+        Ok(ConnectionCount { connections, handshakes, forwarded })
     }
 
     /// Whether there is one with direct return.
     pub(crate) fn has_forwarded(&self) -> io::Result<bool> {
         let mut found = ControlFlow::Continue(());
-        sys::each_batch_until::<KEY, VALUE>(&self.half_open, |keys, values| {
-            let mut entries = keys.iter().zip(values).filter_map(|(key, value)| parse_connection(key, value));
-            if entries.any(|entry| entry.forward != Forward::Translate) {
+        sys::each_batch_until::<KEY, VALUE>(&self.half_open, |_, values| {
+            if values.iter().any(is_forwarded) {
                 found = ControlFlow::Break(());
             }
             found

@@ -50,6 +50,7 @@ fn counted(exposition: &mut Exposition, counts: &PacketCounts) {
 fn swept(exposition: &mut Exposition, report: &SweepReport) {
     exposition.optional(&table::PACKET_CONNECTIONS, report.count.map(|count| count.connections));
     exposition.optional(&table::PACKET_HANDSHAKES, report.count.map(|count| count.handshakes));
+    exposition.optional(&table::PACKET_FORWARDED, report.count.map(|count| count.forwarded));
     exposition.one(&table::PACKET_CONNECTIONS_LIMIT, u64::from(report.limit));
     let number = |reason| report.swept.get(&reason).copied().unwrap_or_default();
     exposition.each(&table::PACKET_SWEPT, SWEPT.map(|(reason, name)| ([name], number(reason))));

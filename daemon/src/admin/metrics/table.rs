@@ -146,7 +146,9 @@ metrics! {
     PACKET_CONNECTIONS: Packets, Gauge, "nodelb_packet_connections", [],
         "Number of connections of clients outside the node, at the last count";
     PACKET_HANDSHAKES: Packets, Gauge, "nodelb_packet_handshakes", [],
-        "Number of connections that the backend or the client has not answered, at the last count";
+        "Number of translated connections that the backend or the client has not answered, at the last count";
+    PACKET_FORWARDED: Packets, Gauge, "nodelb_packet_forwarded_connections", [],
+        "Number of connections with direct return, at the last count";
     PACKET_CONNECTIONS_LIMIT: Packets, Gauge, "nodelb_packet_connections_limit", [],
         "Maximum number of connections of clients outside the node";
     PACKET_SWEPT: Packets, Counter, "nodelb_packet_swept_total", [reason = "handshake, closed, reset, idle"],

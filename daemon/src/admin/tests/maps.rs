@@ -127,7 +127,7 @@ fn a_backend_address_shows_what_leads_to_it() {
 fn the_packet_path_has_rows_of_its_own() {
     let limits = Limits { outside: 50, source_ranges: 60, ..LIMITS };
     let datapath = Arc::new(FakeDatapath { limits, ..FakeDatapath::default() });
-    let count = Some(ConnectionCount { connections: 7, handshakes: 3 });
+    let count = Some(ConnectionCount { connections: 7, handshakes: 1, forwarded: 3 });
     let sweep = SweepReport { count, limit: 100, ..SweepReport::default() };
     let packets = Some(DeviceOutputs { sweep: Some(always(sweep)), ..DeviceOutputs::default() });
     let state = AdminState { datapath, packets, ..unsynced() };

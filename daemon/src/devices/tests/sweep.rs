@@ -20,7 +20,7 @@ fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
     assert_eq!([0, 90, 100].map(|percent| tcp_timeout(60, percent)), [60; 3], "a short one does not grow");
     let packets = Packets { max_connections: 1000, ..Packets::default() };
     let with = |connections, handshakes| {
-        let count = Some(ConnectionCount { connections, handshakes });
+        let count = Some(ConnectionCount { connections, handshakes, forwarded: 0 });
         let SweepTimeouts { tcp_idle, udp_idle, forwarded_idle, .. } =
             timeouts(&packets, &SweepReport { count, limit: 1000, ..SweepReport::default() });
         (tcp_idle, udp_idle, forwarded_idle)
@@ -43,13 +43,16 @@ async fn deleted_connections_are_counted_by_reason() {
         }
         Ok(())
     });
-    let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4 }));
+    let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4, forwarded: 5 }));
     let config = watch::channel(Arc::new(Config::default())).1;
     let mut reports = start((run, 1000), counted, watch::channel(true).1, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     let report = Arc::clone(&reports.borrow());
     assert_eq!(report.swept, BTreeMap::from([(SweepReason::Reset, 1), (SweepReason::Idle, 2)]));
-    assert_eq!((report.count, report.failures), (Some(ConnectionCount { connections: 3, handshakes: 4 }), 0));
+    assert_eq!(
+        (report.count, report.failures),
+        (Some(ConnectionCount { connections: 3, handshakes: 4, forwarded: 5 }), 0)
+    );
     assert_eq!(report.limit, 1000);
     assert_eq!(seen.lock().unwrap()[0].handshake, HANDSHAKE);
 }
@@ -75,8 +78,9 @@ async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
     });
     let found = Arc::new(Mutex::new(1));
     let connections = Arc::clone(&found);
-    let counted: CountConnections =
-        Arc::new(move || Ok(ConnectionCount { connections: *connections.lock().unwrap(), handshakes: 0 }));
+    let counted: CountConnections = Arc::new(move || {
+        Ok(ConnectionCount { connections: *connections.lock().unwrap(), ..ConnectionCount::default() })
+    });
     let (served, is_served) = watch::channel(false);
     let (configured, config) = watch::channel(Arc::new(Config::default()));
     let _reports = start((run, 1000), counted, is_served, config, std::future::pending());
@@ -118,6 +122,6 @@ fn a_warning_about_a_map_is_repeated_after_an_hour() {
     assert!(!is_due(&mut warned, 100));
     warned = warned.and_then(|at| at.checked_sub(WARN_EVERY));
     assert!(warned.is_none() || is_due(&mut warned, 100));
-    let count = Some(ConnectionCount { connections: 0, handshakes: 26_214 });
+    let count = Some(ConnectionCount { connections: 0, handshakes: 0, forwarded: 52_428 });
     assert_eq!(SweepReport { count, ..SweepReport::default() }.used(32_768), [0, CROWDED - 1]);
 }

@@ -77,7 +77,7 @@ fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (DeviceInput
         foreign_ports: None,
         rules,
         findings: Findings::default(),
-        count: Arc::new(|| Ok(ConnectionCount { connections: 0, handshakes: 0 })),
+        count: Arc::new(|| Ok(ConnectionCount::default())),
     };
     (inputs, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
 }

@@ -16,7 +16,7 @@ fn counts_sweeps_and_devices_are_published() {
     let report = SweepReport {
         swept: BTreeMap::from([(SweepReason::Idle, 3)]),
         duration: Duration::from_millis(250),
-        count: Some(ConnectionCount { connections: 4, handshakes: 5 }),
+        count: Some(ConnectionCount { connections: 4, handshakes: 5, forwarded: 6 }),
         limit: 100,
         failures: 0,
     };
