@@ -158,12 +158,9 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	int outcome = OUTCOME_TRANSLATE;
 	__u32 service_id;
 
-	if (!here || !now)
+	/* No other proxy serves what another nodelb has sent in a tunnel. */
+	if (!here || !now || (now->is_draining && !here->is_unwrapped))
 		return OUTCOME_LEAVE;
-	/* Its connection has ended; the stack might send it on. */
-	if (now->is_draining)
-		return here->is_unwrapped ? OUTCOME_DROP | PACKET_UNKNOWN
-					  : OUTCOME_LEAVE;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
@@ -249,7 +246,9 @@ static __always_inline bool join_other(struct scratch *here)
 	return true;
 }
 
-/* What another node of entry has begun, or this one has forgotten, is not new.
+/*
+ * A TCP connection that another node of entry has begun, or that this one has
+ * forgotten, is not new.
  */
 static __always_inline void count_new(const struct scratch *here)
 {

@@ -274,7 +274,8 @@ static __always_inline int admit_again(const struct scratch *here)
 		return OUTCOME_TRANSLATE;
 	if (!is_admitted(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
-	return now && now->is_draining && here->entry.flags & CONNECTION_ASSURED
+	return now && now->is_draining && !here->is_unwrapped &&
+			       here->entry.flags & CONNECTION_ASSURED
 		       ? OUTCOME_LEAVE
 		       : OUTCOME_TRANSLATE;
 }
@@ -315,6 +316,8 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 		return OUTCOME_TRANSLATE;
 	if (entry)
 		forget();
+	if (here->packet.part == PART_LATER && here->is_unwrapped)
+		return OUTCOME_DROP | PACKET_FRAGMENT;
 	if (here->packet.part == PART_LATER)
 		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
 	if (!is_served || here->packet.part == PART_LATER)

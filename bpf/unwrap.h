@@ -38,28 +38,16 @@ static __always_inline bool is_of_backend(struct scratch *here)
 }
 
 /*
- * Whether a new connection may begin with the packet. One in a tunnel of
- * another family has no entry here, and only its SYN shows that it is new.
+ * Whether the tunnel ends here and is another nodelb's: it leads to a backend
+ * of a service with packets in tunnels, or to that of a connection of this
+ * node; the service may have changed since it began. The packet that was read,
+ * or the one that an error is about, decides.
  */
-static __always_inline bool may_begin(const struct scratch *here)
+static __always_inline bool is_own_tunnel(struct __sk_buff *skb,
+					  struct scratch *here,
+					  const __u32 *begin, int parsed)
 {
-	const volatile struct packet_settings *now = settings();
-
-	return now && (!now->is_draining ||
-		       (here->packet.is_v6 == is_v4(here->tunnel_end) &&
-			!is_plain_syn(&here->packet)));
-}
-
-/*
- * Whether the tunnel is another nodelb's: it leads to a backend of a service
- * with packets in tunnels, or to that of a connection of this node; the service
- * may have changed since it was established. The packet that was read, or the
- * one that an error is about, decides.
- */
-static __always_inline bool
-is_own_tunnel(struct __sk_buff *skb, struct scratch *here, int parsed)
-{
-	bool is_established;
+	bool is_known, is_continued;
 
 	if (parsed == PARSED_ERROR && !read_inner(skb, here))
 		return false;
@@ -69,13 +57,21 @@ is_own_tunnel(struct __sk_buff *skb, struct scratch *here, int parsed)
 		return false;
 	if (has_former())
 		bring_former();
-	is_established = is_translated(&connections, here);
-	if (is_established && is_in_the_middle(&here->packet))
-		return true;
-	if (!find_service(0) || !(find_direct_return(here) & SERVICE_TUNNEL))
-		return false;
-	return (may_begin(here) && is_of_backend(here)) || is_established ||
-	       is_translated(&half_open, here);
+	is_known = is_translated(&connections, here);
+	is_continued = is_known && is_in_the_middle(&here->packet);
+	if (!is_continued) {
+		/* Without its service, the packet would be left to the stack.
+		 */
+		if (!find_service(0))
+			return false;
+		if (!is_known)
+			is_known = is_translated(&half_open, here);
+		is_continued = is_known && is_in_the_middle(&here->packet);
+		if (!is_continued &&
+		    !(find_direct_return(here) & SERVICE_TUNNEL))
+			return false;
+	}
+	return ends_here(skb, here, begin) && (is_known || is_of_backend(here));
 }
 
 /* BPF_F_ADJ_ROOM_DECAP_L3_IPV4, since Linux 6.3. */
@@ -121,7 +117,7 @@ VERIFIED_ONCE int unwrap_v4(struct __sk_buff *skb)
 
 /*
  * Takes the packet in the scratch memory out of its tunnel, if that is another
- * nodelb's and ends here. Returns a value of enum parsed: what it is then.
+ * nodelb's. Returns a value of enum parsed: what it is then.
  */
 VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 {
@@ -139,7 +135,7 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4,
 			  bpf_htons(type));
 	here->is_unwrapped = 1;
-	if (!is_own_tunnel(skb, here, parsed) || !ends_here(skb, here, begin))
+	if (!is_own_tunnel(skb, here, begin, parsed))
 		return PARSED_ALONE;
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);

@@ -242,8 +242,8 @@ fn forwarded(place: &Place) -> u64 {
 
 /// Its network stack, which has no service's address, would send to the node of entry what it gets from a tunnel.
 #[test]
-fn a_node_that_is_being_drained_sends_nothing_from_tunnels_back() {
-    sandbox::run("outside_disagree::a_node_that_is_being_drained_sends_nothing_from_tunnels_back", |sandbox| {
+fn a_node_that_is_being_drained_serves_what_other_nodes_send_in_tunnels() {
+    sandbox::run("outside_disagree::a_node_that_is_being_drained_serves_what_other_nodes_send_in_tunnels", |sandbox| {
         let forward = "tunnel";
         let pair = Pair::new(sandbox, forward);
         pair.list(forward, [&[0, 1], &[0, 1]]);
@@ -253,19 +253,8 @@ fn a_node_that_is_being_drained_sends_nothing_from_tunnels_back() {
         let mut known = pair.open(forward);
         end.drain();
         assert_go_on(&mut known, "the second node is being drained", &["1", "2"]);
-        let mut refused = 0;
-        for address in &service(forward) {
-            for transport in TRANSPORTS {
-                let asked = (0..10).map(|_| pair.clients[0].run(|| ask(address, transport, SHORT)));
-                refused += asked.filter(Result::is_err).count();
-            }
-        }
-        assert!(refused > 0, "the ring selects both");
-        assert_eq!(forwarded(&end.place), 0);
+        assert_eq!(pair.answering(forward, 0), names(["1", "2"]));
         assert_go_on(&mut known, "the second node is still being drained", &["1", "2"]);
-        // Health checks show the first node that the backend gets no connections.
-        entry.host.serve("web.toml", &checked_file(forward, &[entry, end]));
-        wait_for_file(entry, forward, &[entry]);
-        assert_eq!(pair.answering(forward, 0), names(["1"]));
+        assert_eq!(forwarded(&end.place), 0);
     });
 }

@@ -44,15 +44,11 @@ pub(crate) fn begin(
     frontend: Lead,
 ) -> Result<Connection, Decision> {
     state.service = frontend.service;
-    let is_in_the_middle = key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags);
-    if state.node.settings.is_draining {
-        // What the connection in a tunnel was has ended meanwhile, and the network stack might send the packet on.
-        return Err(match state.tunnel_end {
-            Some(_) if is_in_the_middle && tcp_flags & RST == 0 => state.answer_reset(Reason::Unknown),
-            Some(_) => state.discard(Reason::Unknown),
-            None => state.next(),
-        });
+    // No other proxy serves what another node has sent in a tunnel.
+    if state.node.settings.is_draining && state.tunnel_end.is_none() {
+        return Err(state.next());
     }
+    let is_in_the_middle = key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags);
     // Another node of entry may have begun the connection.
     let is_direct = forward_of(state, key) != Forward::Translate && state.tables.keeps(Rule::ForwardedByRing);
     if is_in_the_middle

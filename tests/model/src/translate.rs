@@ -243,6 +243,7 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     match found {
         Some(frontend) if !is_later => begin(state, key, ports.tcp_flags, frontend),
+        Some(_) if state.tunnel_end.is_some() => Err(state.discard(Reason::Fragment)),
         _ => Err(state.next()),
     }
 }
@@ -261,7 +262,7 @@ fn refused_again(
         state.service = frontend.service;
         return Some(state.discard(Reason::SourceRange));
     }
-    let is_left = state.node.settings.is_draining && entry.flags.is_assured;
+    let is_left = state.node.settings.is_draining && state.tunnel_end.is_none() && entry.flags.is_assured;
     is_left.then(|| state.next())
 }
 

@@ -53,8 +53,7 @@ fn ends_here(node: &Node<'_>, ifindex: u32, outer: &Headers) -> bool {
 }
 
 /// Whether the tunnel is another nodelb's: it leads to a backend of a service with packets in tunnels, or to that of a
-/// connection that this node translates; the service may have changed since it was established. A node that is being drained
-/// leaves what begins a connection in its tunnel. Packets of another family have no entry here, so that only a SYN shows it.
+/// connection that this node translates; the service may have changed since it began.
 fn is_own(
     (node, tables, packet): (&Node<'_>, &Tables, &Packet),
     key: &PacketKey,
@@ -64,18 +63,19 @@ fn is_own(
         !entry.flags.is_reverse && !entry.flags.is_forwarded && entry.to.target.addr == outer.target
     };
     let is_syn = matches!(inner.content, Content::Transport(_, ports) if is_plain_syn(ports.tcp_flags));
+    let is_in_the_middle = key.protocol == Protocol::Tcp && !is_syn;
     let is_established = tables.connections.get(key).is_some_and(is_translated);
-    if is_established && key.protocol == Protocol::Tcp && !is_syn {
-        return true;
-    }
+    let is_known = is_established || tables.half_open.get(key).is_some_and(is_translated);
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
-    if node.forward(packet.hook, to) != Forward::Tunnel {
-        return false;
+    let frontend = node.frontend(packet.hook, to);
+    let service = frontend.and_then(|frontend| node.state.services.get(&frontend.service));
+    let is_of_backend = || service.is_some_and(|it| it.cluster.iter().any(|slot| slot.addr.addr == outer.target));
+    match node.forward(packet.hook, to) {
+        _ if is_established && is_in_the_middle => true,
+        Forward::Tunnel => is_known || is_of_backend(),
+        // Without its service, the packet would be left to the network stack.
+        Forward::Translate | Forward::Direct => is_known && is_in_the_middle && frontend.is_some(),
     }
-    let may_begin = !node.settings.is_draining || (inner.family != outer.family && !is_syn);
-    let service = node.frontend(packet.hook, to).and_then(|frontend| node.state.services.get(&frontend.service));
-    let is_of_backend = service.is_some_and(|it| it.cluster.iter().any(|slot| slot.addr.addr == outer.target));
-    (may_begin && is_of_backend) || is_established || tables.half_open.get(key).is_some_and(is_translated)
 }
 
 /// The key of the packet, or of the client's packets of the connection that the error is about.

@@ -140,11 +140,11 @@ metrics! {
     PACKET_ANSWERED: Packets, Counter, "nodelb_packet_answered_total", [kind = "rst, icmp"],
         "Number of TCP RSTs and ICMP errors that this node sent for a service, by kind";
     PACKET_CONNECTIONS_CREATED: Packets, Counter, "nodelb_packet_connections_created_total", [],
-        "Number of new connections of clients outside the node";
+        "Number of new connections of clients outside the node, without TCP connections that other nodes have begun";
     PACKET_SNAT_TRIES: Packets, Counter, "nodelb_packet_snat_tries_total", [],
         "Number of source ports that were tried for connections to backends on other nodes";
     PACKET_CONNECTIONS: Packets, Gauge, "nodelb_packet_connections", [],
-        "Number of connections of clients outside the node, at the last count";
+        "Number of translated connections that both sides have answered, at the last count";
     PACKET_HANDSHAKES: Packets, Gauge, "nodelb_packet_handshakes", [],
         "Number of translated connections that the backend or the client has not answered, at the last count";
     PACKET_FORWARDED: Packets, Gauge, "nodelb_packet_forwarded_connections", [],
