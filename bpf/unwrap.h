@@ -60,8 +60,7 @@ static __always_inline bool is_own_tunnel(struct __sk_buff *skb,
 	is_known = is_translated(&connections, here);
 	is_continued = is_known && is_in_the_middle(&here->packet);
 	if (!is_continued) {
-		/* Without its service, the packet would be left to the stack.
-		 */
+		/* Without the service, the stack would get the packet. */
 		if (!find_service(0))
 			return false;
 		if (!is_known)

@@ -73,7 +73,7 @@ fn is_own(
     match node.forward(packet.hook, to) {
         _ if is_established && is_in_the_middle => true,
         Forward::Tunnel => is_known || is_of_backend(),
-        // Without its service, the packet would be left to the network stack.
+        // Without the service, the network stack would get the packet.
         Forward::Translate | Forward::Direct => is_known && is_in_the_middle && frontend.is_some(),
     }
 }
