@@ -122,19 +122,20 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	int parsed, length;
-	__u32 begin[4], type;
+	__u32 begin[4], type, end;
 
 	if (!here || here->packet.has_options)
 		return PARSED_ALONE;
 	copy_addr(begin, here->packet.key.source);
 	copy_addr(here->tunnel_end, here->packet.key.target);
+	end = here->packet.end;
 	/* Other tunnels, such as those of a network of pods, need no route. */
 	type = here->packet.key.protocol == IPPROTO_IPV6 ? ETH_P_IPV6
 							 : ETH_P_IP;
 	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4,
 			  bpf_htons(type));
 	here->is_unwrapped = 1;
-	if (!is_own_tunnel(skb, here, begin, parsed))
+	if (here->packet.end > end || !is_own_tunnel(skb, here, begin, parsed))
 		return PARSED_ALONE;
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);

@@ -123,7 +123,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
     let sent = text(&packet.bytes, packet);
     if !sent.contains("wrong") && !sent.contains("unreadable") {
         let after = text(&outcome.bytes, packet);
-        prop_assert!(!after.contains("wrong") && !after.contains("unreadable"), "{}", after);
+        prop_assert!(!after.contains("wrong") && !after.contains("unreadable"), "{} of {}", after, sent);
     }
     if outcome.verdict == Verdict::Drop {
         prop_assert!(outcome.reason.is_some());

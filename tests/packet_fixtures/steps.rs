@@ -101,7 +101,7 @@ const FLAGS: [&str; 8] = ["SYN", "SYN", "SYN", "ACK", "ACK", "FIN,ACK", "RST", "
 /// Numbers that clients acknowledge. The answers of backends begin at 0.
 const ACKS: [u32; 8] = [1, 1, 1, 1, 1_000, 1_048_576, 1_048_577, 0];
 
-const CHANGES: [&str; 34] = [
+const CHANGES: [&str; 36] = [
     "remove backend 11 1",
     "backend 11 10.0.1.5:8080/TCP 1 local",
     "remove backend 12 2",
@@ -126,6 +126,8 @@ const CHANGES: [&str; 34] = [
     "outside 203.0.113.80:80/TCP 80",
     "outside 203.0.113.90:80/TCP 80",
     "outside 203.0.113.90:80/TCP 90",
+    "remove outside 203.0.113.94:80/TCP",
+    "outside 203.0.113.94:80/TCP 94",
     "set resets-unknown",
     "unset resets-unknown",
     "set always-masquerades",
@@ -292,11 +294,18 @@ fn usual_tunnel() -> impl Strategy<Value = Step> {
         "2001:db8:9::1 > 2001:db8:2::1 tunnel [198.51.100.7:40000 > 192.0.2.1:53 udp",
         "2001:db8:9::1 > 2001:db8:1001::103 tunnel [198.51.100.7:40000 > 10.0.1.103:80 tcp",
     ];
-    (0..TEXTS.len(), 0..FLAGS.len(), 0..ACKS.len()).prop_map(|(text, flags, ack)| {
+    const LATER: [&str; 2] = [
+        "10.0.9.1 > 10.0.1.95 tunnel [198.51.100.7 > 203.0.113.94 tcp none id 9 offset 24 data 24",
+        "10.0.9.1 > 10.0.1.95 tunnel [198.51.100.7 > 203.0.113.97 tcp none id 9 offset 24 data 24",
+    ];
+    let whole = (0..TEXTS.len(), 0..FLAGS.len(), 0..ACKS.len(), 0_u8..4).prop_map(|(text, flags, ack, odd)| {
         let text = TEXTS[text];
-        let flags = if text.ends_with("tcp") { format!(" {} ack {}", FLAGS[flags], ACKS[ack]) } else { String::new() };
-        Step::Packet { text: format!("in eth1 {text}{flags}]"), is_answered: false }
-    })
+        let kind = if text.ends_with("tcp") { format!(" {} ack {}", FLAGS[flags], ACKS[ack]) } else { String::new() };
+        format!("{text}{kind}{}", if odd == 0 { " data 4 more id 9" } else { "" })
+    });
+    let later = (0..LATER.len()).prop_map(|text| LATER[text].to_owned());
+    prop_oneof![4 => whole, 1 => later]
+        .prop_map(|text| Step::Packet { text: format!("in eth1 {text}]"), is_answered: false })
 }
 
 /// A random step.

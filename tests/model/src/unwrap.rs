@@ -25,6 +25,9 @@ pub(crate) fn unwrapped(
         return None;
     }
     let Parsed::Packet(inner) = parse_inner(&packet.bytes, outer, family, packet.is_gso) else { return None };
+    if inner.end > outer.end {
+        return None;
+    }
     let key = client_key(node, tables, packet, &inner)?;
     if tables.keeps(Rule::OnlyTunnelledServices) && !is_own((node, tables, packet), &key, (&inner, outer)) {
         return None;
