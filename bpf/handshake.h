@@ -316,13 +316,13 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 		return OUTCOME_TRANSLATE;
 	if (entry)
 		forget();
-	if (here->packet.part == PART_LATER && here->is_unwrapped)
-		return OUTCOME_DROP | PACKET_FRAGMENT;
-	if (here->packet.part == PART_LATER)
+	if (here->packet.part == PART_LATER) {
+		if (here->is_unwrapped)
+			return OUTCOME_DROP | PACKET_FRAGMENT;
 		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
-	if (!is_served || here->packet.part == PART_LATER)
 		return OUTCOME_LEAVE;
-	return OUTCOME_BEGIN;
+	}
+	return is_served ? OUTCOME_BEGIN : OUTCOME_LEAVE;
 }
 
 /*

@@ -47,7 +47,7 @@ static __always_inline bool is_own_tunnel(struct __sk_buff *skb,
 					  struct scratch *here,
 					  const __u32 *begin, int parsed)
 {
-	bool is_known, is_continued;
+	bool is_in_middle, is_known;
 
 	if (parsed == PARSED_ERROR && !read_inner(skb, here))
 		return false;
@@ -57,16 +57,14 @@ static __always_inline bool is_own_tunnel(struct __sk_buff *skb,
 		return false;
 	if (has_former())
 		bring_former();
+	is_in_middle = is_in_the_middle(&here->packet);
 	is_known = is_translated(&connections, here);
-	is_continued = is_known && is_in_the_middle(&here->packet);
-	if (!is_continued) {
+	if (!is_known || !is_in_middle) {
 		/* Without the service, the stack would get the packet. */
 		if (!find_service(0))
 			return false;
-		if (!is_known)
-			is_known = is_translated(&half_open, here);
-		is_continued = is_known && is_in_the_middle(&here->packet);
-		if (!is_continued &&
+		is_known = is_known || is_translated(&half_open, here);
+		if (!(is_known && is_in_middle) &&
 		    !(find_direct_return(here) & SERVICE_TUNNEL))
 			return false;
 	}

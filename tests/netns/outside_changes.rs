@@ -27,6 +27,11 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
 /// Makes the daemon read this configuration.
 pub(crate) fn reload(host: &Host, daemon: &Daemon, packets: &str, activity: &str) {
     host.configure(&PACKETS_ON.replace("mode = \"on\"", packets));
+    reload_until(daemon, activity);
+}
+
+/// Makes the daemon read its configuration, and waits until its devices show this.
+pub(crate) fn reload_until(daemon: &Daemon, activity: &str) {
     daemon.signal(Signal::SIGHUP);
     eventually(activity, || get("/devices").is_some_and(|devices| devices.to_string().contains(activity)));
 }

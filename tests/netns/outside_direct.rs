@@ -14,7 +14,6 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use nodelb_prober::Transport;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -23,6 +22,7 @@ use crate::host::{Daemon, Host, eventually, frontend, get, is_served_by, say, so
 use crate::lab::Place;
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, wait_for_programs};
+use crate::outside_changes::reload_until;
 use crate::sandbox::{self, Sandbox};
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
@@ -65,12 +65,11 @@ impl Node {
         self.host.configure(&format!("own-addresses = {own:?}\n[packets]\nmode = {mode:?}\nxdp = {xdp:?}\n"));
     }
 
-    /// Lets the daemon begin no more connections.
+    /// Leaves new connections of clients outside to others.
     pub(crate) fn drain(&self) {
         self.configure("drain", "off");
-        self.daemon.as_ref().unwrap().signal(Signal::SIGHUP);
-        let is_draining = || get("/devices").is_some_and(|devices| devices.to_string().contains("draining"));
-        eventually("the node is being drained", || self.place.run(is_draining));
+        let daemon = self.daemon.as_ref().unwrap();
+        self.place.run(|| reload_until(daemon, "draining"));
     }
 
     /// Starts a server at the address of this machine and at those of the service.

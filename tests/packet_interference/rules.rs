@@ -24,7 +24,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ("StackTakesPort", "ports.txt"),
     ("AnswerOfEndedConnection", "ports.txt"),
     ("UnwrappedStays", "direct.txt"),
-    ("OnlyTunnelledServices", "direct.txt"),
+    ("OnlyOwnTunnels", "direct.txt"),
 ];
 
 /// The sequence that fails without the rule.

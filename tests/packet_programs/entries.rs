@@ -5,7 +5,7 @@ use nodelb_datapath::packets::Packet;
 
 use super::frames::{ACK, SYN, TCP, first, frame, read};
 use super::translation::{at, clear, source_port};
-use super::{DROP, Lists, NEXT, PacketHook, REDIRECT, REVERSE, SERVICE, V4, V6, with_node};
+use super::{DIRECT, DROP, Lists, NEXT, PacketHook, REDIRECT, REVERSE, SERVICE, V4, V6, with_node};
 
 /// Removes the entries for the backend's packets.
 fn remove_reverse(node: &super::Node, map: &str) {
@@ -128,11 +128,8 @@ fn packets_and_connections_are_counted() {
         node.answered(&frame(TCP, V4.remote, &own).flags(SYN | ACK));
         node.serve(&Lists { has_backends: false, ..Lists::default() });
         node.arrives(&first(TCP, "203.0.113.2:40001", V4.service));
-        let counts = node.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-        let sum = |index: usize| -> u64 {
-            counts.iter().map(|cpu| u64::from_ne_bytes(cpu[8 * index..8 * index + 8].try_into().unwrap())).sum()
-        };
-        assert_eq!([0, 1, 2, 3, 4].map(sum), [3, 1, 1, 1, 1], "forward, reverse, begun, answered, ports tried");
+        let counts = [0, 1, 2, 3, 4].map(|index| node.counted(index));
+        assert_eq!(counts, [3, 1, 1, 1, 1], "forward, reverse, begun, answered, ports tried");
         let map = node.map("outside_counters");
         let shards = map.max_entries() / 16;
         let mut service = [0; 2];
@@ -152,17 +149,13 @@ fn packets_and_connections_are_counted() {
 #[test]
 fn a_connection_that_is_taken_over_is_not_counted_as_a_new_one() {
     with_node("programs::entries::a_connection_that_is_taken_over_is_not_counted_as_a_new_one", |node| {
-        let begun = || -> u64 {
-            let counts = node.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-            counts.iter().map(|cpu| u64::from_ne_bytes(cpu[16..24].try_into().unwrap())).sum()
-        };
+        let begun = || node.counted(2);
         let asked = |port: u16| frame(TCP, &format!("203.0.113.2:{port}"), V4.service);
         node.settings([0, 2, 1, 0]);
         node.serve_one(V4, TCP, V4.pod);
         assert_eq!(node.arrives(&asked(40_000)).1.target, at(V4.pod));
-        // With direct return.
         node.serve_one(V4, TCP, V4.remote);
-        node.change("services", |service| service[16] |= 128);
+        node.forward(DIRECT);
         let (code, sent) = node.arrives(&asked(40_001));
         assert_eq!((code, sent.target), (REDIRECT, at(V4.service)));
         assert_eq!(begun(), 0);

@@ -8,10 +8,7 @@ use nodelb_datapath::packets::PacketHook;
 
 use super::frames::{ACK, Frame, SYN, TCP, UDP, first, frame, read};
 use super::translation::at;
-use super::{NEXT, Node, REDIRECT, V4, V6, all_kinds, with_node};
-
-/// The second byte of SERVICE_TUNNEL.
-const TUNNEL: u8 = 1;
+use super::{NEXT, Node, REDIRECT, TUNNEL, V4, V6, all_kinds, with_node};
 
 const MAPS: [&str; 2] = ["connections", "half_open"];
 
@@ -144,7 +141,7 @@ fn a_connection_in_a_tunnel_goes_on_without_its_backend_in_the_list() {
         };
         for (node, backend) in [(old, V4.pod), (&new, V4.remote)] {
             node.serve_one(V4, TCP, backend);
-            node.change("services", |service| service[17] |= TUNNEL);
+            node.forward(TUNNEL);
         }
         let next = frame(TCP, V4.client, V4.service);
         assert_eq!(arrives(old, &first(TCP, V4.client, V4.service)), (NEXT, at(V4.pod)));

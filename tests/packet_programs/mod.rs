@@ -36,6 +36,10 @@ const REDIRECT: i32 = 7;
 /// A service that all tests use, and the index of the first slot of its views.
 const SERVICE: u32 = 3;
 
+/// Bits of `enum service_flags`.
+const DIRECT: u32 = 128;
+const TUNNEL: u32 = 256;
+
 /// Bits of `enum connection_flags`.
 const REDIRECTED: u32 = 1;
 const REVERSE: u32 = 2;
@@ -226,6 +230,14 @@ impl Node {
         }
     }
 
+    /// Gives the service direct return: [`DIRECT`] or [`TUNNEL`].
+    fn forward(&self, flag: u32) {
+        self.change("services", |service| {
+            let flags = u32::from_ne_bytes(service[16..20].try_into().unwrap()) | flag;
+            service[16..20].copy_from_slice(&flags.to_ne_bytes());
+        });
+    }
+
     /// Makes the service available at an address; flags are those of `enum outside_flags`.
     fn publish(&self, address: &str, protocol: u8, flags: u32) {
         let key = frontend_key(address.parse().unwrap(), protocol);
@@ -285,10 +297,15 @@ impl Node {
         entries
     }
 
+    /// A number of `struct packet_counts`, by its position.
+    fn counted(&self, index: usize) -> u64 {
+        let counts = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        counts.iter().map(|cpu| u64::from_ne_bytes(cpu[8 * index..][..8].try_into().unwrap())).sum()
+    }
+
     /// Number of packets dropped or answered for this reason.
     fn dropped(&self, reason: usize) -> u64 {
-        let counts = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-        counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
+        self.counted(5 + reason)
     }
 
     /// Number of packets passed on for this reason. The counts follow those of the drops.

@@ -70,7 +70,7 @@ pub enum Rule {
     UnwrappedStays,
     /// Only a tunnel to a backend of the service ends at nodelb, or one with packets of a connection that the node translates.
     /// Not about strangers: the tunnels of others would end there, too.
-    OnlyTunnelledServices,
+    OnlyOwnTunnels,
 }
 
 impl Rule {
@@ -103,6 +103,6 @@ impl Rule {
         Self::ForwardedByRing,
         Self::SentOnByRing,
         Self::UnwrappedStays,
-        Self::OnlyTunnelledServices,
+        Self::OnlyOwnTunnels,
     ];
 }

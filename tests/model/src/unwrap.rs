@@ -29,7 +29,7 @@ pub(crate) fn unwrapped(
         return None;
     }
     let key = client_key(node, tables, packet, &inner)?;
-    if tables.keeps(Rule::OnlyTunnelledServices) && !is_own((node, tables, packet), &key, (&inner, outer)) {
+    if tables.keeps(Rule::OnlyOwnTunnels) && !is_own((node, tables, packet), &key, (&inner, outer)) {
         return None;
     }
     let mut bytes = [&packet.bytes[..outer.ip], &packet.bytes[outer.transport..]].concat();

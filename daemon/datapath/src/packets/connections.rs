@@ -70,7 +70,7 @@ pub struct ConnectionCount {
     pub connections: u64,
     /// The others that are translated. They can be evicted, as can those with direct return.
     pub handshakes: u64,
-    /// Those with direct return, whose answers do not pass this node.
+    /// Those with direct return.
     pub forwarded: u64,
 }
 
