@@ -163,6 +163,12 @@ static __always_inline __u16 header_length(__u32 length)
 	return length > 0xffff ? 0 : bpf_htons(length);
 }
 
+/* The second byte of an IPv4 header, which begins with this word. */
+static __always_inline __u8 traffic_class_v4(__u32 first)
+{
+	return bpf_ntohl(first) >> 16;
+}
+
 /*
  * Writes an IP header in front of so many bytes, with the addresses of the
  * entry and the protocol of the key in the scratch memory. It has the traffic
@@ -178,7 +184,7 @@ static __always_inline int write_header_v4(struct frame_context *frame,
 	struct iphdr ip = {
 		.version = 4,
 		.ihl = sizeof(ip) / 4,
-		.tos = ((const struct iphdr *)&first)->tos & ~ECN,
+		.tos = traffic_class_v4(first) & ~ECN,
 		.tot_len = header_length(length + sizeof(ip)),
 		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
 		.ttl = OWN_TTL,
@@ -204,7 +210,7 @@ static __always_inline int write_header_v4(struct frame_context *frame,
 static __always_inline __u32 first_of_v6(const struct scratch *here,
 					 __u32 first)
 {
-	__u32 tos = ((const struct iphdr *)&first)->tos;
+	__u32 tos = traffic_class_v4(first);
 
 	if (here->packet.key.protocol == IPPROTO_IPIP)
 		first = bpf_htonl(6U << 28 | tos << 20);
