@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
  * Whether a client's packet begins a new connection although there is an entry
- * for it. tests/model in Rust implements the same decisions.
+ * for it.
  */
 #ifndef NODELB_AGAIN_H
 #define NODELB_AGAIN_H
@@ -33,7 +33,8 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 		return false;
 	if (here->packet.key.protocol != IPPROTO_UDP)
 		return true;
-	return here->uses_local_view == is_local && is_admitted(here);
+	return RULE(flow_admitted_again,
+		    here->uses_local_view == is_local && is_admitted(here));
 }
 
 /*
@@ -100,7 +101,7 @@ VERIFIED_ONCE bool syn_changes_nothing(__u32 at_pod)
 	if (!here)
 		return false;
 	flags = here->entry.flags & (CONNECTION_ASSURED | CONNECTION_FIN);
-	if (flags != CONNECTION_ASSURED &&
+	if (RULE(idle_connection_stays, flags != CONNECTION_ASSURED) &&
 	    (flags || here->entry.acknowledgment != here->packet.sequence + 1))
 		return false;
 	if (backend_offset(here) < 0 || !leads_to_entry(here, at_pod))
@@ -132,10 +133,11 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (is_tcp && is_forwarded(here))
 		return !is_sent_on(here) &&
 		       (is_unproven(here) ? !syn_changes_nothing(at_pod)
-					  : is_over(entry, here, at_pod));
+					  : RULE(syn_of_forwarded_connection,
+						 is_over(entry, here, at_pod)));
 	if (is_tcp && is_closing())
 		return true;
-	if (is_tcp && is_answered(here))
+	if (is_tcp && !RULE(syn_of_answered_connection, !is_answered(here)))
 		return false;
 	epoch = epoch_of(here, at_pod);
 	if (!epoch || here->entry.acknowledgment != epoch) {

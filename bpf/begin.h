@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
  * The beginning of a connection: finds the service of a packet, selects a
- * backend, and makes the two entries. tests/model in Rust implements the
- * same decisions.
+ * backend, and makes the two entries.
  */
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
@@ -135,9 +134,9 @@ unknown(struct frame_context *frame, const struct scratch *here,
 			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
 	/* Another node of entry may have begun the connection. */
-	if (here->direct_return)
+	if (here->direct_return && !RULE(forwarded_by_ring, false))
 		return OUTCOME_TRANSLATE;
-	if (settings->unknown == UNKNOWN_PASS) {
+	if (RULE(unknown_is_owned, settings->unknown == UNKNOWN_PASS)) {
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
 		return OUTCOME_LEAVE;
 	}
@@ -192,9 +191,9 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 		return false;
 	entry = &here->entry;
 	offset = choose_by_all(here);
-	if (!here->is_unwrapped)
+	if (RULE(unwrapped_stays, !here->is_unwrapped))
 		offset = choose_outside(here, offset);
-	if (here->is_unwrapped || may_be_sent_on(here))
+	if (!RULE(unwrapped_stays, !here->is_unwrapped) || may_be_sent_on(here))
 		offset = choose_sent_on(offset, ifindex);
 	if (offset < 0)
 		return false;
@@ -300,7 +299,8 @@ continue_unknown(const struct scratch *here, int outcome)
 	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
 		return outcome;
 	if (outcome != OUTCOME_TRANSLATE || !is_certain(here) ||
-	    (here->entry.flags & CONNECTION_REDIRECTED && !is_forwarded(here)))
+	    (here->entry.flags & CONNECTION_REDIRECTED &&
+	     RULE(forwarded_by_ring, !is_forwarded(here))))
 		return OUTCOME_ANSWER | PACKET_UNKNOWN;
 	return OUTCOME_TRANSLATE;
 }

@@ -215,9 +215,10 @@ static __always_inline void note_second(struct connection *entry,
 {
 	if (is_established && here->packet.key.protocol == IPPROTO_TCP &&
 	    !(here->entry.flags & CONNECTION_REVERSE)) {
-		if (here->packet.tcp_flags & TCP_SYN)
+		if (here->packet.tcp_flags & TCP_SYN &&
+		    !RULE(silence_after_question, false))
 			return;
-		if (needs_answer())
+		if (RULE(silence_after_question, needs_answer()))
 			__sync_fetch_and_or((__u32 *)&entry->flags,
 					    CONNECTION_WAITING);
 		else
@@ -225,6 +226,23 @@ static __always_inline void note_second(struct connection *entry,
 					     ~CONNECTION_WAITING);
 	}
 	entry->last_used = now;
+}
+
+/*
+ * Which of these flags for FIN and RST the packet in the scratch memory sets:
+ * none, if it does not come from an end of the connection.
+ */
+static __always_inline __u32 ends_that_count(const struct scratch *here,
+					     __u32 ends, bool is_end)
+{
+	bool resets = here->entry.flags & CONNECTION_REVERSE
+			      ? RULE(backend_reset_in_window, is_end)
+			      : RULE(client_reset_in_window, is_end);
+	__u32 counted = RULE(fin_in_window, is_end) ? CONNECTION_FIN : 0;
+
+	if (resets)
+		counted |= CONNECTION_RESET;
+	return ends & counted;
 }
 
 /*
@@ -247,15 +265,16 @@ static __always_inline void touch(struct connection *entry,
 	if (here->packet.tcp_flags & TCP_RST &&
 	    (is_established || here->entry.flags & CONNECTION_REVERSE))
 		ends |= CONNECTION_RESET;
-	goes_on = here->entry.flags & CONNECTION_RESET &&
+	goes_on = !RULE(reset_taken_back, false) &&
+		  here->entry.flags & CONNECTION_RESET &&
 		  !(here->packet.tcp_flags & (TCP_RST | TCP_SYN)) &&
 		  entry->last_used != now;
 	if (ends || goes_on) {
-		if (is_established ? is_of_end(here) : has_numbers_of_end())
-			flags |= ends;
-		else
-			goes_on = false;
-		if (goes_on)
+		bool is_end =
+			is_established ? is_of_end(here) : has_numbers_of_end();
+
+		flags |= ends_that_count(here, ends, is_end);
+		if (goes_on && is_end)
 			__sync_fetch_and_and((__u32 *)&entry->flags,
 					     ~CONNECTION_RESET);
 	}
@@ -280,7 +299,8 @@ touch_established(struct connection *entry, struct scratch *here)
 
 	touch(entry, here, 0, true);
 	if (here->packet.tcp_flags & TCP_ACK && moved &&
-	    (moved < NEAR || (-moved > NEAR && has_numbers_of_end())))
+	    RULE(acknowledgment_in_window,
+		 moved < NEAR || (-moved > NEAR && has_numbers_of_end())))
 		entry->acknowledgment = acknowledgment;
 }
 

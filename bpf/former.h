@@ -119,9 +119,11 @@ VERIFIED_ONCE bool turn_to_answer(void)
 	if (has_former())
 		bring_former();
 	/* In this order, as another CPU may be moving it. */
-	if ((find_in(&half_open, key, other) ||
-	     find_in(&connections, key, other)) &&
-	    other->flags & (CONNECTION_REVERSE | CONNECTION_OF_POD))
+	if (RULE(pods_share_nothing,
+		 (find_in(&half_open, key, other) ||
+		  find_in(&connections, key, other)) &&
+			 other->flags &
+				 (CONNECTION_REVERSE | CONNECTION_OF_POD)))
 		return true;
 	key->side = PACKET_FROM_POD;
 	return false;

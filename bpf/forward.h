@@ -131,7 +131,8 @@ static __always_inline long route_redirected(struct frame_context *frame,
 	__u8 is_v6 = here->packet.is_v6;
 	long result;
 
-	if (!at_once && here->is_unwrapped && is_forwarded(here))
+	if (!at_once && !RULE(unwrapped_stays, !here->is_unwrapped) &&
+	    is_forwarded(here))
 		return -1;
 	if (here->entry.flags & CONNECTION_TUNNELLED) {
 		here->packet.size += tunnel_length(here);
@@ -401,7 +402,8 @@ static __always_inline __u32 note_sequence(struct connection *entry,
 	if (!last)
 		return 0;
 	if (!is_within(number, last, FORWARDED_NEAR)) {
-		if (last - number > MOST_REPEATED)
+		if (last - number > MOST_REPEATED &&
+		    !RULE(far_number_is_doubted, false))
 			doubt_sequence(entry);
 		return 0;
 	}

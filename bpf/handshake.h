@@ -51,7 +51,7 @@ note_answer(struct connection *entry, struct scratch *here)
 	__u32 flags = CONNECTION_REPLIED;
 
 	if (is_tcp && !(here->entry.flags & CONNECTION_ASSURED)) {
-		if (!has_numbers_of_end())
+		if (!RULE(answer_by_acknowledgment, has_numbers_of_end()))
 			flags = 0;
 		else if (here->packet.tcp_flags & TCP_SYN)
 			entry->acknowledgment = here->packet.sequence + 1;
@@ -101,7 +101,8 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 	if (here->entry.flags & CONNECTION_ASSURED)
 		return true;
 	/* 0: the backend has sent nothing, or only a RST. */
-	return here->partner.acknowledgment && received <= MOST_RECEIVED;
+	return RULE(proof_by_acknowledgment,
+		    here->partner.acknowledgment && received <= MOST_RECEIVED);
 }
 
 /* Half of the entries of connections. */
@@ -112,7 +113,9 @@ static __always_inline __u32 *room_for_udp(void)
 {
 	__u32 *entries = only_entry(&udp_entries);
 
-	return entries && *entries < most_udp_entries ? entries : NULL;
+	return entries && RULE(udp_has_half, *entries < most_udp_entries)
+		       ? entries
+		       : NULL;
 }
 
 /*
@@ -136,8 +139,10 @@ static __always_inline bool move(struct scratch *here)
 		here->entry.acknowledgment = here->packet.acknowledgment;
 		here->partner.acknowledgment = here->packet.sequence;
 		/* A RST before ended a handshake of another client. */
-		here->entry.flags &= ~CONNECTION_RESET;
-		here->partner.flags &= ~CONNECTION_RESET;
+		if (!RULE(reset_taken_back, false)) {
+			here->entry.flags &= ~CONNECTION_RESET;
+			here->partner.flags &= ~CONNECTION_RESET;
+		}
 	}
 	here->entry.flags &= ~CONNECTION_ASSURED;
 	here->partner.flags &= ~CONNECTION_ASSURED;
@@ -310,7 +315,8 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 	if (outcome != OUTCOME_TRANSLATE)
 		return outcome;
 	if (entry &&
-	    !(is_sent_on(here) && is_unproven(here) && leads_here(ifindex)) &&
+	    !(is_sent_on(here) && is_unproven(here) &&
+	      RULE(sent_on_by_ring, leads_here(ifindex))) &&
 	    !(may_begin_again(here) && leaves_entry(entry, at_pod)) &&
 	    go_on(entry, here))
 		return OUTCOME_TRANSLATE;

@@ -219,7 +219,7 @@ VERIFIED_ONCE int locate(struct frame_context *frame)
 	}
 	if (!masquerade(here, uplink, has_source))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	if (!here->at_pod && !has_way_back(frame))
+	if (!here->at_pod && !RULE(reverse_path, has_way_back(frame)))
 		return OUTCOME_DROP | PACKET_REVERSE_PATH;
 	here->entry.flags |= CONNECTION_REDIRECTED;
 	return OUTCOME_TRANSLATE;

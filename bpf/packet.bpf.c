@@ -54,7 +54,8 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	}
 	if (is_forwarded(here)
 		    ? write_forwarded(skb, here)
-		    : (here->packet.part != PART_WHOLE && write_id(skb)) ||
+		    : (here->packet.part != PART_WHOLE &&
+		       !RULE(fragment_ids, false) && write_id(skb)) ||
 			      rewrite(skb, here, 1))
 		return refuse(skb, OUTCOME_DROP | PACKET_SHORT);
 	if (here->entry.flags & CONNECTION_TUNNELLED ||
@@ -203,7 +204,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	if (!entry && !at_pod && !here->is_unwrapped &&
 	    !is_plain_syn(&here->packet))
 		entry = find_forwarded(here);
-	if (entry && is_answer_to_node(here))
+	if (entry &&
+	    !RULE(answer_of_ended_connection, !is_answer_to_node(here)))
 		return NEXT;
 	if (entry && !begins_again(entry, here, at_pod)) {
 		touch_arriving(entry, here);
@@ -211,7 +213,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		if (entry)
 			forget();
 		outcome = find_handshake(at_pod, skb->ifindex);
-		if (at_pod && outcome == OUTCOME_BEGIN)
+		if (at_pod && outcome == OUTCOME_BEGIN &&
+		    !RULE(pods_share_nothing, false))
 			here->packet.key.side = PACKET_FROM_POD;
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
@@ -239,7 +242,7 @@ begin_leaving(struct __sk_buff *skb, const struct packet *packet)
 	      is_in_bloom(key->source, key->source_port_be, key->protocol,
 			  PACKET_ARRIVING)))
 		return OUTCOME_LEAVE;
-	if (is_syn)
+	if (is_syn && !RULE(stack_takes_port, false))
 		give_port_up();
 	if (skb->ingress_ifindex && is_uplink(skb->ingress_ifindex))
 		return OUTCOME_LEAVE;

@@ -193,14 +193,15 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 		 * the key 0.
 		 */
 		__builtin_memset(client_key, 0, sizeof(*client_key));
-		return is_established ? -1 : idle;
+		return is_established || RULE(flows_give_way, false) ? -1
+								     : idle;
 	}
 	other = now - client->last_used;
 	if (other < idle)
 		idle = other < 0 ? 0 : other;
 	if (here->packet.key.protocol != IPPROTO_TCP ||
 	    !(is_established || backend->flags & CONNECTION_ASSURED))
-		return idle;
+		return RULE(flows_give_way, false) ? -1 : idle;
 	ended = client->flags & backend->flags & CONNECTION_FIN;
 	ended |= backend->flags & CONNECTION_RESET;
 	return ended && idle >= QUIET_SECONDS ? idle : -1;
@@ -406,7 +407,7 @@ VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 			__sync_fetch_and_add(attempt.cursor, -attempt.moved);
 		return false;
 	}
-	if (!attempt.found && !is_udp)
+	if (!attempt.found && RULE(active_flow_keeps_port, !is_udp))
 		attempt.found = take_port_of_other(frame, 0);
 	/*
 	 * The next search begins behind this port. If it began at ports that

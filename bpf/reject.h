@@ -236,11 +236,14 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 static __always_inline bool
 may_answer(struct scratch *here, const struct drop_key *key)
 {
+	const struct drop_key one_for_all = {.reason = PACKET_ANSWER_RATE};
 	struct drop_count *count = bpf_map_lookup_elem(&packet_drops, key);
 	__u32 *second = &here->answer_second, *answers = &here->answers;
 	struct drop_count none = {};
 	__u32 now = seconds();
 
+	if (RULE(answers_by_service, false))
+		count = bpf_map_lookup_elem(&packet_drops, key = &one_for_all);
 	if (!count &&
 	    !bpf_map_update_elem(&packet_drops, key, &none, BPF_NOEXIST))
 		count = bpf_map_lookup_elem(&packet_drops, key);

@@ -104,7 +104,7 @@ static __always_inline int decide_forwarded(struct scratch *here)
 	/* The backend is on this node: see locate(). */
 	if (!here->direct_return)
 		return OUTCOME_LEAVE;
-	if (here->is_unwrapped)
+	if (!RULE(unwrapped_stays, !here->is_unwrapped))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	if (may_be_sent_on(here))
 		return OUTCOME_ANSWER | PACKET_TTL;

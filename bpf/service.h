@@ -7,6 +7,7 @@
 #define NODELB_SERVICE_H
 
 #include "maps.h"
+#include "rule.h"
 
 #define NSEC_PER_SEC 1000000000ULL
 #define V4_MAPPED bpf_htonl(0x0000ffff)
@@ -370,7 +371,7 @@ choose_again(struct view view, __u32 backend_id, __u32 offset)
 	return search_view(word_of(view), backend_id);
 }
 
-/* tests/model/src/rendezvous.rs implements the same rendezvous hashing. */
+/* tests/programs/src/rendezvous.rs implements the same rendezvous hashing. */
 #define MOST_SCORED 1024
 
 /* Every bit of the result depends on every bit of the number. */

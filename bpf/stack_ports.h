@@ -232,7 +232,8 @@ VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 	if (!here)
 		return OUTCOME_LEAVE;
 	here->other_backend.backend_id = 0;
-	if (!is_port_of_other(skb, here) && !is_port_of_service(skb, here))
+	if (RULE(stack_gets_other_port, !is_port_of_other(skb, here)) &&
+	    RULE(client_gets_other_port, !is_port_of_service(skb, here)))
 		return OUTCOME_LEAVE;
 	fill_entry(skb, here);
 	if (put_both(skb, here) == OUTCOME_TRANSLATE)

@@ -133,7 +133,8 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4,
 			  bpf_htons(type));
 	here->is_unwrapped = 1;
-	if (here->packet.end > end || !is_own_tunnel(skb, here, begin, parsed))
+	if (here->packet.end > end ||
+	    !RULE(only_own_tunnels, is_own_tunnel(skb, here, begin, parsed)))
 		return PARSED_ALONE;
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);

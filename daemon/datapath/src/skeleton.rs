@@ -88,3 +88,7 @@ pub(crate) mod sweep {
 #[cfg(test)]
 #[path = "tests/skeleton.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "tests/skeleton_rules.rs"]
+mod rule_tests;
