@@ -49,7 +49,7 @@ fmt: ## format Rust and C code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 	clang-format -i bpf/*.[ch]
 
-fuzz: ## fuzz the Kubernetes decoder, translation, service files and the packet parser for a minute each (FUZZ_SECONDS=600: longer)
+fuzz: ## fuzz the Kubernetes decoder, translation, service files and the packet programs for a minute each (FUZZ_SECONDS=600: longer)
 	@scripts/deps.sh build fuzz
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 

@@ -12,7 +12,7 @@
  * that names the port.
  *
  * A socket that sends an answer for another socket is not recognised.
- * model::sockets::is_answer() in Rust implements the same decision.
+ * is_answer() of tests/programs/src/sockets.rs implements the same decision.
  */
 #ifndef NODELB_ANSWERS_H
 #define NODELB_ANSWERS_H

@@ -3,7 +3,7 @@
  * Whether a socket may be bound to the port that its program specifies.
  * Connections to a NodePort from outside the node reach the process that has
  * the port here, so no process may bind a port that is served.
- * model::sockets::refuses_bind() in Rust implements the same decision.
+ * refuses_bind() of tests/programs/src/sockets.rs implements the same decision.
  *
  * A port that the kernel chooses is never refused: it is still 0 at these
  * hooks. The programs run for every bind on the node. A bind outside the

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the input from an apiserver, service files, and the parser of the packet programs, each target for SECONDS.
+# Fuzzes the input from an apiserver, service files, and the packets of the packet programs, each target for SECONDS.
 # Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
 # Stores its findings in fuzz/found/ and tries them first in the next run. Needs no nightly compiler, because it uses
 # LLVM's coverage counters.
@@ -8,12 +8,12 @@ cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation files parser)
+[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation files packets)
 
-# The parser is C, compiled with sanitizers: a test sends it packets and compares what it reads.
-parser() {
+# The packet programs are C, compiled with sanitizers: a test sends them damaged packets.
+packets() {
     FUZZ_SECONDS=$seconds SOCKET_SEED=${SOCKET_SEED:-$RANDOM} ${CARGO:-cargo} test --locked --quiet \
-        --manifest-path ../Cargo.toml -p nodelb --test packet_parser -- --nocapture
+        --manifest-path ../Cargo.toml -p nodelb-programs --test packet_bytes -- --nocapture
 }
 
 flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -22,7 +22,7 @@ flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 # An explicit --target, even of this machine, excludes build scripts from the counters.
 host=$(rustc -vV | sed -n 's/^host: //p')
 directory=${CARGO_TARGET_DIR:-../target}/fuzz
-if [ "${targets[*]}" != parser ]; then
+if [ "${targets[*]}" != packets ]; then
     RUSTFLAGS=$flags ${CARGO:-cargo} build --locked --release --target "$host" --target-dir "$directory"
 fi
 
@@ -30,8 +30,8 @@ corpus=$(mktemp -d)
 trap 'rm -rf "$corpus"' EXIT
 for target in "${targets[@]}"; do
     echo "fuzzing $target for $seconds s"
-    if [ "$target" = parser ]; then
-        parser
+    if [ "$target" = packets ]; then
+        packets
         continue
     fi
     mkdir -p "found/$target" "$corpus/$target"

@@ -67,7 +67,7 @@ packages() {
             sed "s/ v$//; s/^/$package depends on /" | grep -vE " on ($package$allowed)\$"
     done <<-END | none
 	nodelb-core all
-	nodelb-model all |nodelb-core
+	nodelb-programs all |nodelb-core
 	nodelb-datapath all |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
 	nodelb-report all |nodelb-core
 	nodelb-host all
@@ -80,7 +80,7 @@ packages() {
 # ARCHITECTURE.md, "Where things are": the modules of a package import only what is below them.
 modules() {
     local folder status=0
-    for folder in $(sources 'daemon/*/src/lib.rs' daemon/src/lib.rs tests/model/src/lib.rs | xargs -n 1 dirname); do
+    for folder in $(sources 'daemon/*/src/lib.rs' daemon/src/lib.rs tests/programs/src/lib.rs | xargs -n 1 dirname); do
         scripts/import-cycles.sh "$folder" || status=1
     done
     return "$status"

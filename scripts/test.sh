@@ -14,7 +14,7 @@ root_rungs=(packets packet_programs packet_cases devices conformance netns page)
 unprivileged=()
 while read -r name; do
     [[ " ${root_rungs[*]} " == *" $name "* ]] || unprivileged+=(--test "$name")
-done < <(sed -sn '/^\[\[test\]\]/,/^$/s/^name = "\(.*\)"/\1/p' daemon/Cargo.toml tests/model/Cargo.toml)
+done < <(sed -sn '/^\[\[test\]\]/,/^$/s/^name = "\(.*\)"/\1/p' daemon/Cargo.toml tests/programs/Cargo.toml)
 
 $cargo test --locked --workspace --lib --bins "${unprivileged[@]}"
 $cargo test --locked --workspace --doc --quiet

@@ -1,5 +1,5 @@
-//! The cases of `packet_programs/fixtures/` and random packets, run by the BPF programs and by the pure function of
-//! `nodelb_model`, which must agree on the verdict, the bytes and the tables. Needs root.
+//! The cases of `packet_programs/fixtures/` and random packets, run in the kernel and on the host of `nodelb_programs`,
+//! which must agree on the verdict, the bytes, the counts and the tables: the helpers behave as the host says. Needs root.
 //!
 //! The sequences of `packet_interference/` are played with the programs, too: `SEQUENCE_SEED=n` repeats a run, `SEQUENCE_CASES=n`
 //! sets their number.
@@ -12,6 +12,9 @@ mod case;
 #[cfg(test)]
 #[path = "packet_cases/compared.rs"]
 mod compared;
+#[cfg(test)]
+#[path = "packet_fixtures/damage.rs"]
+mod damage;
 #[cfg(test)]
 #[path = "packet_interference/direct.rs"]
 mod direct;
@@ -27,9 +30,6 @@ mod kernel;
 #[cfg(test)]
 #[path = "packet_interference/lab.rs"]
 mod lab;
-#[cfg(test)]
-#[path = "packet_cases/layout.rs"]
-mod layout;
 #[cfg(test)]
 #[path = "packet_cases/network.rs"]
 mod network;
@@ -75,6 +75,3 @@ mod world;
 #[cfg(test)]
 #[path = "packet_cases/xdp.rs"]
 mod xdp;
-#[cfg(test)]
-#[path = "packet_cases/xdp_random.rs"]
-mod xdp_random;

@@ -1,5 +1,5 @@
-//! The cases of `packet_programs/fixtures/`, run by the pure function of `nodelb_model`. `UPDATE=1` rewrites what the
-//! cases expect. The packet programs run the same cases, as root.
+//! The cases of `packet_programs/fixtures/`, run by the packet programs as `nodelb_programs` compiles them for this machine.
+//! `UPDATE=1` rewrites what the cases expect. `packet_cases.rs` runs the same cases in the kernel, as root.
 
 #[cfg(test)]
 #[path = "packet_fixtures/case.rs"]
@@ -19,6 +19,8 @@ mod world;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+use nodelb_programs::host::Compiler;
 
 /// The least number of cases, so that none is lost.
 const LEAST: usize = 170;
@@ -57,13 +59,22 @@ fn updated(text: &str, results: &[Vec<(String, Vec<String>)>]) -> String {
 }
 
 #[test]
-fn the_pure_function_does_what_the_cases_say() {
+fn the_programs_do_what_the_cases_say() {
+    do_what_the_cases_say(Compiler::Gcc);
+}
+
+#[test]
+fn clang_s_programs_do_what_the_cases_say() {
+    do_what_the_cases_say(Compiler::Clang);
+}
+
+fn do_what_the_cases_say(compiler: Compiler) {
     let shared = shared_worlds();
     let (mut names, mut count, mut different) = (BTreeSet::new(), 0, Vec::new());
     for file in files() {
         let text = std::fs::read_to_string(&file).expect("a file");
         let cases = case::cases(&format!("{shared}\n{text}"));
-        let results: Vec<_> = cases.iter().map(oracle::run).collect();
+        let results: Vec<_> = cases.iter().map(|case| oracle::run(case, compiler)).collect();
         for case in &cases {
             assert!(names.insert(case.name.clone()), "two cases with the name {}", case.name);
         }

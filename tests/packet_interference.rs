@@ -1,6 +1,6 @@
 //! Non-interference: nothing that strangers send changes what honest parties observe. Each sequence is played twice on the
-//! pure function of `nodelb_model`, with the strangers and without them. `PROPTEST_CASES=1000000 cargo test -p
-//! nodelb-model --test packet_interference` plays more sequences; `SEQUENCE_SEED=n` plays others.
+//! packet programs as `nodelb_programs` compiles them, with the strangers and without them. `PROPTEST_CASES=1000000 cargo test -p
+//! nodelb-programs --test packet_interference` plays more sequences; `SEQUENCE_SEED=n` plays others.
 
 #[cfg(test)]
 #[expect(dead_code, reason = "a sequence needs only worlds")]
@@ -19,11 +19,11 @@ mod honest;
 #[path = "packet_interference/lab.rs"]
 mod lab;
 #[cfg(test)]
-#[path = "packet_interference/model.rs"]
-mod model;
-#[cfg(test)]
 #[path = "packet_interference/observed.rs"]
 mod observed;
+#[cfg(test)]
+#[path = "packet_interference/on_host.rs"]
+mod on_host;
 #[cfg(test)]
 #[path = "packet_fixtures/print.rs"]
 mod print;

@@ -1,5 +1,5 @@
 //! Properties of the packet path over random sequences of packets and changes. `PROPTEST_CASES=1000 cargo test -p
-//! nodelb-model --test packet_properties` runs more sequences.
+//! nodelb-programs --test packet_properties` runs more sequences.
 
 #[cfg(test)]
 #[expect(dead_code, reason = "the cases of a property have no names")]
@@ -19,11 +19,11 @@ mod steps;
 mod world;
 
 use nodelb_core::model::addr::{L4Addr, Protocol};
-use nodelb_model::connections::{Connection, Tables, is_plain_syn};
-use nodelb_model::headers::{Content, Headers};
-use nodelb_model::key::{Hook, PacketKey};
-use nodelb_model::node::{Packet, Reason, Verdict};
-use nodelb_model::translate::{Outcome, translate};
+use nodelb_programs::connections::{Connection, Tables, is_plain_syn};
+use nodelb_programs::headers::{Content, Headers};
+use nodelb_programs::key::{Hook, PacketKey};
+use nodelb_programs::node::{Packet, Reason, Summed, Verdict};
+use nodelb_programs::programs::{Load, Outcome, Programs};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -36,27 +36,35 @@ fn cases(cases: u32) -> Config {
     if is_set { config } else { Config { cases, ..config } }
 }
 
-/// A node and its tables.
+/// A node, and what its programs remember.
 struct Node {
     world: World,
+    programs: Programs,
     tables: Tables,
-    seed: u32,
 }
 
 impl Node {
     fn new(world: World) -> Self {
-        let tables = Tables::new(world.limits);
-        Self { world, tables, seed: 1 }
+        Self::with_random(world, 1)
+    }
+
+    /// A node with other random numbers.
+    fn with_random(world: World, random: u32) -> Self {
+        let mut programs = Programs::load(Load { random, ..Load::new(world.limits) }, &world.node());
+        let tables = programs.tables();
+        Self { world, programs, tables }
+    }
+
+    /// The packet of the step; otherwise the node changes.
+    fn step(&mut self, step: &Step) -> Option<Packet> {
+        let packet = packet(&mut self.world, step);
+        self.programs.set(&self.world.node());
+        packet
     }
 
     fn handle(&mut self, packet: &Packet) -> Outcome {
-        let seed = &mut self.seed;
-        let mut random = || {
-            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *seed >> 3
-        };
-        let outcome = translate(self.world.node(), &self.tables, &mut random, packet);
-        self.tables = outcome.tables.clone();
+        let outcome = self.programs.run(&self.world.node(), packet);
+        self.tables = self.programs.tables();
         outcome
     }
 }
@@ -116,7 +124,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
     let Some(headers) = headers(&packet.bytes, packet) else {
         prop_assert_eq!(outcome.verdict, Verdict::Next);
         prop_assert_eq!(&outcome.bytes, &packet.bytes);
-        prop_assert_eq!(&outcome.tables, before);
+        prop_assert_eq!(&node.tables, before);
         return Ok(());
     };
     // The program leaves what is wrong in a tunnel to others.
@@ -130,17 +138,17 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
         prop_assert_eq!(&outcome.bytes, &packet.bytes);
     }
     check_unwrapped(node, before, packet, outcome)?;
-    for (key, entry) in &outcome.tables.connections {
-        prop_assert!(outcome.tables.reverse_of(key, entry).is_some(), "{} has no other entry", key.tuple);
+    for (key, entry) in &node.tables.connections {
+        prop_assert!(node.tables.reverse_of(key, entry).is_some(), "{} has no other entry", key.tuple);
     }
     let Some((protocol, ends, flags)) = tuple(&headers).filter(|_| is_translated(packet, outcome)) else {
         return Ok(());
     };
     let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
-    let key = outcome.tables.key_of_arrival(key);
-    let entry = outcome.tables.find(&key).expect("the entry of a translated packet");
+    let key = node.tables.key_of_arrival(key);
+    let entry = node.tables.find(&key).expect("the entry of a translated packet");
     if entry.flags.is_forwarded {
-        prop_assert!(outcome.tables.half_open.contains_key(&key));
+        prop_assert!(node.tables.half_open.contains_key(&key));
         prop_assert!(outcome.backend == Some(entry.to.target.addr));
         let is_new = before.find(&key).is_none();
         prop_assert!(!is_new || is_in_view(&node.world, entry), "{} goes to a backend in no view", key.tuple);
@@ -159,7 +167,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
     }
     if !entry.flags.is_reverse {
         // Another connection with the same key for answers would be answered instead.
-        prop_assert!(outcome.tables.reverse_of(&key, entry).is_some(), "answers to {} are another's", key.tuple);
+        prop_assert!(node.tables.reverse_of(&key, entry).is_some(), "answers to {} are another's", key.tuple);
         if protocol == Protocol::Udp || is_plain_syn(flags) || before.find(&key).is_none() {
             prop_assert!(is_in_view(&node.world, entry), "{} goes to a backend in no view", key.tuple);
         }
@@ -219,13 +227,13 @@ proptest! {
         world.settings.source_ports = 10_000..=last_port;
         let mut node = Node::new(world);
         for step in &steps {
-            let Some(packet) = packet(&mut node.world, step) else { continue };
+            let Some(packet) = node.step(step) else { continue };
             let before = node.tables.clone();
             let outcome = node.handle(&packet);
             check(&node, &before, &packet, &outcome)?;
             let is_client = headers(&packet.bytes, &packet).and_then(|headers| tuple(&headers)).is_some_and(|(protocol, ends, _)| {
                 let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
-                outcome.tables.find(&outcome.tables.key_of_arrival(key)).is_some_and(|entry| !entry.flags.is_reverse && !entry.flags.is_forwarded)
+                node.tables.find(&node.tables.key_of_arrival(key)).is_some_and(|entry| !entry.flags.is_reverse && !entry.flags.is_forwarded)
             });
             if is_client && is_translated(&packet, &outcome) && matches!(step, Step::Packet { is_answered: true, .. }) {
                 check_answer(&mut node, &packet, &outcome)?;
@@ -245,7 +253,7 @@ proptest! {
     ) {
         let mut node = Node::new(policies());
         for step in &steps {
-            if let Some(packet) = packet(&mut node.world, step) {
+            if let Some(packet) = node.step(step) {
                 node.handle(&packet);
             }
         }
@@ -257,7 +265,7 @@ proptest! {
         let outcome = node.handle(&packet);
         prop_assert_eq!(outcome.verdict, Verdict::Next);
         prop_assert_eq!(outcome.bytes, packet.bytes);
-        prop_assert_eq!(outcome.tables, before);
+        prop_assert_eq!(node.tables, before);
     }
 
     /// A packet that was cut comes out as it came in, and leaves no trace.
@@ -266,13 +274,13 @@ proptest! {
         let mut node = Node::new(policies());
         // Without its padding, a packet is whole.
         let has_padding = matches!(&step, Step::Packet { text, .. } if text.contains("padding"));
-        if let Some(mut packet) = packet(&mut node.world, &step).filter(|_| !has_padding) {
+        if let Some(mut packet) = node.step(&step).filter(|_| !has_padding) {
             packet.bytes.truncate(cut.index(packet.bytes.len()));
             let before = node.tables.clone();
             let outcome = node.handle(&packet);
             prop_assert_eq!(outcome.verdict, Verdict::Next);
             prop_assert_eq!(outcome.bytes, packet.bytes);
-            prop_assert_eq!(outcome.tables, before);
+            prop_assert_eq!(node.tables, before);
         }
     }
 
@@ -285,7 +293,7 @@ proptest! {
         l2_length in prop_oneof![Just(0_usize), Just(14)],
     ) {
         let mut node = Node::new(policies());
-        let packet = packet(&mut node.world, &step);
+        let packet = node.step(&step);
         let hook = packet.as_ref().map_or(Hook::In, |packet| packet.hook);
         if let Some(mut packet) = packet {
             for (at, byte) in &flips {
@@ -296,7 +304,7 @@ proptest! {
             let outcome = node.handle(&packet);
             check(&node, &before, &packet, &outcome)?;
         }
-        let packet = Packet { bytes, ifindex: 3, came_by: 0, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false, is_tracked_request: false };
+        let packet = Packet { bytes, ifindex: 3, came_by: 0, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false, is_tracked_request: false, linear: None, summed: Summed::None };
         let before = node.tables.clone();
         let outcome = node.handle(&packet);
         check(&node, &before, &packet, &outcome)?;
@@ -336,8 +344,7 @@ proptest! {
     fn every_source_port_is_used(first in 1_024_u16..60_000, count in 1_u16..=64, seed: u32) {
         let mut world = policies();
         world.settings.source_ports = first..=first + count - 1;
-        let mut node = Node::new(world);
-        node.seed = seed;
+        let mut node = Node::with_random(world, seed);
         let mut ports = std::collections::BTreeSet::new();
         for client in 1..=count {
             let line = format!("in eth0 198.51.100.7:{client} > 203.0.113.2:80 tcp SYN");

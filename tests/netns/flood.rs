@@ -5,8 +5,8 @@ use std::mem::take;
 use std::net::{IpAddr, SocketAddr};
 
 use nodelb_core::model::addr::{Addr, Family};
-use nodelb_model::headers::tcp_flags::{ACK, SYN};
-use nodelb_model::key::Endpoint;
+use nodelb_programs::headers::tcp_flags::{ACK, SYN};
+use nodelb_programs::key::Endpoint;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
 use socket2::{Domain, Socket, Type};

@@ -1,25 +1,26 @@
-//! The BPF programs with their maps, in the network of a case.
+//! The BPF programs with their maps in the kernel, and the same programs on the host, which writes the content of the maps.
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
     self, PacketBloom, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings, Sweep, XdpMode,
     XdpProgram,
 };
-use nodelb_model::connections::{TableLimits, Tables};
-use nodelb_model::key::Hook;
-use nodelb_model::node::{Packet, Reason, Settings, Unknown};
+use nodelb_programs::connections::TableLimits;
+use nodelb_programs::key::Hook;
+use nodelb_programs::node::{Packet, REASONS, Reason, Settings};
+use nodelb_programs::programs::{Load, Programs};
 
-use crate::layout;
 use crate::network::Network;
 use crate::world::World;
 
-/// The maps that the programs write.
-const TABLES: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
-/// The maps that are written for each world; `services` and `slots` are arrays.
+/// The maps that the programs write, apart from counts.
+pub(crate) const TABLES: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
+/// The maps that are written for each world.
 const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
+/// The arrays that are written for each world, with the bytes of an entry and the entries that are used.
+const ARRAYS: [(&str, usize, usize); 3] = [("services", 32, 128), ("slots", 24, 16_384), ("frontend_epoch", 8, 1)];
 
 /// Entries that are read at a time, and more than a bucket of a map has.
 const BATCH: u32 = 256;
@@ -27,25 +28,6 @@ const MOST_IN_BUCKET: usize = 32;
 
 /// Where the counts by reason begin in `struct packet_counts`.
 const DROPPED: usize = 40;
-
-const REASONS: [Reason; 16] = [
-    Reason::Short,
-    Reason::Ttl,
-    Reason::Mtu,
-    Reason::Fragment,
-    Reason::NoBackend,
-    Reason::NoLocalBackend,
-    Reason::SourceRange,
-    Reason::NoPort,
-    Reason::NoRoute,
-    Reason::NoForwarding,
-    Reason::NoRoom,
-    Reason::Unknown,
-    Reason::AnswerRate,
-    Reason::ReversePath,
-    Reason::MtuNoDf,
-    Reason::FragmentRate,
-];
 
 /// What the programs made of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +41,8 @@ pub(crate) struct Ran {
 /// The key and the value of an entry.
 pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
-/// The entries of a map, in the kernel's order.
-type Entries = Vec<Entry>;
+/// The entries of a map, sorted by their keys.
+pub(crate) type Entries = Vec<Entry>;
 
 /// The loaded programs, and what they were loaded for.
 pub(crate) struct Kernel {
@@ -68,24 +50,24 @@ pub(crate) struct Kernel {
     pub(crate) xdp: XdpProgram,
     /// The number of packets that the XDP program has translated.
     pub(crate) translated_early: usize,
+    /// Whether each packet is also run by the XDP program.
+    pub(crate) has_xdp: bool,
     bloom: PacketBloom,
     sweep: Sweep,
     network: Network,
     settings: Settings,
     limits: TableLimits,
-    state: MapState,
-    /// The content of [`TABLES`] when they were last read, and the same decoded.
-    read: [Entries; TABLES.len()],
-    tables: Tables,
-    /// Whether anything may have changed the tables since.
-    is_outdated: bool,
-    rings: layout::Rings,
+    /// The same programs on the host. Before each packet, its maps have the same content.
+    pub(crate) host: Programs,
+    /// Where the kernel's searches for a source port begin.
+    cursors: Entries,
     /// The counts after the last packet.
     counts: Counts,
 }
 
-/// Bytes of `struct packet_settings`.
+/// Bytes of `struct packet_settings`, and of the part that the daemon writes.
 const SETTINGS: usize = 24;
+const WRITTEN_SETTINGS: usize = 16;
 
 /// More than the largest number of a backend.
 const CURSORS: u32 = 128;
@@ -93,24 +75,12 @@ const CURSORS: u32 = 128;
 /// The counts by reason of each CPU: dropped or answered, then passed on.
 type Counts = Vec<Vec<u8>>;
 
-/// The entries that are missing or differ, and those that replace them.
-fn changes<'a>(before: &'a [Entry], after: &'a [Entry]) -> [Vec<&'a Entry>; 2] {
-    let (mut gone, mut put) = (Vec::new(), Vec::new());
-    let (mut old, mut new) = (before, after);
-    while let ([first, rest @ ..], [other, others @ ..]) = (old, new) {
-        if first == other {
-            (old, new) = (rest, others);
-        } else if old.len() >= new.len() {
-            gone.push(first);
-            old = rest;
-        } else {
-            put.push(other);
-            new = others;
-        }
-    }
-    gone.extend(old);
-    put.extend(new);
-    [gone, put]
+/// The entries that only the first or only the second map has; both are sorted.
+pub(crate) fn changes<'a>(before: &'a [Entry], after: &'a [Entry]) -> [Vec<&'a Entry>; 2] {
+    let only = |one: &'a [Entry], other: &[Entry]| -> Vec<&'a Entry> {
+        one.iter().filter(|entry| other.binary_search(entry).is_err()).collect()
+    };
+    [only(before, after), only(after, before)]
 }
 
 fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram, PacketBloom, Sweep) {
@@ -146,21 +116,18 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram
 impl Kernel {
     pub(crate) fn new(world: &World) -> Self {
         let (programs, xdp, bloom, sweep) = load(&world.settings, world.limits);
-        let (settings, limits) = (world.settings.clone(), world.limits);
         let mut kernel = Self {
             programs,
             xdp,
             translated_early: 0,
+            has_xdp: true,
             bloom,
             sweep,
             network: Network::default(),
-            settings,
-            limits,
-            state: MapState::default(),
-            read: Default::default(),
-            tables: Tables::new(limits),
-            is_outdated: true,
-            rings: layout::Rings::new(),
+            settings: world.settings.clone(),
+            limits: world.limits,
+            host: Programs::load(Load::new(world.limits), &world.node()),
+            cursors: Entries::new(),
             counts: Counts::new(),
         };
         kernel.counts = kernel.read_counts();
@@ -205,13 +172,14 @@ impl Kernel {
         if loaded(&self.settings) != loaded(&world.settings) || self.limits != world.limits {
             (self.programs, self.xdp, self.bloom, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;
-            self.state = MapState::default();
             self.counts = self.read_counts();
         }
+        self.host = Programs::load(Load::new(world.limits), &world.node());
         TABLES.iter().for_each(|map| self.clear(map));
-        (self.read, self.tables, self.is_outdated) = (Default::default(), Tables::new(self.limits), true);
         self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
         self.put_first("snat_cursors", &[0; 4 * CURSORS as usize]);
+        self.put_first("fragment_ids", &vec![0; 8 * self.map("fragment_ids").max_entries() as usize]);
+        self.cursors = Entries::new();
         self.put("udp_entries", &[0; 4], &[0; 4]);
         self.put("packet_settings", &[0; 4], &[0; SETTINGS]);
         self.set(world);
@@ -221,86 +189,42 @@ impl Kernel {
     /// Makes network, settings and content those of the world.
     pub(crate) fn set(&mut self, world: &World) {
         self.network.set(world);
-        Self::describe_devices(&self.xdp, world);
-        let settings = &world.settings;
-        let unknown = match settings.unknown {
-            Unknown::Pass => 0,
-            Unknown::Reset => 1,
-            Unknown::Auto => 2_u32,
-        };
-        let [is_draining, answers, always_masquerades] =
-            [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
-        let fields = [is_draining, unknown, answers, always_masquerades].map(u32::to_ne_bytes).concat();
+        self.settings = world.settings.clone();
+        self.host.set(&world.node());
+        self.describe_devices(world);
         // The programs write has_direct_return.
+        let own = self.host.list("packet_settings").pop().map_or_else(|| vec![0; SETTINGS], |(_, value)| value);
         let mut value = self.map("packet_settings").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-        assert_eq!(value.len(), SETTINGS);
-        value[..fields.len()].copy_from_slice(&fields);
+        assert_eq!((value.len(), own.len()), (SETTINGS, SETTINGS));
+        value[..WRITTEN_SETTINGS].copy_from_slice(&own[..WRITTEN_SETTINGS]);
         self.put("packet_settings", &[0; 4], &value);
-        self.settings = settings.clone();
-        if self.state != world.state {
-            self.write(&world.state);
-            self.state = world.state.clone();
+        for map in CONTENT {
+            let (before, after) = (sorted(self.entries(map)), sorted(self.host.list(map)));
+            let [gone, put] = changes(&before, &after);
+            gone.iter().for_each(|(key, _)| self.map(map).delete(key).unwrap());
+            put.iter().for_each(|(key, value)| self.put(map, key, value));
         }
-    }
-
-    fn write(&mut self, state: &MapState) {
-        CONTENT.iter().for_each(|map| self.clear(map));
-        // Entries of UDP connections refer to the content before.
-        let epoch = self.map("frontend_epoch").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-        let epoch = u64::from_ne_bytes(epoch.try_into().unwrap()) + 2;
-        self.put("frontend_epoch", &[0; 4], &epoch.to_ne_bytes());
-        let (mut services, mut slots) = (vec![0; 32 * 128], Vec::new());
-        for (id, entry) in state.services.iter() {
-            let (value, more) = layout::service(entry, slots.len() / layout::SLOT, &mut self.rings);
-            slots.extend(more);
-            services[id.0 as usize * 32..][..32].copy_from_slice(&value);
-        }
-        self.put_first("slots", &slots);
-        self.put_first("services", &services);
-        for (address, entry) in &state.outside {
-            let key = layout::frontend_key(address);
-            let flags = u32::from(entry.local) | u32::from(entry.has_ranges) << 1;
-            self.put("outside", &key, &layout::frontend(&key, entry.service, flags));
-        }
-        for (address, entry) in &state.frontends {
-            let key = layout::frontend_key(address);
-            self.put("frontends", &key, &layout::frontend(&key, entry.service, u32::from(entry.inside_local)));
-        }
-        for (service, range) in &state.source_ranges {
-            self.put("source_ranges", &layout::range_key(*service, range.addr, range.prefix), &[0; 4]);
-        }
-        for (ifindex, entry) in &state.uplinks {
-            self.put("uplinks", &ifindex.to_ne_bytes(), &layout::uplink(entry));
-        }
-        for addr in &state.node_addrs {
-            self.put("node_addrs", &addr.octets(), &[0; 4]);
+        for (array, size, count) in ARRAYS {
+            let mut values = vec![0; size * count];
+            for (key, value) in self.host.list(array) {
+                let index = u32::from_ne_bytes(key.try_into().unwrap()) as usize;
+                values[size * index..][..size].copy_from_slice(&value);
+            }
+            self.put_first(array, &values);
         }
         // The programs add what else they write.
-        if state.outside != self.state.outside {
-            self.bloom.fill(self.programs.maps()).unwrap();
-        }
+        self.bloom.fill(self.programs.maps()).unwrap();
     }
 
     /// Lets the tables look as they do after this time without packets.
     pub(crate) fn age(&mut self, seconds: u32) {
-        self.is_outdated = true;
-        for map in ["connections", "half_open"] {
-            self.change(map, |key, value| layout::make_older(key, value, seconds));
+        let both = self.tables();
+        self.follow(&both);
+        self.host.age(seconds);
+        for map in TABLES {
+            let entries = self.host.list(map);
+            self.put_entries(map, &entries);
         }
-        self.change("fragments", |_, value| {
-            let time = u16::from_ne_bytes(value[4..6].try_into().unwrap());
-            value[4..6].copy_from_slice(&time.wrapping_sub(u16::try_from(seconds).unwrap()).to_ne_bytes());
-        });
-        self.change("affinity", |_, value| {
-            let time = u64::from_ne_bytes(value[..8].try_into().unwrap());
-            value[..8].copy_from_slice(&(time - u64::from(seconds) * 1_000_000_000).to_ne_bytes());
-        });
-    }
-
-    fn change(&self, map: &str, change: impl Fn(&[u8], &mut [u8])) {
-        let mut entries = self.entries(map);
-        entries.iter_mut().for_each(|(key, value)| change(key, value));
-        self.put_entries(map, &entries);
     }
 
     pub(crate) fn put_entries(&self, map: &str, entries: &[Entry]) {
@@ -310,17 +234,16 @@ impl Kernel {
 
     /// Removes an entry of `half_open`, as the kernel does when the map is full.
     pub(crate) fn displace(&mut self, number: usize) {
-        self.is_outdated = true;
-        let map = self.map("half_open");
-        let keys: Vec<_> = map.keys().collect();
-        if !keys.is_empty() {
-            map.delete(&keys[number % keys.len()]).unwrap();
+        let entries = sorted(self.entries("half_open"));
+        if !entries.is_empty() {
+            let (key, _) = &entries[number % entries.len()];
+            self.map("half_open").delete(key).unwrap();
+            self.host.delete("half_open", key);
         }
     }
 
     /// Deletes what is due.
     pub(crate) fn sweep(&mut self, timeouts: &SweepTimeouts) {
-        self.is_outdated = true;
         self.sweep.run(timeouts, &mut |_| {}).unwrap();
     }
 
@@ -332,26 +255,35 @@ impl Kernel {
         if entries.len() + MOST_IN_BUCKET < BATCH as usize { entries } else { read(map.max_entries()) }
     }
 
-    /// What the programs remember. Everything is read again after each packet; only what differs is decoded again.
-    pub(crate) fn tables(&mut self) -> Tables {
-        if std::mem::take(&mut self.is_outdated) {
-            let read = TABLES.map(|map| self.entries(map));
-            for (table, (before, after)) in self.read.iter().zip(&read).enumerate() {
-                let [gone, put] = changes(before, after);
-                gone.iter().for_each(|(key, _)| remove(&mut self.tables, table, key));
-                put.iter().for_each(|(key, value)| insert(&mut self.tables, table, key, value));
-            }
-            self.read = read;
-        }
-        self.tables.clone()
+    /// What the programs remember, in the kernel and on the host.
+    pub(crate) fn tables(&mut self) -> [[Entries; TABLES.len()]; 2] {
+        [TABLES.map(|map| sorted(self.entries(map))), TABLES.map(|map| sorted(self.host.list(map)))]
     }
 
-    /// Where the searches for a source port begin.
-    pub(crate) fn cursors(&self) -> impl Iterator<Item = (u32, u32)> {
+    /// Gives the host what the programs remember in the kernel: their times differ.
+    pub(crate) fn follow(&mut self, [kernel, host]: &[[Entries; TABLES.len()]; 2]) {
+        for (map, (kernel, host)) in TABLES.iter().zip(kernel.iter().zip(host)) {
+            let [gone, put] = changes(host, kernel);
+            gone.iter().filter(|(key, _)| find(kernel, key).is_none()).for_each(|(key, _)| self.host.delete(map, key));
+            put.iter().for_each(|(key, value)| self.host.put(map, key, value));
+        }
+    }
+
+    /// Lets the host's searches for a source port begin where the kernel's do, which has moved by a random number.
+    pub(crate) fn follow_cursors(&mut self) {
+        let cursors: Entries = self.cursors().collect();
+        for (at, (index, value)) in cursors.iter().enumerate() {
+            if self.cursors.get(at).is_none_or(|(_, known)| known != value) {
+                self.host.put("snat_cursors", index, value);
+            }
+        }
+        // The host's have moved as well, if the kernel's have.
+        self.cursors = Entries::new();
+    }
+
+    pub(crate) fn cursors(&self) -> impl Iterator<Item = Entry> {
         let map = self.map("snat_cursors");
-        let all = map.lookup_batch(CURSORS, MapFlags::ANY, MapFlags::ANY).unwrap();
-        let number = |bytes: Vec<u8>| u32::from_ne_bytes(bytes.try_into().unwrap());
-        all.take(CURSORS as usize).map(move |(index, value)| (number(index), number(value)))
+        map.lookup_batch(CURSORS, MapFlags::ANY, MapFlags::ANY).unwrap().take(CURSORS as usize)
     }
 
     fn read_counts(&self) -> Counts {
@@ -390,28 +322,17 @@ impl Kernel {
         let gso_size = if packet.is_gso { 1_000 } else { 0 };
         let input =
             packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, came_by: packet.came_by, gso_size };
-        self.is_outdated = true;
         let verdict = self.programs.run(hook, &input).ok()?;
         Some(Ran { code: verdict.code, bytes: verdict.bytes, reasons: self.counted() })
     }
 }
 
-/// Decodes an entry of the table with this index in [`TABLES`], and adds it.
-fn insert(tables: &mut Tables, table: usize, key: &[u8], value: &[u8]) {
-    match TABLES[table] {
-        "connections" => drop(tables.connections.insert(layout::packet_key(key), layout::connection(value))),
-        "half_open" => drop(tables.half_open.insert(layout::packet_key(key), layout::connection(value))),
-        "fragments" => drop(tables.fragments.insert(layout::fragment_key(key), layout::fragment(value))),
-        _ => drop(tables.affinity.insert(layout::affinity_key(key), layout::affinity(value))),
-    }
+/// The entries in the order of their keys.
+pub(crate) fn sorted(mut entries: Entries) -> Entries {
+    entries.sort();
+    entries
 }
 
-/// Removes the entry.
-fn remove(tables: &mut Tables, table: usize, key: &[u8]) {
-    match TABLES[table] {
-        "connections" => drop(tables.connections.remove(&layout::packet_key(key))),
-        "half_open" => drop(tables.half_open.remove(&layout::packet_key(key))),
-        "fragments" => drop(tables.fragments.remove(&layout::fragment_key(key))),
-        _ => drop(tables.affinity.remove(&layout::affinity_key(key))),
-    }
+pub(crate) fn find<'e>(entries: &'e [Entry], key: &[u8]) -> Option<&'e Entry> {
+    entries.iter().find(|(other, _)| other == key)
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nodelb_core::model::addr::Addr;
 
@@ -52,9 +53,27 @@ impl Network {
                 std::fs::write(format!("/proc/sys/net/{family}/conf/{name}/forwarding"), forwards).unwrap();
             }
         }
+        wait_until_up(world);
         let _ = Command::new("ip").args(["route", "flush", "type", "unreachable"]).status();
         ip(&commands);
         self.commands = commands;
+    }
+}
+
+/// Waits until the kernel knows that the devices have their carrier: before that, the node's own IPv6 addresses on them have
+/// no routes.
+fn wait_until_up(world: &World) {
+    loop {
+        let shown = Command::new("ip").args(["-brief", "link"]).output().expect("ip (package iproute2)");
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let is_up = |name: &String| {
+            let line = shown.lines().find(|line| line.starts_with(&format!("{name}@")));
+            line.is_some_and(|line| line.split_whitespace().nth(1) == Some("UP"))
+        };
+        if world.devices.keys().all(is_up) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_model::key::Side;
-use nodelb_model::node::Packet;
+use nodelb_programs::key::Side;
+use nodelb_programs::node::{Packet, Summed};
 
 use crate::frame::described;
 use crate::world::World;
@@ -77,5 +77,7 @@ pub(crate) fn packet(world: &World, step: &str) -> Packet {
         has_vlan_tag: described.has_vlan_tag,
         is_gso: described.is_gso,
         is_tracked_request: false,
+        linear: None,
+        summed: Summed::None,
     }
 }

@@ -2,7 +2,7 @@
 //! words. The text becomes a frame with correct lengths and checksums, except where it requests others.
 
 use nodelb_core::model::addr::{Addr, Family};
-use nodelb_model::checksum;
+use nodelb_programs::checksum;
 
 use crate::world::{SENDER_MAC, Words, words};
 

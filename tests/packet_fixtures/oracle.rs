@@ -1,82 +1,61 @@
-//! What the pure function does in a case, as text.
+//! What the programs do in a case, as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nodelb_model::connections::{Connection, Tables};
-use nodelb_model::key::Side;
-use nodelb_model::node::{Packet, Verdict};
-use nodelb_model::translate::{Outcome, translate};
+use nodelb_programs::connections::{Connection, Tables};
+use nodelb_programs::host::Compiler;
+use nodelb_programs::key::Side;
+use nodelb_programs::node::{Packet, Verdict};
+use nodelb_programs::programs::{Load, Outcome, Programs};
 
 use crate::case::{Case, packet};
 use crate::print;
 use crate::world::World;
 
-/// The tables of the pure function.
-struct Oracle {
-    tables: Tables,
-    /// State of the random number generator.
-    seed: u32,
-}
-
-impl Oracle {
-    fn new(world: &World) -> Self {
-        Self { tables: Tables::new(world.limits), seed: 1 }
-    }
-
-    fn translate(&mut self, world: &World, packet: &Packet) -> Outcome {
-        let seed = &mut self.seed;
-        let mut random = || {
-            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *seed
-        };
-        let outcome = translate(world.node(), &self.tables, &mut random, packet);
-        self.tables = outcome.tables.clone();
-        outcome
-    }
-}
-
 /// The steps of the case, each followed by its result.
-pub(crate) fn run(case: &Case) -> Vec<(String, Vec<String>)> {
+pub(crate) fn run(case: &Case, compiler: Compiler) -> Vec<(String, Vec<String>)> {
     let mut world = World::new();
     case.world.iter().for_each(|line| world.apply(line));
-    let mut oracle = Oracle::new(&world);
-    let mut done = Vec::new();
+    let mut programs = Programs::load(Load { compiler, ..Load::new(world.limits) }, &world.node());
+    let (mut done, mut tables) = (Vec::new(), programs.tables());
     for step in &case.steps {
-        let before = oracle.tables.clone();
+        let before = tables;
         let mut results = Vec::new();
         let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
         match word {
             "now" => {
                 world.apply(rest);
-                oracle.tables.limits = world.limits;
+                programs.limit(world.limits);
+                programs.set(&world.node());
             }
             "wait" => {
                 let seconds: u64 = rest.parse().expect("seconds");
                 world.now_ns += seconds * 1_000_000_000;
             }
-            "repeat" => results = repeated(&world, &mut oracle, rest),
+            "repeat" => results = repeated(&world, &mut programs, rest),
             _ => {
                 let packet = packet(&world, step);
-                let result = oracle.translate(&world, &packet);
+                let result = programs.run(&world.node(), &packet);
                 results.push(shown(&world, &packet, &result));
             }
         }
-        results.extend(changes(&world, &before, &oracle.tables));
+        tables = programs.tables();
+        results.extend(changes(&world, &before, &tables));
         done.push((step.clone(), results));
     }
     done
 }
 
 /// `repeat N STEP`: the step with `{}` replaced by numbers from 0, and how often each verdict occurred.
-fn repeated(world: &World, oracle: &mut Oracle, rest: &str) -> Vec<String> {
+fn repeated(world: &World, programs: &mut Programs, rest: &str) -> Vec<String> {
     let (times, step) = rest.split_once(' ').expect("repeat N STEP");
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for number in 0..times.parse().expect("a number") {
         // Numbers fit into a port: {} stands for 1000 + N.
         let number: usize = number;
         let packet = packet(world, &step.replace("{}", &(1_000 + number).to_string()));
-        let result = oracle.translate(world, &packet);
+        let result = programs.run(&world.node(), &packet);
         *counts.entry(verdict(world, &result)).or_default() += 1;
     }
     counts.into_iter().map(|(verdict, count)| format!("{count} times: {verdict}")).collect()

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use nodelb_core::model::addr::Addr;
-use nodelb_model::checksum::add;
+use nodelb_programs::checksum::add;
 
 use crate::frame::{FLAGS, correct_sum, data_byte};
 
@@ -73,7 +73,7 @@ fn v4(bytes: &[u8]) -> String {
         notes.push_str(" df");
     }
     notes += &place.text();
-    if nodelb_model::checksum::sum(&bytes[..header]) != u16::MAX {
+    if nodelb_programs::checksum::sum(&bytes[..header]) != u16::MAX {
         notes.push_str(" header-sum-wrong");
     }
     let pair = (octets(12), octets(16));

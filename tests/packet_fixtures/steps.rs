@@ -1,11 +1,11 @@
 //! Random steps on a node: packets of a few clients and backends, so that they meet often, and changes of the node.
 
 use nodelb_core::model::addr::Protocol;
-use nodelb_model::headers::{Content, Headers, Parsed, parse};
-use nodelb_model::key::{Side, Tuple};
-use nodelb_model::node::{Packet, Verdict};
-use nodelb_model::rewrite;
-use nodelb_model::translate::Outcome;
+use nodelb_programs::headers::{Content, Headers, Parsed, parse};
+use nodelb_programs::key::{Side, Tuple};
+use nodelb_programs::node::{Packet, Verdict};
+use nodelb_programs::programs::Outcome;
+use nodelb_programs::rewrite;
 use proptest::prelude::*;
 
 use crate::case;

@@ -9,9 +9,9 @@ use nodelb_core::model::forward::Forward;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
-use nodelb_model::connections::TableLimits;
-use nodelb_model::key::{Hook, Side};
-use nodelb_model::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
+use nodelb_programs::connections::TableLimits;
+use nodelb_programs::key::{Hook, Side};
+use nodelb_programs::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
 
 /// The Ethernet address of whatever sends packets to the node.
 pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
@@ -334,6 +334,7 @@ impl Routes for World {
         let device = &self.devices[name];
         let preferred = route.preferred.or_else(|| device.addr(query.target.family()));
         let (mtu, is_neighbor) = (route.mtu.unwrap_or(device.mtu), route.neighbor.is_none());
-        Route::Device { ifindex: device.ifindex, mtu, preferred, is_neighbor }
+        let macs = route.neighbor.or(route.host).map(|mac| (mac, device.mac));
+        Route::Device { ifindex: device.ifindex, mtu, preferred, is_neighbor, macs }
     }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::state::entries::ServiceId;
-use nodelb_model::checksum;
-use nodelb_model::headers::tcp_flags::SYN;
-use nodelb_model::headers::{Content, Headers, Parsed, parse, tunnel_number};
-use nodelb_model::key::{Endpoint, Tuple};
-use nodelb_model::rewrite;
+use nodelb_programs::checksum;
+use nodelb_programs::headers::tcp_flags::SYN;
+use nodelb_programs::headers::{Content, Headers, Parsed, parse, tunnel_number};
+use nodelb_programs::key::{Endpoint, Tuple};
+use nodelb_programs::rewrite;
 
 use crate::honest::{MORE_BACKENDS, USERS, User, endpoint};
 use crate::world::World;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nodelb_model::key::Endpoint;
+use nodelb_programs::key::Endpoint;
 
 use crate::socket::{Event, Socket, State};
 use crate::stack::{Seen, Stack};

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
-use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use nodelb_model::headers::{Content as Parsed, Headers, Parsed as Read, parse};
-use nodelb_model::key::{Endpoint, Side};
-use nodelb_model::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
+use nodelb_programs::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_programs::headers::{Content as Parsed, Headers, Parsed as Read, parse};
+use nodelb_programs::key::{Endpoint, Side};
+use nodelb_programs::node::{Packet, Reason, Route, RouteQuery, Routes as _, Summed, Verdict};
 
 use crate::case;
 use crate::direct::{self, Tunnels};
@@ -216,6 +216,8 @@ impl<'a> Lab<'a> {
             has_vlan_tag: false,
             is_gso: false,
             is_tracked_request: is_masqueraded,
+            linear: None,
+            summed: Summed::None,
         };
         let ruled = self.programs.rule(&self.world, &packet);
         if let Some(trace) = &mut self.trace {

@@ -2,12 +2,12 @@
 
 use std::panic::catch_unwind;
 
-use nodelb_model::rule::Rule;
+use nodelb_programs::programs::Rule;
 
 use crate::honest::{Act, COUNT, User};
 use crate::lab;
-use crate::model::Model;
 use crate::observed::compare;
+use crate::on_host::OnHost;
 use crate::sequence::{Step, play};
 use crate::socket::Event;
 use crate::tag::Kind;
@@ -16,8 +16,8 @@ use crate::tag::Kind;
 pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
     let world = lab::world();
     let run = |has_strangers: bool| {
-        let mut model = Model::without(&world, removed);
-        play(&mut model, world.clone(), steps, (has_strangers, None))
+        let mut programs = OnHost::without(&world, removed);
+        play(&mut programs, world.clone(), steps, (has_strangers, None))
     };
     compare(&run(false), &run(true))
 }
@@ -26,7 +26,7 @@ pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
 /// another one, the two may answer each other for ever, and playing the sequence fails.
 pub(crate) fn unanswered(steps: &[Step], removed: Option<Rule>) -> String {
     let world = lab::world();
-    let played = catch_unwind(|| play(&mut Model::without(&world, removed), world.clone(), steps, (false, None)));
+    let played = catch_unwind(|| play(&mut OnHost::without(&world, removed), world.clone(), steps, (false, None)));
     let observed = match played {
         Ok(observed) => observed,
         Err(panic) => return format!("failed: {:?}", panic.downcast_ref::<String>()),
@@ -47,7 +47,7 @@ pub(crate) fn unanswered(steps: &[Step], removed: Option<Rule>) -> String {
 /// What each packet of the sequence becomes, as text.
 pub(crate) fn trace(steps: &[Step], removed: Option<Rule>) -> String {
     let (world, mut lines) = (lab::world(), Vec::new());
-    let mut model = Model::without(&world, removed);
-    play(&mut model, world, steps, (true, Some(&mut lines)));
+    let mut programs = OnHost::without(&world, removed);
+    play(&mut programs, world, steps, (true, Some(&mut lines)));
     lines.join("\n")
 }

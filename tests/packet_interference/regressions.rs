@@ -1,7 +1,7 @@
 //! Sequences that the property has found, as short as they become. Each shows how strangers once changed what honest
 //! parties observe.
 
-use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_programs::headers::tcp_flags::{ACK, FIN, RST, SYN};
 
 use crate::honest::Act::{Ask, AskMuch, Close, Connect};
 use crate::property::{interference, trace};

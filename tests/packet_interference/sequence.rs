@@ -390,7 +390,7 @@ impl Player<'_> {
         self.guests += 1;
         let [high, low] = self.guests.to_be_bytes();
         let addr = std::net::IpAddr::from([12, 0, high, low]).into();
-        let client = nodelb_model::key::Endpoint::new(addr, 50_000);
+        let client = nodelb_programs::key::Endpoint::new(addr, 50_000);
         if !is_tcp {
             let datagram = Parcel::udp(client, service, b"guest".to_vec()).packet();
             self.lab.arrive("eth0", &datagram);

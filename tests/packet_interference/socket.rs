@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_programs::headers::tcp_flags::{ACK, FIN, RST, SYN};
 
 use crate::tag::{Kind, Label, Message, TAG, answering};
 use crate::wire::Segment;

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
-use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
-use nodelb_model::headers::{Content as Parsed, Headers, Parsed as Read, UDP, parse};
-use nodelb_model::key::Endpoint;
+use nodelb_programs::headers::tcp_flags::{ACK, RST, SYN};
+use nodelb_programs::headers::{Content as Parsed, Headers, Parsed as Read, UDP, parse};
+use nodelb_programs::key::Endpoint;
 
 use crate::honest::{COUNT, User, endpoint};
 use crate::socket::{Event, Result, Socket, State};

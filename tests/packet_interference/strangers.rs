@@ -2,7 +2,7 @@
 //! see the packets of others.
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
-use nodelb_model::key::Endpoint;
+use nodelb_programs::key::Endpoint;
 use proptest::prelude::*;
 
 use crate::direct::wrap;

@@ -1,9 +1,9 @@
 //! Packets of the parties as they are on the wire: written, cut into fragments, and read.
 
 use nodelb_core::model::addr::{Addr, Family};
-use nodelb_model::checksum;
-use nodelb_model::headers::{Headers, Ports, UDP};
-use nodelb_model::key::Endpoint;
+use nodelb_programs::checksum;
+use nodelb_programs::headers::{Headers, Ports, UDP};
+use nodelb_programs::key::Endpoint;
 
 use crate::frame::correct_sum;
 use crate::world::SENDER_MAC;

@@ -6,7 +6,7 @@ use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::trace::{Verdict, trace};
-use nodelb_model::sockets::refuses_bind;
+use nodelb_programs::sockets::refuses_bind;
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
 use proptest::prelude::*;

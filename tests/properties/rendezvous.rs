@@ -2,7 +2,7 @@
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::state::entries::{BackendId, ServiceId, Slot};
-use nodelb_model::rendezvous::{MOST_SCORED, choose};
+use nodelb_programs::rendezvous::{MOST_SCORED, choose};
 use proptest::prelude::*;
 
 use crate::cases;

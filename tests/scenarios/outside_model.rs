@@ -1,4 +1,4 @@
-//! Clients outside the node: the frames that arrive, what is done with them according to `nodelb_model`, and whether
+//! Clients outside the node: the frames that arrive, what the packet programs of `nodelb_programs` do with them, and whether
 //! `report::explain` agrees. The network is the one of `netns/lab.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +13,10 @@ use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use nodelb_core::packets::admission::Refusal;
 use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::trace::{Verdict as Traced, trace, trace_outside};
-use nodelb_model::connections::Tables;
-use nodelb_model::headers::{Content, ETHERNET, Parsed, parse, tcp_flags};
-use nodelb_model::key::Side;
-use nodelb_model::node::{Packet, Verdict};
-use nodelb_model::translate::translate;
+use nodelb_programs::headers::{Content, ETHERNET, Parsed, parse, tcp_flags};
+use nodelb_programs::key::Side;
+use nodelb_programs::node::{Packet, Summed, Verdict};
+use nodelb_programs::programs::{Load, Programs};
 
 use crate::frame::described;
 use crate::world::World;
@@ -275,7 +274,7 @@ impl Attempt {
 pub(crate) struct OutsideModel {
     world: World,
     uplink: u32,
-    tables: Tables,
+    programs: Programs,
     next_port: u16,
     affinities: Affinities,
     /// The ports of clients that keep their connections.
@@ -298,8 +297,15 @@ impl OutsideModel {
         for line in ROUTES {
             world.apply(line);
         }
-        let tables = Tables::new(world.limits);
-        Self { world, uplink, tables, next_port: FIRST_PORT, affinities: Affinities::default(), talks: BTreeMap::new() }
+        let programs = Programs::load(Load::new(world.limits), &world.node());
+        Self {
+            world,
+            uplink,
+            programs,
+            next_port: FIRST_PORT,
+            affinities: Affinities::default(),
+            talks: BTreeMap::new(),
+        }
     }
 
     /// The device that the clients reach the node by.
@@ -360,11 +366,11 @@ impl OutsideModel {
         if seconds == 0 {
             return self.try_all(state, now, attempt);
         }
-        let tables = self.tables.clone();
+        self.programs.save();
         let mut without = state.clone();
         Arc::make_mut(without.services.get_mut(&service).expect("traced")).affinity_seconds = 0;
         let Met::Reaches(one_of) = self.try_all(&without, now, attempt)? else { return Err("not forwarded".into()) };
-        self.tables = tables;
+        self.programs.restore();
         let (kept, met) = (Met::Keeps { service, seconds, one_of }, self.try_all(state, now, attempt)?);
         self.affinities.check(attempt, met, &kept, now)
     }
@@ -399,9 +405,11 @@ impl OutsideModel {
             has_vlan_tag: false,
             is_gso: false,
             is_tracked_request: false,
+            linear: None,
+            summed: Summed::None,
         };
-        let outcome = translate(self.world.node(), &self.tables, &mut || 0, &packet);
-        self.tables = outcome.tables;
+        self.programs.set(&self.world.node());
+        let outcome = self.programs.run(&self.world.node(), &packet);
         if let Verdict::Redirect { ifindex, .. } = outcome.verdict
             && !DEVICES_WITH_PROGRAMS.contains(&self.world.name_of(ifindex))
         {

@@ -20,7 +20,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapOp, MapState, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
 use nodelb_core::trace::{Verdict, taken_nodeports, trace};
-use nodelb_model::sockets::refuses_bind;
+use nodelb_programs::sockets::refuses_bind;
 use nodelb_report::explain::history::select;
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;

@@ -12,7 +12,7 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
 use nodelb_core::trace::taken_nodeports;
 use nodelb_datapath::{CrashPoint, HiddenReport, Options, OwnSockets, cleanup, detach_hidden};
-use nodelb_model::sockets::refuses_bind;
+use nodelb_programs::sockets::refuses_bind;
 
 use super::{Kernel, Random, cases, entry, in_sandbox, l4, options, point, put};
 use crate::pod::Pod;

@@ -12,7 +12,7 @@ use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::state::entries::{BackendId, MapOp, MapState, ServiceEntry, ServiceId, Slot};
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_datapath::Options;
-use nodelb_model::rendezvous;
+use nodelb_programs::rendezvous;
 
 use super::socket_table::{UdpStates, cookie, pinned};
 use super::{

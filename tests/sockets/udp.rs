@@ -7,7 +7,7 @@ use std::time::Duration;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
 use nodelb_core::trace::{Verdict, trace};
-use nodelb_model::sockets::is_answer;
+use nodelb_programs::sockets::is_answer;
 use rustix::net::connect_unspec;
 
 use nodelb_datapath::Options;

@@ -6,7 +6,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
-use nodelb_model::sockets::refuses_bind;
+use nodelb_programs::sockets::refuses_bind;
 
 use super::*;
 use nodelb_host::sock_diag::{InetResponseHeader, SocketId};

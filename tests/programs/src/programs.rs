@@ -1,0 +1,444 @@
+//! The packet programs with their maps, as the daemon would load them for a node.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_core::state::entries::MapState;
+
+pub use crate::answers::Outcome;
+use crate::answers::{answer_about_route, outcome, u32_at};
+use crate::connections::{TableLimits, Tables};
+use crate::host::{Compiler, Host, Request};
+use crate::key::Hook;
+use crate::layout;
+use crate::node::{Node, Packet, Settings, Unknown};
+
+/// Entries of `services` and words of `packet_bloom` in `host/unit.h`.
+const SERVICES: u32 = 128;
+const BLOOM_WORDS: u32 = 1_024;
+
+/// The maps that the daemon writes for each change; `services` and `slots` are arrays.
+const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
+
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// `PACKET_HOST` and `PACKET_OTHERHOST` of `<linux/if_packet.h>`.
+const PACKET_HOST: u32 = 0;
+const PACKET_OTHERHOST: u32 = 3;
+
+/// Bytes of data in each packet that a device makes of one with `is_gso`.
+const SEGMENT: u32 = 1_000;
+
+/// A rule of `bpf/rule.h` that a test can remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    number: u32,
+    pub name: &'static str,
+}
+
+impl Rule {
+    /// All rules that `host/rules.h` lists.
+    pub fn all() -> &'static [Self] {
+        static ALL: OnceLock<Vec<Rule>> = OnceLock::new();
+        ALL.get_or_init(|| {
+            let mut host = take_host(Compiler::Gcc);
+            host.send(Request::ListRules, &[]);
+            let names: &'static str = Box::leak(String::from_utf8_lossy(&host.receive()).into_owned().into());
+            keep_host(Compiler::Gcc, host);
+            (1..).zip(names.split_whitespace()).map(|(number, name)| Self { number, name }).collect()
+        })
+    }
+}
+
+/// Hosts that wait for the next test, with their compilers.
+static IDLE: Mutex<Vec<(Compiler, Host)>> = Mutex::new(Vec::new());
+
+fn take_host(compiler: Compiler) -> Host {
+    let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = idle.iter().position(|(other, _)| *other == compiler);
+    let waiting = place.map(|place| idle.swap_remove(place).1);
+    drop(idle);
+    waiting.unwrap_or_else(|| Host::start(compiler))
+}
+
+fn keep_host(compiler: Compiler, host: Host) {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner).push((compiler, host));
+}
+
+/// How the programs are loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub compiler: Compiler,
+    pub limits: TableLimits,
+    pub removed: Option<Rule>,
+    /// Whether the kernel has what Linux 6.1 does not have.
+    pub is_new_kernel: bool,
+    /// Where the random numbers begin.
+    pub random: u32,
+    /// Whether the kernel may give ports of connections to sockets of the node.
+    pub shares_ports: bool,
+    /// Whether the daemon lists the ports of tracked connections, because programs cannot ask.
+    pub lists_tracked: bool,
+}
+
+impl Load {
+    pub const fn new(limits: TableLimits) -> Self {
+        Self {
+            compiler: Compiler::Gcc,
+            limits,
+            removed: None,
+            is_new_kernel: true,
+            random: 1,
+            shares_ports: false,
+            lists_tracked: false,
+        }
+    }
+}
+
+/// The loaded programs.
+#[derive(Debug)]
+pub struct Programs {
+    /// Absent only while it is dropped.
+    host: Option<Host>,
+    load: Load,
+    state: MapState,
+    /// The settings, and the devices without a link-layer header, that the programs know.
+    settings: Option<Settings>,
+    bare: Vec<u32>,
+    epoch: u64,
+    rings: layout::Rings,
+    random: Option<u32>,
+    /// Whether packets that leave come from the socket of a health check.
+    is_check: bool,
+}
+
+impl Programs {
+    /// Loads the programs for a node.
+    pub fn load(load: Load, node: &Node<'_>) -> Self {
+        let host = Some(take_host(load.compiler));
+        let (state, rings) = (MapState::default(), HashMap::new());
+        let mut programs = Self {
+            host,
+            load,
+            state,
+            settings: None,
+            bare: Vec::new(),
+            epoch: 0,
+            rings,
+            random: None,
+            is_check: false,
+        };
+        programs.send_constants(Request::Start, node.settings);
+        programs.set(node);
+        programs.host().send(Request::Bloom, &[]);
+        programs
+    }
+
+    fn host(&mut self) -> &mut Host {
+        self.host.as_mut().expect("it is absent only in drop()")
+    }
+
+    /// Sets the constants and sizes that the daemon sets before it loads the programs: `struct start` of `host/serve.c`.
+    fn send_constants(&mut self, request: Request, settings: &Settings) {
+        let Load { limits, removed, is_new_kernel, random, shares_ports, lists_tracked, .. } = self.load;
+        let ports = |range: &std::ops::RangeInclusive<u16>| [range.start().to_ne_bytes(), range.end().to_ne_bytes()];
+        let mut bytes = [ports(&settings.nodeport_range), ports(&settings.source_ports)].concat().concat();
+        let sizes = [limits.connections, limits.half_open, limits.fragments].map(size);
+        bytes.extend((BLOOM_WORDS - 1).to_ne_bytes());
+        bytes.extend((sizes[0] / 2).to_ne_bytes());
+        bytes.extend([u8::from(shares_ports), u8::from(lists_tracked), 0, 0]);
+        let rest =
+            [sizes[0], sizes[1], sizes[2], removed.map_or(0, |rule| rule.number), random, u32::from(is_new_kernel)];
+        bytes.extend(rest.iter().flat_map(|number| number.to_ne_bytes()));
+        self.host().send(request, &[&bytes]);
+    }
+
+    /// Writes the content of the maps of this node, if it has changed.
+    pub fn set(&mut self, node: &Node<'_>) {
+        if self.settings.as_ref() != Some(node.settings) {
+            if self.settings.is_some() {
+                self.send_constants(Request::Change, node.settings);
+            }
+            self.write_settings(node.settings);
+            self.settings = Some(node.settings.clone());
+        }
+        if self.state != *node.state {
+            self.write(node.state);
+        }
+    }
+
+    /// Changes the size of the maps that the programs write. They keep their entries.
+    pub fn limit(&mut self, limits: TableLimits) {
+        if self.load.limits != limits
+            && let Some(settings) = self.settings.clone()
+        {
+            self.load.limits = limits;
+            self.send_constants(Request::Change, &settings);
+        }
+    }
+
+    fn write_settings(&mut self, settings: &Settings) {
+        let unknown = match settings.unknown {
+            Unknown::Pass => 0,
+            Unknown::Reset => 1,
+            Unknown::Auto => 2_u32,
+        };
+        let [is_draining, answers, always_masquerades] =
+            [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
+        let fields = [is_draining, unknown, answers, always_masquerades].map(u32::to_ne_bytes).concat();
+        // The programs write has_direct_return.
+        let mut value = self.list("packet_settings").pop().map_or_else(|| vec![0; 24], |(_, value)| value);
+        value[..fields.len()].copy_from_slice(&fields);
+        self.put("packet_settings", &[0; 4], &value);
+    }
+
+    fn write(&mut self, state: &MapState) {
+        CONTENT.iter().for_each(|map| self.clear(map));
+        // Entries of UDP connections refer to the content before.
+        self.epoch += 2;
+        self.put("frontend_epoch", &[0; 4], &self.epoch.to_ne_bytes());
+        if self.state.services != state.services {
+            self.write_services(state);
+        }
+        for (address, entry) in &state.outside {
+            let flags = u32::from(entry.local) | u32::from(entry.has_ranges) << 1;
+            self.put_frontend("outside", &layout::frontend_key(address), &layout::frontend(entry.service, flags));
+        }
+        for (address, entry) in &state.frontends {
+            let value = layout::frontend(entry.service, u32::from(entry.inside_local));
+            self.put_frontend("frontends", &layout::frontend_key(address), &value);
+        }
+        for (service, range) in &state.source_ranges {
+            self.put("source_ranges", &layout::range_key(*service, range.addr, range.prefix), &[0; 4]);
+        }
+        for (ifindex, entry) in &state.uplinks {
+            self.put("uplinks", &ifindex.to_ne_bytes(), &layout::uplink(entry));
+        }
+        for addr in &state.node_addrs {
+            self.put("node_addrs", &addr.octets(), &[0; 4]);
+        }
+        if state.outside != self.state.outside {
+            self.host().send(Request::Bloom, &[]);
+        }
+        self.state = state.clone();
+    }
+
+    fn write_services(&mut self, state: &MapState) {
+        let mut first = 0;
+        let known: Vec<u32> = self.state.services.iter().map(|(id, _)| id.0).collect();
+        for id in known.into_iter().filter(|id| *id < SERVICES) {
+            self.put("services", &id.to_ne_bytes(), &[0; 32]);
+        }
+        for (id, entry) in state.services.iter() {
+            let (value, slots) = layout::service(entry, first, &mut self.rings);
+            for slot in slots.chunks(layout::SLOT) {
+                self.put("slots", &size(first).to_ne_bytes(), slot);
+                first += 1;
+            }
+            self.put("services", &id.0.to_ne_bytes(), &value);
+        }
+    }
+
+    pub fn put(&mut self, map: &str, key: &[u8], value: &[u8]) {
+        let name = named(map);
+        self.host().send(Request::Put, &[&name, key, value]);
+    }
+
+    fn put_frontend(&mut self, map: &str, key: &[u8], value: &[u8]) {
+        let name = named(map);
+        self.host().send(Request::Frontend, &[&name, key, value]);
+    }
+
+    pub fn delete(&mut self, map: &str, key: &[u8]) {
+        let name = named(map);
+        self.host().send(Request::Delete, &[&name, key]);
+    }
+
+    pub fn clear(&mut self, map: &str) {
+        let name = named(map);
+        self.host().send(Request::Clear, &[&name]);
+    }
+
+    /// The keys and values of a map; of an array, those with a value that is not 0.
+    pub fn list(&mut self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let name = named(map);
+        let host = self.host();
+        host.send(Request::List, &[&name]);
+        let (key, value) = layout::sizes(map);
+        host.receive().chunks(key + value).map(|entry| (entry[..key].to_vec(), entry[key..].to_vec())).collect()
+    }
+
+    /// What the programs remember.
+    pub fn tables(&mut self) -> Tables {
+        let mut entries = |map| self.list(map).into_iter();
+        let connection = |(key, value): (Vec<u8>, Vec<u8>)| (layout::packet_key(&key), layout::connection(&value));
+        Tables {
+            connections: entries("connections").map(connection).collect(),
+            half_open: entries("half_open").map(connection).collect(),
+            fragments: entries("fragments")
+                .map(|(key, value)| (layout::fragment_key(&key), layout::fragment(&value)))
+                .collect(),
+            affinity: entries("affinity")
+                .map(|(key, value)| (layout::affinity_key(&key), layout::affinity(&value)))
+                .collect(),
+        }
+    }
+
+    /// The number that the programs get instead of a random one.
+    pub const fn fix_random(&mut self, number: Option<u32>) {
+        self.random = number;
+    }
+
+    /// From now on, what processes of the node send are health checks that go to this address of a service.
+    pub fn set_check(&mut self, to: L4Addr, is_tunnel: bool) {
+        let way = [&to.addr.octets()[..], &to.port.to_be_bytes(), &u16::from(is_tunnel).to_ne_bytes()].concat();
+        self.put("check_ways", &[0; 4], &way);
+        self.is_check = true;
+    }
+
+    /// A socket of the node is bound to this port.
+    pub fn add_socket(&mut self, at: L4Addr) {
+        let ends = layout::ends(None, at);
+        self.put("sockets", &ends, &7_u32.to_ne_bytes());
+    }
+
+    /// Connection tracking knows answers between these ends, which another proxy has masqueraded.
+    pub fn add_tracked(&mut self, from: L4Addr, to: L4Addr) {
+        let ends = layout::ends(Some(from), to);
+        // IPS_SEEN_REPLY, IP_CT_DIR_REPLY, and a state in which the connection is not over.
+        self.put("tracked", &ends, &[2, 0, 0, 0, 1, 3, 0, 0]);
+    }
+
+    /// Reports all packets, for an hour.
+    pub fn watch(&mut self, now_ns: u64) {
+        let mut value = vec![0; 72];
+        value[..8].copy_from_slice(&(now_ns + 3_600_000_000_000).to_ne_bytes());
+        self.put("packet_watch", &[0; 4], &value);
+    }
+
+    /// Runs the program of the packet's hook.
+    pub fn run(&mut self, node: &Node<'_>, packet: &Packet) -> Outcome {
+        let program = match packet.hook {
+            Hook::In => 0,
+            Hook::Out | Hook::PodOut => 1,
+            Hook::PodIn => 2,
+        };
+        self.run_program(node, packet, program)
+    }
+
+    /// Runs the program at XDP on a packet that arrives at an uplink. Its verdict is [`Verdict::Next`] if it passes the packet
+    /// on.
+    pub fn run_xdp(&mut self, node: &Node<'_>, packet: &Packet) -> Outcome {
+        self.run_program(node, packet, 3)
+    }
+
+    fn run_program(&mut self, node: &Node<'_>, packet: &Packet, program: u32) -> Outcome {
+        if packet.l2_length == 0 && !self.bare.contains(&packet.ifindex) {
+            self.put("bare_devices", &packet.ifindex.to_ne_bytes(), &[0; 4]);
+            self.bare.push(packet.ifindex);
+        }
+        let request = self.request(node, packet, program);
+        let host = self.host();
+        host.send(Request::Run, &[&request, &packet.bytes]);
+        loop {
+            let answer = host.receive();
+            let kind = u32_at(&answer, 0);
+            if kind == 0 {
+                return outcome(packet, program, &answer);
+            }
+            let reply = answer_about_route(node, &answer);
+            host.reply(&reply);
+        }
+    }
+
+    /// `struct run` of `host/serve.c`.
+    fn request(&self, node: &Node<'_>, packet: &Packet, program: u32) -> Vec<u8> {
+        let protocol = match packet.l2_length {
+            0 => match packet.bytes.first().map(|first| first >> 4) {
+                Some(6) => ETH_P_IPV6,
+                _ => ETH_P_IP,
+            },
+            _ => packet.bytes.get(12..14).map_or(0, |kind| u16::from_be_bytes([kind[0], kind[1]])),
+        };
+        let numbers = [
+            program,
+            packet.ifindex,
+            packet.came_by,
+            size(packet.l2_length),
+            packet.linear.map_or(u32::MAX, size),
+            u32::from(protocol.to_be()),
+            if packet.is_for_host { PACKET_HOST } else { PACKET_OTHERHOST },
+            u32::from(packet.has_vlan_tag),
+            if packet.is_gso { SEGMENT } else { 0 },
+            packet.summed as u32,
+            u32::from(packet.is_tracked_request),
+            u32::from(self.is_check && packet.came_by == 0),
+            0,
+            self.random.unwrap_or(0),
+            u32::from(self.random.is_some()),
+            // The struct ends at a multiple of 8 bytes.
+            0,
+        ];
+        let mut bytes = node.now_ns.to_ne_bytes().to_vec();
+        bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+        bytes
+    }
+
+    /// Tells the program at XDP about a device with Ethernet, whose driver sends what another one has received.
+    pub fn describe_device(&mut self, ifindex: u32, mac: [u8; 6]) {
+        self.put("xdp_devices", &ifindex.to_ne_bytes(), &[&mac[..], &1_u16.to_ne_bytes()].concat());
+    }
+
+    /// Deletes the connections that are due. Returns how many there were.
+    pub fn sweep(&mut self, now_ns: u64, timeouts: &SweepTimeouts) -> u32 {
+        let SweepTimeouts { handshake, closed, reset, tcp_idle, udp_idle, forwarded_idle } = *timeouts;
+        let numbers = [handshake, closed, reset, tcp_idle, udp_idle, forwarded_idle].map(u32::to_ne_bytes).concat();
+        let host = self.host();
+        host.send(Request::Sweep, &[&now_ns.to_ne_bytes(), &numbers]);
+        u32_at(&host.receive(), 0)
+    }
+
+    /// Lets the tables look as they do after this time without packets.
+    pub fn age(&mut self, seconds: u32) {
+        self.host().send(Request::Age, &[&seconds.to_ne_bytes()]);
+    }
+
+    /// Remembers the content of all maps that programs write for [`Self::restore`].
+    pub fn save(&mut self) {
+        self.host().send(Request::Save, &[]);
+    }
+
+    /// Makes all maps that programs write what they were at [`Self::save`].
+    pub fn restore(&mut self) {
+        self.host().send(Request::Restore, &[]);
+        // The addresses of services are not saved, and may have changed since.
+        self.host().send(Request::Bloom, &[]);
+    }
+
+    /// The maps of connections become those that a start of the daemon replaces, with this index.
+    pub fn make_former(&mut self, index: u32) {
+        self.host().send(Request::Former, &[&index.to_ne_bytes()]);
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        // What a failed test leaves may be in the middle of an answer.
+        if let Some(host) = self.host.take().filter(|_| !std::thread::panicking()) {
+            keep_host(self.load.compiler, host);
+        }
+    }
+}
+
+fn size(number: usize) -> u32 {
+    u32::try_from(number).expect("a size of 32 bits")
+}
+
+fn named(map: &str) -> Vec<u8> {
+    let mut name = vec![u8::try_from(map.len()).expect("a short name")];
+    name.extend(map.as_bytes());
+    name
+}
