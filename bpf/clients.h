@@ -116,6 +116,8 @@ VERIFIED_ONCE bool has_admitted(__u64 address, __u32 service_id, bool v4)
 	const struct in_device *v4_device = (const void *)address;
 	const struct inet6_dev *v6_device = (const void *)address;
 
+	if (!has_ranges)
+		return false;
 	if (v4) {
 		walk.next = BPF_CORE_READ(v4_device, ifa_list);
 		bpf_loop(MOST_ADDRESSES, v4_step, &walk, 0);
@@ -196,7 +198,7 @@ is_excluded(struct bpf_sock_addr *ctx, const struct frontend_key *at)
 	__u32 addr[4] = {};
 	bool v4;
 
-	if (!at || !ctx->sk)
+	if (!has_ranges || !at || !ctx->sk)
 		return false;
 	sk = kernel_sock(ctx);
 	to = *at;
@@ -224,8 +226,7 @@ static __always_inline bool refuses_client(struct bpf_sock_addr *ctx,
 	(void)ctx, (void)to, (void)service;
 	return false;
 #else
-	return has_ranges && service->flags & SERVICE_HAS_RANGES &&
-	       is_excluded(ctx, to);
+	return service->flags & SERVICE_HAS_RANGES && is_excluded(ctx, to);
 #endif
 }
 

@@ -38,7 +38,9 @@ const volatile __u32 counter_shards_mask = 0;
  * the verifier assumes may be NULL. The result is a number about which the
  * verifier assumes nothing. The weak attribute prevents the compiler from
  * assuming more. Before 6.2 the data behind such a pointer cannot be the key
- * of a map; a copy can.
+ * of a map; a copy can. Before 6.8 the verifier also checks the functions that
+ * no program calls: what a constant switches off, such as a map that does not
+ * exist, must be switched off in the function that uses it, not in its caller.
  */
 #define VERIFIED_ONCE __weak __noinline
 
