@@ -79,6 +79,11 @@ pub enum OpenError {
         /// Whether a later attempt may succeed, for example when memory or file descriptors were short.
         may_pass: bool,
     },
+    #[error(
+        "the kernel does not create the map {map} ({reason}): give nodelb more memory{} (\"Memory\" in docs/operations.md)",
+        lower(map)
+    )]
+    NoMap { map: String, reason: String },
     #[error("another nodelb is running and uses {}; stop it first", directory.display())]
     Busy { directory: PathBuf },
     #[error(
@@ -115,6 +120,18 @@ fn named(name: &Option<String>) -> String {
 fn are(names: &[&str]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", names.join(", "))
+}
+
+/// The key that makes the map smaller, if there is one, as the end of a sentence.
+fn lower(map: &str) -> String {
+    let key = match map {
+        "half_open" => "packets.max-handshakes".into(),
+        "connections" | "fragments" => format!("packets.max-{map}"),
+        "counters" | "outside_counters" => size_key("services"),
+        "frontends" | "services" | "slots" | "affinity" | "outside" | "source_ranges" => size_key(map),
+        _ => return String::new(),
+    };
+    format!(", or lower {key}")
 }
 
 /// Makes the error for a map that cannot be read or written.

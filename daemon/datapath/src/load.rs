@@ -195,6 +195,9 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
 
 pub(crate) fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
     let may_pass = may_pass(error.kind()) || SHORT.iter().any(|sign| log.contains(sign));
+    if let Some(map) = without_memory(log) {
+        return OpenError::NoMap { map: map.into(), reason: into_io(error).to_string() };
+    }
     let error = into_io(error);
     match error.raw_os_error() {
         Some(libc::EPERM) if log.trim().is_empty() || !log.contains("processed") => {
@@ -210,6 +213,13 @@ pub(crate) fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
             OpenError::Refused { reason: error.to_string(), log: tail, may_pass }
         }
     }
+}
+
+/// The name of the map that libbpf could not create, if its message says that the map is too large.
+fn without_memory(log: &str) -> Option<&str> {
+    let failed = log.lines().filter_map(|line| line.strip_prefix("libbpf: map '"));
+    let mut failed = failed.filter_map(|line| line.split_once("': failed to create: "));
+    failed.find(|(_, error)| error.starts_with("-ENOMEM") || error.starts_with("-E2BIG")).map(|(name, _)| name)
 }
 
 /// Whether programs are not compiled: according to the kernel's setting, which exists only in the first network

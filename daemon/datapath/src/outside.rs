@@ -12,7 +12,7 @@ use nodelb_core::state::entries::MAX_UPLINKS;
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
 use crate::crash::CrashPoint;
-use crate::error::{into_io, map_failed};
+use crate::error::{OpenError, into_io, map_failed};
 use crate::layout::{self, OutsideBytes, RangeBytes, UplinkBytes};
 use crate::spec::Spec;
 use crate::sys;
@@ -50,7 +50,7 @@ fn kinds() -> [Spec; NAMES.len()] {
 pub(crate) struct OutsideMaps([Option<MapHandle>; NAMES.len()]);
 
 impl OutsideMaps {
-    pub(crate) fn create(limits: Limits) -> io::Result<Self> {
+    pub(crate) fn create(limits: Limits) -> Result<Self, OpenError> {
         let [a, b, c] = specs(limits);
         let create = |name, spec: Option<Spec>| spec.map(|spec| spec.create(name)).transpose();
         Ok(Self([create(NAMES[OUTSIDE], a)?, create(NAMES[RANGES], b)?, create(NAMES[UPLINKS], c)?]))

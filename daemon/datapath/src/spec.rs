@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::{MapHandle, MapInfo, MapType};
+use libbpf_rs::{ErrorKind, MapHandle, MapInfo, MapType};
 
 use crate::error::{OpenError, failed, into_io};
 
@@ -46,15 +46,21 @@ impl Spec {
         Self { map_type, key_size: size(key_size), value_size: size(value_size), flags, max_entries: 0 }
     }
 
-    pub(crate) fn create(self, name: &str) -> io::Result<MapHandle> {
+    pub(crate) fn create(self, name: &str) -> Result<MapHandle, OpenError> {
         let Self { map_type, key_size, value_size, flags, max_entries } = self;
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
             map_flags: flags,
             ..Default::default()
         };
-        MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options)
-            .map_err(into_io)
+        MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options).map_err(
+            |error| match error.kind() {
+                ErrorKind::OutOfMemory | ErrorKind::TooBig => {
+                    OpenError::NoMap { map: name.into(), reason: into_io(error).to_string() }
+                }
+                _ => failed("creating the map", Path::new(name))(into_io(error)),
+            },
+        )
     }
 
     /// Whether two maps have the same properties, except for the size.

@@ -232,9 +232,10 @@ impl<'p> Start<'p> {
     fn rebuild(self, prepared: Prepared<'_>, next: NewGeneration) -> Result<Opened, OpenError> {
         let NewGeneration { generation, origin, carried, previous } = next;
         let limits = prepared.limits;
-        let outside = OutsideMaps::create(limits).map_err(failed("creating maps for", self.pins.root()));
-        let (outside, no_maps) =
-            outside.map_or_else(|error| (OutsideMaps::default(), Err(error)), |maps| (maps, Ok(())));
+        let (outside, no_maps) = match OutsideMaps::create(limits) {
+            Ok(outside) => (outside, Ok(())),
+            Err(error) => (OutsideMaps::default(), Err(error)),
+        };
         let mut loaded = prepared.load(None, &outside, &self.persistent)?;
         self.pin_lasting(&loaded)?;
         loaded.handles.1 = outside;

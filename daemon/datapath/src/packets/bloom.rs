@@ -151,8 +151,8 @@ pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> 
             word.fetch_and(!READY, Ordering::SeqCst);
         }
     }
-    let [current, unfinished] = paths(pins);
-    let map = Spec { max_entries: words(outside), ..kind }.create(NAME).map_err(failed("creating", &current))?;
+    let [_, unfinished] = paths(pins);
+    let map = Spec { max_entries: words(outside), ..kind }.create(NAME)?;
     pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
     pins.pin(map.as_fd(), &unfinished)?;
     Ok(map)

@@ -176,7 +176,7 @@ impl PersistentMap {
             }
             [current, other] => {
                 let sources: Vec<_> = [current, other].into_iter().flatten().map(|(map, _)| map).collect();
-                let map = wanted.create(name).map_err(failed("creating", &pins.persistent(name)))?;
+                let map = wanted.create(name)?;
                 Self { name, map, is_unfinished: true, sources }
             }
         };

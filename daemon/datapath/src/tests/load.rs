@@ -20,6 +20,12 @@ fn what_is_short_may_pass_and_what_the_verifier_says_does_not() {
         let error = refused_with(libc::EINVAL, log);
         assert!(matches!(error, OpenError::Refused { may_pass: true, .. }), "{error:?}");
     }
+    for short in ["-ENOMEM", "-E2BIG"] {
+        let log = format!("libbpf: map 'slots': failed to create: {short}\nlibbpf: failed to load object 'sock_bpf'\n");
+        let error = refused_with(libc::ENOMEM, &log);
+        assert!(matches!(error, OpenError::NoMap { .. }), "{error:?}");
+        assert!(error.to_string().contains("map slots ") && error.to_string().contains("lower datapath.max-slots"));
+    }
     assert!(matches!(refused_with(libc::EPERM, ""), OpenError::Forbidden { .. }));
     assert!(matches!(refused_with(libc::ENOSYS, ""), OpenError::Lacks { .. }));
 }

@@ -34,7 +34,8 @@ fn what_may_pass_by_itself_ends_with_a_code_that_is_tried_again() {
     let (reason, object, directory) = (String::new, PathBuf::new, PathBuf::new);
     let refused_by_kernel = |may_pass| OpenError::Refused { reason: reason(), log: String::new(), may_pass };
     let failed = OpenError::Failed { action: "mapping", object: object(), reason: reason() };
-    for passes in [refused_by_kernel(true), failed] {
+    let no_map = OpenError::NoMap { map: "slots".into(), reason: reason() };
+    for passes in [refused_by_kernel(true), no_map, failed] {
         assert_eq!(code_of(passes), Code::System);
     }
     assert_eq!(code_of(OpenError::Busy { directory: directory() }), Code::Unavailable);
