@@ -7,5 +7,4 @@ mod pod;
 #[path = "packet_programs/mod.rs"]
 mod programs;
 #[cfg(test)]
-#[expect(dead_code, reason = "these programs are not attached to a cgroup")]
 mod sandbox;

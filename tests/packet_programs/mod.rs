@@ -13,6 +13,7 @@ mod routes;
 mod sweep;
 mod traffic;
 mod translation;
+mod variants;
 mod verifier;
 
 use std::net::{IpAddr, SocketAddr};
