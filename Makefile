@@ -98,7 +98,7 @@ package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and p
 	@scripts/deps.sh check
 	packaging/test.sh
 
-vm-test: deb ## install, upgrade and purge the package, and take over from kube-proxy, in Debian 12 VMs with kernels 6.1 and 6.12 (needs root)
+vm-test: $(if $(filter-out load,$(or $(RUNS),all)),deb) ## install, upgrade and purge the package, and take over from kube-proxy, in Debian 12 VMs with kernels 6.1 and 6.12 (needs root; RUNS=load: only load every variant of the programs)
 	@scripts/deps.sh vm
 	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	tests/vm/run.sh

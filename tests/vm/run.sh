@@ -2,8 +2,9 @@
 # Boots Debian 12 with kernels 6.1 and 6.12 in parallel emulated machines, two for each kernel: one runs guest/life.sh and
 # loads the packet programs, the other one runs guest/outside.sh and all tests of these programs. Both have the package of `make deb` and the same package
 # with a newer version. Needs root for the files of the disk. KERNELS="6.1" runs one kernel, RUNS=outside one kind of run.
-# SOCKET_CASES is the number of random packets, SEQUENCE_CASES that of the sequences of strangers. Logs are stored in
-# target/vm.
+# RUNS=load only loads every variant of the programs (guest/load.sh), without a package.
+# SOCKET_CASES is the number of random packets, SEQUENCE_CASES that of the sequences of strangers, VARIANTS the number of
+# options whose values are combined. Logs are stored in target/vm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/vm
@@ -18,21 +19,31 @@ sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
 "${sudo[@]}" $here/image.sh "$directory"
 
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+read -ra kernels <<<"${KERNELS:-6.1 6.12}"
+read -ra runs <<<"${RUNS:-life outside}"
 payload=$(mktemp -d)
 trap 'rm -rf "$payload"' EXIT
 cp $here/guest/*.{sh,toml,yaml,nft} "$target"/debug/nodelb-{prober,apiserver} "$payload"
-cp "$target/package/nodelb_$version"-1_*.deb "$payload/first.deb"
-PACKAGE_VERSION=99.0.0 packaging/build.sh deb >/dev/null
-mv "$target"/package/nodelb_99.0.0-1_*.deb "$payload/next.deb"
 strip --strip-debug -o "$payload/nodelb" "$target/debug/nodelb"
+# The load table needs no package.
+if [ "${runs[*]}" != load ]; then
+    version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+    cp "$target/package/nodelb_$version"-1_*.deb "$payload/first.deb"
+    PACKAGE_VERSION=99.0.0 packaging/build.sh deb >/dev/null
+    mv "$target"/package/nodelb_99.0.0-1_*.deb "$payload/next.deb"
+fi
 
 # Tests that run in the guest, with the files that they read where they expect them.
-tests=(packet_cases packet_programs)
+tests=(packet_programs)
+[ "${runs[*]}" = load ] || tests+=(packet_cases)
 mkdir -p "$payload/tests" "$payload/repository/tests/packet_programs"
 cp -r tests/packet_programs/fixtures "$payload/repository/tests/packet_programs"
-printf '%s\n' packet_cases "packet_programs the_verifier_is_soon_done" >"$payload/tests/list"
-echo "root=$root SOCKET_CASES=${SOCKET_CASES:-1000} SEQUENCE_CASES=${SEQUENCE_CASES:-50}" >"$payload/paths"
+printf '%s\n' packet_cases "packet_programs the_verifier_is_soon_done" "packet_programs variants::" \
+    >"$payload/tests/list"
+{
+    echo "root=$root"
+    echo "SOCKET_CASES=${SOCKET_CASES:-1000} SEQUENCE_CASES=${SEQUENCE_CASES:-50} VARIANTS=${VARIANTS:-2}"
+} >"$payload/paths"
 for test in "${tests[@]}"; do
     binary=$(${CARGO:-cargo} test --locked -p nodelb --test "$test" --no-run --message-format=json |
         grep -o '"executable":"[^"]*/deps/[^"]*"' | cut -d '"' -f 4)
@@ -58,8 +69,6 @@ boot() {
         -device nvme,drive=payload,serial=payload
 }
 
-read -ra kernels <<<"${KERNELS:-6.1 6.12}"
-read -ra runs <<<"${RUNS:-life outside}"
 declare -A guests
 for kernel in "${kernels[@]}"; do
     for run in "${runs[@]}"; do

@@ -17,6 +17,9 @@ main() {
     if grep -q nodelb.run=outside /proc/cmdline; then
         exec ./outside.sh
     fi
+    if grep -q nodelb.run=load /proc/cmdline; then
+        exec ./load.sh
+    fi
     if [ ! -e $memory ]; then
         mkdir $memory
         before_the_reboot
