@@ -83,6 +83,14 @@ pub(crate) fn changes<'a>(before: &'a [Entry], after: &'a [Entry]) -> [Vec<&'a E
     [only(before, after), only(after, before)]
 }
 
+/// The programs for a kernel like this one: the functions that matter are of 6.2, the flags of 6.3.
+fn load_as_here(limits: TableLimits) -> Load {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+    Load { is_new_kernel: version >= (6, 3), ..Load::new(limits) }
+}
+
 fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram, PacketBloom, Sweep) {
     let size = |entries: usize| u32::try_from(entries).unwrap();
     let options = PacketOptions {
@@ -126,7 +134,7 @@ impl Kernel {
             network: Network::default(),
             settings: world.settings.clone(),
             limits: world.limits,
-            host: Programs::load(Load::new(world.limits), &world.node()),
+            host: Programs::load(load_as_here(world.limits), &world.node()),
             cursors: Entries::new(),
             counts: Counts::new(),
         };
@@ -174,7 +182,7 @@ impl Kernel {
             self.limits = world.limits;
             self.counts = self.read_counts();
         }
-        self.host = Programs::load(Load::new(world.limits), &world.node());
+        self.host = Programs::load(load_as_here(world.limits), &world.node());
         TABLES.iter().for_each(|map| self.clear(map));
         self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
         self.put_first("snat_cursors", &[0; 4 * CURSORS as usize]);

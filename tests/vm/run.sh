@@ -49,6 +49,12 @@ for test in "${tests[@]}"; do
         grep -o '"executable":"[^"]*/deps/[^"]*"' | cut -d '"' -f 4)
     strip --strip-debug -o "$payload/tests/$test" "$binary"
 done
+# The packet programs that the kernel's are compared with.
+if [ "${runs[*]}" != load ]; then
+    built=$(${CARGO:-cargo} build --locked -p nodelb-programs --message-format=json |
+        grep -o '"out_dir":"[^"]*nodelb-programs-[^"]*"' | cut -d '"' -f 4 | tail -n 1)
+    cp "$built/gcc" "$payload/tests/host"
+fi
 mke2fs -q -F -t ext4 -d "$payload" "$directory/payload.img" 300M >/dev/null
 
 # The guest's time goes by instructions (one takes a nanosecond), so that neither this machine's speed nor what else runs

@@ -97,8 +97,10 @@ struct machine {
 };
 
 extern struct machine machine;
-/* Kernel functions and newer flags exist, or none does, as on Linux 6.1. */
+/* Kernel functions and flags of tunnels exist, or none does, as on Linux 6.1. */
 extern int host_has_kernel_functions;
+/* The same for the flags of bpf_fib_lookup(), which distributions add. */
+extern int host_has_route_flags;
 
 void start_machine(void);
 

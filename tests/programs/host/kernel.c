@@ -15,7 +15,7 @@
 #include "host.h"
 
 struct machine machine;
-int host_has_kernel_functions;
+int host_has_kernel_functions, host_has_route_flags;
 uint32_t removed_rule;
 
 #define NSEC_PER_TICK 4000000
@@ -103,7 +103,7 @@ long bpf_fib_lookup(void *context, struct bpf_fib_lookup *asked, int size, __u32
 	(void)context;
 	if (size != sizeof(*asked) || flags & ~(FIB_SKIP_NEIGH | FIB_SOURCE))
 		return -EINVAL;
-	if (flags && !host_has_kernel_functions)
+	if (flags && !host_has_route_flags)
 		return -EINVAL;
 	if (is_v4) {
 		map_v4(question.source, asked->ipv4_src);
@@ -189,7 +189,6 @@ static const char sockets, tracked;
 
 void start_machine(void)
 {
-	host_has_kernel_functions = 1;
 	add_map(&sockets, "sockets", BPF_MAP_TYPE_HASH, sizeof(struct ends), sizeof(uint32_t), 64);
 	add_map(&tracked, "tracked", BPF_MAP_TYPE_HASH, sizeof(struct ends), sizeof(struct tracked), 64);
 }

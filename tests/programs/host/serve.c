@@ -57,6 +57,7 @@ struct start {
 	uint32_t random;
 	/* 0: a kernel such as Linux 6.1. */
 	uint32_t has_kernel_functions;
+	uint32_t has_route_flags;
 };
 
 /* A program: packet_in, packet_out, pod_in, xdp_in. */
@@ -227,6 +228,7 @@ static void start(bool is_empty)
 	set_xdp_constants(&start.constants);
 	removed_rule = start.removed_rule;
 	host_has_kernel_functions = start.has_kernel_functions;
+	host_has_route_flags = start.has_route_flags;
 	forget_reasons();
 }
 

@@ -74,8 +74,10 @@ pub struct Load {
     pub compiler: Compiler,
     pub limits: TableLimits,
     pub removed: Option<Rule>,
-    /// Whether the kernel has what Linux 6.1 does not have.
+    /// Whether the kernel has the functions and the flags of tunnels that Linux 6.1 does not have.
     pub is_new_kernel: bool,
+    /// Whether `bpf_fib_lookup()` has the newer flags, which distributions add to older kernels.
+    pub has_route_flags: bool,
     /// Where the random numbers begin.
     pub random: u32,
     /// Whether the kernel may give ports of connections to sockets of the node.
@@ -91,6 +93,7 @@ impl Load {
             limits,
             removed: None,
             is_new_kernel: true,
+            has_route_flags: true,
             random: 1,
             shares_ports: false,
             lists_tracked: false,
@@ -143,16 +146,17 @@ impl Programs {
 
     /// Sets the constants and sizes that the daemon sets before it loads the programs: `struct start` of `host/serve.c`.
     fn send_constants(&mut self, request: Request, settings: &Settings) {
-        let Load { limits, removed, is_new_kernel, random, shares_ports, lists_tracked, .. } = self.load;
+        let Load { limits, removed, is_new_kernel, has_route_flags, random, shares_ports, lists_tracked, .. } =
+            self.load;
         let ports = |range: &std::ops::RangeInclusive<u16>| [range.start().to_ne_bytes(), range.end().to_ne_bytes()];
         let mut bytes = [ports(&settings.nodeport_range), ports(&settings.source_ports)].concat().concat();
         let sizes = [limits.connections, limits.half_open, limits.fragments].map(size);
         bytes.extend((BLOOM_WORDS - 1).to_ne_bytes());
         bytes.extend((sizes[0] / 2).to_ne_bytes());
         bytes.extend([u8::from(shares_ports), u8::from(lists_tracked), 0, 0]);
-        let rest =
-            [sizes[0], sizes[1], sizes[2], removed.map_or(0, |rule| rule.number), random, u32::from(is_new_kernel)];
-        bytes.extend(rest.iter().flat_map(|number| number.to_ne_bytes()));
+        let rest = [sizes[0], sizes[1], sizes[2], removed.map_or(0, |rule| rule.number), random];
+        let rest = rest.into_iter().chain([is_new_kernel, has_route_flags].map(u32::from));
+        bytes.extend(rest.flat_map(u32::to_ne_bytes));
         self.host().send(request, &[&bytes]);
     }
 

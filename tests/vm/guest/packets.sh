@@ -9,7 +9,7 @@ cd "$(dirname "$0")" || exit 1
 # The paths of the host, which are built into the binaries.
 # shellcheck disable=SC1091 # of run.sh
 . ./paths
-export SOCKET_CASES SEQUENCE_CASES VARIANTS
+export SOCKET_CASES SEQUENCE_CASES VARIANTS NODELB_HOST_PROGRAM=$PWD/tests/host
 
 main() {
     # The cases let the tables look older than they are, and no entry can be older than the machine: the sequences last for
