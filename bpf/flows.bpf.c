@@ -54,8 +54,8 @@ struct socket {
 
 /*
  * What a run over a table has found. The programs write the records, the daemon
- * reads them. The maps are not pinned. When the records are full, the run ends,
- * and the daemon begins another one, which goes on at the same entry.
+ * reads them. When the records are full, the run ends, and the daemon begins
+ * another one, which goes on at the same entry.
  */
 #define MAX_FLOW_RECORDS 1024
 
@@ -244,16 +244,28 @@ static __always_inline void report_stored_tcp(struct seq_file *seq,
 SEC("iter/bpf_sk_storage_map")
 int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	if (ctx->sk && ctx->value)
-		report_stored_udp(ctx->meta->seq, ctx->sk, ctx->value);
+	const struct udp_socket *socket = ctx->value;
+	struct sock *sk = ctx->sk;
+
+	/* The verifier does not know what was read twice. */
+	barrier_var(socket);
+	barrier_var(sk);
+	if (sk && socket)
+		report_stored_udp(ctx->meta->seq, sk, socket);
 	return 0;
 }
 
 SEC("iter/bpf_sk_storage_map")
 int tcp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	if (ctx->sk && ctx->value)
-		report_stored_tcp(ctx->meta->seq, ctx->sk, ctx->value);
+	const struct tcp_socket *socket = ctx->value;
+	struct sock *sk = ctx->sk;
+
+	/* The verifier does not know what was read twice. */
+	barrier_var(socket);
+	barrier_var(sk);
+	if (sk && socket)
+		report_stored_tcp(ctx->meta->seq, sk, socket);
 	return 0;
 }
 
