@@ -124,9 +124,9 @@ struct {
  * CPU counts in the shard of its number, atomically, because several CPUs may
  * share a shard and because a program may interrupt another on the same CPU.
  * The daemon reads it through shared memory, and sets an entry to 0 before it
- * assigns an id to another service. The map is not pinned: it starts at 0 with
- * each start of the daemon. It is never full, because each shard has an entry
- * for each service. It does not exist if nothing is counted.
+ * assigns an id to another service. Each start of the daemon sets all to 0. It
+ * is never full, because each shard has an entry for each service. It does not
+ * exist if nothing is counted.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -30,8 +30,8 @@ struct connection_map {
  * 0 -> how many entries of connections are of UDP flows: nothing in UDP proves
  * that a client's address is not false, so these must not take the entries of
  * TCP. The programs raise it when they move a flow there, and the sweep sets it
- * to what it has found. The map is not pinned: it starts at 0 with each start
- * of the daemon, until the first sweep.
+ * to what it has found. The map belongs to the programs: it starts at 0 with
+ * them, until the first sweep.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -106,9 +106,9 @@ struct {
 /*
  * Hash of two addresses -> the second in which a datagram in fragments was last
  * redirected between them, and how many were in it; see fragments.h. The
- * programs write and read it. The map is not pinned: an id that is given again
- * is only wrong if its second has not passed. It is never full; addresses that
- * share an entry share the ids.
+ * programs write and read it. Other programs begin with an empty one: an id
+ * that is given again is only wrong if its second has not passed. It is never
+ * full; addresses that share an entry share the ids.
  */
 #define FRAGMENT_IDS 4096
 
@@ -123,9 +123,9 @@ struct {
  * Key of a backend's packets -> nothing: another proxy or a network plugin has
  * given the port of this node to a connection. The daemon writes it where the
  * programs cannot query connection tracking (conntrack.h); programs read it
- * when they take a port. The map is not pinned: each start lists the
- * connections again. When it is full, the daemon logs that, and the programs
- * may take the ports that do not fit.
+ * when they take a port. Each start lists the connections again. When it is
+ * full, the daemon logs that, and the programs may take the ports that do not
+ * fit.
  */
 #define MAX_FOREIGN_PORTS 65536
 
@@ -214,8 +214,8 @@ struct {
 } packet_settings SEC(".maps");
 
 /*
- * Counts of packets. Each CPU writes its own; the daemon reads them all. The
- * map is not pinned: it starts at 0 with each start of the daemon.
+ * Counts of packets. Each CPU writes its own; the daemon reads them all, and
+ * sets them to 0 when it starts.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -258,8 +258,8 @@ _Static_assert(sizeof(struct overflow) == 32, "layout");
 #define MAX_OVERFLOW 16384
 
 /*
- * The results of connections to a service. This map is not pinned, so its
- * layout can change without a new layout version.
+ * The results of connections to a service. The map belongs to the programs, so
+ * its layout can change without a new layout version.
  */
 struct counter {
 	__u64 translated;
@@ -368,7 +368,7 @@ struct drop_key {
 };
 _Static_assert(sizeof(struct drop_key) == 8, "layout");
 
-/* Their number on one CPU; not pinned. */
+/* Their number on one CPU. */
 struct drop_count {
 	__u64 packets;
 	/* The first and the last one, in seconds of the coarse monotonic clock.
@@ -381,7 +381,7 @@ struct drop_count {
 };
 _Static_assert(sizeof(struct drop_count) == 24, "layout");
 
-/* Counts of one CPU; not pinned. */
+/* Counts of one CPU. */
 struct packet_counts {
 	/* Packets translated: from clients, and from backends. */
 	__u64 forward;
@@ -415,8 +415,8 @@ _Static_assert(sizeof(struct packet_counts) == 320, "layout");
 #define MAX_EVENTS 1000
 
 /*
- * Who watches packets; not pinned. The daemon writes the first three fields
- * through shared memory, and extends the lease while it has a reader.
+ * Who watches packets. The daemon writes the first three fields through shared
+ * memory, and extends the lease while it has a reader.
  */
 struct packet_watch {
 	/*
@@ -481,7 +481,7 @@ enum unknown_packets {
 	UNKNOWN_AUTO_WITH_PROXY = 3,
 };
 
-/* Settings that the daemon writes through shared memory; not pinned. */
+/* Settings that the daemon writes through shared memory. */
 struct packet_settings {
 	/* No new connection is translated; existing ones are. */
 	__u32 is_draining;

@@ -70,7 +70,7 @@ struct {
 /*
  * The connections that a run has deleted. The programs write them, the daemon
  * reads them. When it is full, the run ends, and the daemon begins another one.
- * The map is not pinned. The daemon sets its size before loading.
+ * The daemon sets its size before loading.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

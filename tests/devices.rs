@@ -5,6 +5,9 @@
 #[path = "devices/mod.rs"]
 mod devices;
 #[cfg(test)]
+#[expect(dead_code, reason = "shared with other tests")]
+mod links;
+#[cfg(test)]
 mod part;
 #[cfg(test)]
 mod pod;

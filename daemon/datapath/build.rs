@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             args.pop();
             choose_object(&out.join(format!("{object}.skel.rs")))?;
         }
+        replace(&out.join(format!("{object}.skel.rs")), "    static DATA:", "    pub(crate) static DATA:")?;
     }
     Ok(())
 }
@@ -50,8 +51,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Makes the skeleton open the object that `choose()` of `src/skeleton.rs` selects. All have the same maps, programs and
 /// constants.
 fn choose_object(skeleton: &Path) -> Result<(), Box<dyn Error>> {
+    replace(skeleton, "ObjectSkeletonConfigBuilder::new(&DATA)", "ObjectSkeletonConfigBuilder::new(choose(&DATA))")
+}
+
+fn replace(skeleton: &Path, from: &str, to: &str) -> Result<(), Box<dyn Error>> {
     let text = std::fs::read_to_string(skeleton)?;
-    let (before, after) = text.split_once("ObjectSkeletonConfigBuilder::new(&DATA)").ok_or("libbpf-cargo's form")?;
-    let chosen = "ObjectSkeletonConfigBuilder::new(choose(&DATA))";
-    Ok(std::fs::write(skeleton, format!("{before}{chosen}{after}"))?)
+    let (before, after) = text.split_once(from).ok_or("libbpf-cargo's form")?;
+    Ok(std::fs::write(skeleton, format!("{before}{to}{after}"))?)
 }

@@ -1,5 +1,8 @@
 //! Connections over restarts and changes of the maps' sizes.
 
+use std::os::fd::AsFd as _;
+
+use libbpf_rs::MapInfo;
 use nodelb_datapath::packets::ConnectionCount;
 
 use super::*;
@@ -141,8 +144,10 @@ fn programs_of_an_earlier_start_look_into_the_maps_again() {
         let mut earlier = MapHandle::try_from(node.map("packet_bloom")).unwrap();
         assert!(is_relied_on(&earlier));
         drop(node);
-        for layout in [nodelb_datapath::LAYOUT, nodelb_datapath::LAYOUT + 1] {
-            let node = Node::open(&Options { layout, ..options(env) });
+        // Another size needs another filter.
+        for (layout, outside) in [(nodelb_datapath::LAYOUT, 10_000), (nodelb_datapath::LAYOUT + 1, 64)] {
+            let resized = with_packets(env, |packets| packets.limits.outside = outside);
+            let node = Node::open(&Options { layout, ..resized });
             let bloom = MapHandle::try_from(node.map("packet_bloom")).unwrap();
             assert!(!is_relied_on(&earlier) && is_relied_on(&bloom), "layout {layout}");
             let version = env.bpffs.join(format!("nodelb/v{layout}"));
@@ -150,4 +155,31 @@ fn programs_of_an_earlier_start_look_into_the_maps_again() {
             earlier = bloom;
         }
     });
+}
+
+/// What was in the filter and is in no map is gone with the start, although the programs are the same.
+#[test]
+fn a_start_empties_the_filter_that_it_takes_over() {
+    in_sandbox("devices::carried::a_start_empties_the_filter_that_it_takes_over", |env| {
+        let node = Node::open(&options(env));
+        let bloom = MapHandle::try_from(node.map("packet_bloom")).unwrap();
+        let all = |word: u64| {
+            (0..bloom.max_entries()).all(|index| {
+                let found = bloom.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+                u64::from_ne_bytes(found.try_into().unwrap()) == word
+            })
+        };
+        assert!(all(1 << 63), "there are no connections and no addresses");
+        drop(node);
+        (0..bloom.max_entries())
+            .for_each(|index| bloom.update(&index.to_ne_bytes(), &u64::MAX.to_ne_bytes(), MapFlags::ANY).unwrap());
+        let node = Node::open(&options(env));
+        let found = MapHandle::try_from(node.map("packet_bloom")).unwrap();
+        assert_eq!(id(&found), id(&bloom));
+        assert!(all(1 << 63));
+    });
+}
+
+fn id(map: &MapHandle) -> u32 {
+    MapInfo::new(map.as_fd()).unwrap().info.id
 }

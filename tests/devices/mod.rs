@@ -4,6 +4,7 @@ mod attach;
 mod carried;
 mod clsact;
 mod failures;
+mod kept;
 mod resized;
 mod xdp;
 

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use nodelb_prober::{Plan, Probe, Transport};
 
 use crate::host::{Host, answering, backend, eventually, get, is_served_by, service, socket};
-use crate::links::{assert_replaced_in_place, attached};
+use crate::links::attached;
 use crate::sandbox;
 
 const SERVICE: &str = "198.51.100.10:80";
@@ -124,7 +124,8 @@ fn an_upgrade_takes_over_what_the_old_binary_left() {
         old.kill();
         let mut new = host.launch(Command::new(other_binary), &[]);
         assert!(new.wait_ready(), "{}", host.log());
-        assert_replaced_in_place(&before, &attached(&links));
+        // Its programs would become the same.
+        assert_eq!(before, attached(&links));
         pause();
         new.stop();
         traffic.finish();

@@ -12,6 +12,7 @@ use crate::attach::{self, Hook};
 use crate::crash::CrashPoint;
 use crate::device_hooks;
 use crate::error::{OpenError, failed};
+use crate::kept;
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
 use crate::outside;
@@ -53,6 +54,7 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
         work.report.links += remove_from_devices(&pins)?;
         let is_known = layout == LAYOUT;
         work.remove_links(&pins, is_known)?;
+        kept::remove_all(&root, crash).map_err(failed("removing the programs in", &root))?;
         work.remove_maps(&pins, is_known)?;
         work.remove_if_empty(&root)?;
     }

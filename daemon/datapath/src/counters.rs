@@ -42,6 +42,13 @@ impl Counters {
         Ok(Self { words: SharedWords::map(map)?, services, shards: entries / services.max(1) })
     }
 
+    /// Sets all counts in the map to 0. They are mapped only for this call: most have never been used.
+    pub(crate) fn clear(map: &MapHandle) -> io::Result<()> {
+        let words = SharedWords::map(map)?;
+        words.iter().filter(|word| word.load(Ordering::Relaxed) > 0).for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(())
+    }
+
     /// The count since the daemon started, or since the id was assigned to its service.
     pub fn read(&self, id: ServiceId) -> Count {
         let mut count = Count::default();

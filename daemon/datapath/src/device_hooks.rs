@@ -17,6 +17,7 @@ use crate::attach::{LinkState, remove_link};
 use crate::chain::ChainReader;
 use crate::filter_changes::{ChangeFilters, InThisProcess};
 use crate::hook_point::{DeviceSide, Direction, HookPoint, HookedDevice, XdpFit};
+use crate::kept::KeptPrograms;
 use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys::tc;
@@ -165,9 +166,14 @@ pub struct DeviceHooks {
 }
 
 impl DeviceHooks {
-    pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins, xdp: Option<XdpHooks>) -> Self {
+    pub(crate) fn new(
+        programs: PacketPrograms,
+        method: HookMethod,
+        (pins, kept): (Pins, &KeptPrograms),
+        xdp: Option<XdpHooks>,
+    ) -> Self {
         let changes = Box::new(InThisProcess);
-        let chains = (method == HookMethod::Tcx).then(ChainReader::load).and_then(Result::ok);
+        let chains = (method == HookMethod::Tcx).then(|| ChainReader::load(kept)).and_then(Result::ok);
         let (devices, behind, open_links) = Default::default();
         Self { programs, method, pins, devices, behind, open_links, changes, chains, xdp }
     }

@@ -2,25 +2,27 @@
 //! `bpf/flows.bpf.c` reports them. Owns the loading of these programs and the reading of their records; callers decide
 //! what to do with the result.
 
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapHandle, OpenObject, ProgramMut};
+use libbpf_rs::{MapHandle, OpenObject};
 use nodelb_core::stale::Flow;
 
-use crate::error::into_io;
+use crate::kept::{self, KeptPrograms, Source};
 use crate::layout::{self, FLOW_RECORD_SIZE};
 use crate::load::{PERSISTENT, explained};
-use crate::skeleton::flows::{FlowsSkel, FlowsSkelBuilder};
-use crate::sys::{self, Records};
+use crate::skeleton::flows::{DATA, FlowsSkelBuilder};
+use crate::sys::{self, Records, program};
+
+const SOURCE: Source = Source { name: "flows", bytes: &DATA, lasting: &[] };
 
 /// Bytes per read: the kernel uses a buffer of eight pages.
 const CHUNK: usize = 32 * 1024;
 
-/// Reads the connections. Cheap to clone; works from any thread and without capabilities. Nothing is pinned.
+/// Reads the connections. Cheap to clone; works from any thread and without capabilities.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
     udp: Arc<Programs>,
@@ -44,18 +46,28 @@ struct Tables {
 
 impl FlowReader {
     /// Loads the programs for these maps. Needs CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own.
-    pub(crate) fn load(maps: &[MapHandle; PERSISTENT.len()]) -> io::Result<Self> {
-        Self::load_with(maps, true).or_else(|refused| {
-            Self::load_with(maps, false)
+    pub(crate) fn load(maps: &[MapHandle; PERSISTENT.len()], kept: &KeptPrograms) -> io::Result<Self> {
+        // Where the kernel refuses the first ones, the others are kept.
+        if let Some(found) = [true, false].into_iter().find_map(|it| Self::load_with(maps, (kept, true), it).ok()) {
+            return Ok(found);
+        }
+        Self::load_with(maps, (kept, false), true).or_else(|refused| {
+            Self::load_with(maps, (kept, false), false)
                 .map_err(|error| io::Error::other(format!("{error}; with socket storage: {refused}")))
         })
     }
 
     /// `by_storage`: sockets with storage are found by that, and otherwise by the open files of all processes.
-    fn load_with(maps: &[MapHandle; PERSISTENT.len()], by_storage: bool) -> io::Result<Self> {
+    /// `only_kept`: nothing is loaded.
+    fn load_with(
+        maps: &[MapHandle; PERSISTENT.len()],
+        (kept, only_kept): (&KeptPrograms, bool),
+        by_storage: bool,
+    ) -> io::Result<Self> {
         let [tcp_sockets, udp_sockets, tcp_table, udp_table, ..] = maps;
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let mut loaded = explained(|| {
+        let given = |name: &str| PERSISTENT.iter().zip(maps).find(|(known, _)| **known == name).map(|(_, map)| map);
+        let loaded = explained(|| {
             let mut skeleton = FlowsSkelBuilder::default().open(&mut object)?;
             skeleton.maps.tcp_sockets.reuse_fd(tcp_sockets.as_fd())?;
             skeleton.maps.udp_sockets.reuse_fd(udp_sockets.as_fd())?;
@@ -68,22 +80,23 @@ impl FlowReader {
             for program in [&mut programs.udp_files, &mut programs.tcp_files] {
                 program.set_autoload(!by_storage);
             }
-            skeleton.load()
+            if only_kept {
+                let found = kept.take_over(&SOURCE, &given, skeleton.open_object())?;
+                return Ok(found.ok_or_else(|| io::Error::from(ErrorKind::NotFound))?);
+            }
+            kept::load(Some(kept), &SOURCE, given, skeleton)
         })?;
-        let FlowsSkel { progs, maps, .. } = &mut loaded;
+        let link =
+            |name: &str, map: Option<&MapHandle>| program::iterate(loaded.program(name)?.as_fd(), map.map(AsFd::as_fd));
         let (udp, tcp) = match by_storage {
-            true => (link(&mut progs.udp_flows, udp_sockets)?, link(&mut progs.tcp_flows, tcp_sockets)?),
-            false => (link_alone(&mut progs.udp_files)?, link_alone(&mut progs.tcp_files)?),
+            true => (link("udp_flows", Some(udp_sockets))?, link("tcp_flows", Some(tcp_sockets))?),
+            false => (link("udp_files", None)?, link("tcp_files", None)?),
         };
-        let own = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
-        let records = MapHandle::try_from(&maps.flow_records).map_err(into_io)?;
+        let (run, records) = (loaded.map("table_run")?, Records::map(&loaded.map("flow_records")?)?);
         Ok(Self {
-            udp: Arc::new(Programs { stored: udp, table: own(&progs.udp_table_flows)? }),
-            tcp: Arc::new(Programs { stored: tcp, table: own(&progs.tcp_table_flows)? }),
-            tables: Arc::new(Mutex::new(Tables {
-                run: MapHandle::try_from(&maps.table_run).map_err(into_io)?,
-                records: Records::map(&records)?,
-            })),
+            udp: Arc::new(Programs { stored: udp, table: loaded.program("udp_table_flows")? }),
+            tcp: Arc::new(Programs { stored: tcp, table: loaded.program("tcp_table_flows")? }),
+            tables: Arc::new(Mutex::new(Tables { run, records })),
         })
     }
 
@@ -120,17 +133,6 @@ impl Tables {
     }
 }
 
-/// Attaches an iterator to a map.
-fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
-    let link = program.attach_iter(map.as_fd()).map_err(into_io)?;
-    link.as_fd().try_clone_to_owned()
-}
-
-/// Attaches an iterator that needs no map.
-fn link_alone(program: &mut ProgramMut<'_>) -> io::Result<OwnedFd> {
-    program.attach().map_err(into_io)?.as_fd().try_clone_to_owned()
-}
-
 /// Reads all records of an iterator. The kernel returns only whole records, as many as fit.
 pub(crate) fn read_records<const SIZE: usize>(link: &OwnedFd, report: &mut dyn FnMut(&[u8; SIZE])) -> io::Result<()> {
     let mut file = sys::iter_create(link.as_fd())?;
@@ -139,7 +141,7 @@ pub(crate) fn read_records<const SIZE: usize>(link: &OwnedFd, report: &mut dyn F
         let length = match file.read(&mut chunk) {
             Ok(0) => return Ok(()),
             Ok(length) => length,
-            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => continue,
             Err(error) => return Err(error),
         };
         let (records, rest) = chunk[..length].as_chunks::<SIZE>();

@@ -22,6 +22,7 @@ use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
 use crate::foreign_links;
+use crate::kept::{KeptPrograms, ProgramCount};
 use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
 use crate::mounts;
@@ -83,6 +84,9 @@ pub struct StartReport {
     pub packets: Result<(), PacketFailure>,
     /// Whether the packet path is off only since this start.
     pub has_ended_packets: bool,
+    pub programs: ProgramCount,
+    /// Why programs of an earlier start were not taken over although they were there, or why the next start cannot do so.
+    pub program_faults: Vec<String>,
 }
 
 /// A repaired fault of a link or pin.
@@ -127,14 +131,21 @@ impl KernelDatapath {
         let packets = options.packets.as_ref().map(|packets| (packets, options.hook_method));
         let prepared = load::prepare(&mut object, options, features)?;
         let has_ended_packets = packets.is_none() && device_hooks::is_any_attached(&pins);
-        let opened = Start::new(&pins, predecessor, &prepared, (cgroup.clone(), packets))?.run(prepared)?;
+        let kept = KeptPrograms::open(&pins);
+        let start = Start::new((&pins, &kept), predecessor, &prepared, (cgroup.clone(), packets))?;
+        let opened = start.run(prepared)?;
         versions::remove_others(&options.pin_directory, options.layout, &crash)?;
-        let flows = FlowReader::load(&opened.persistent).map_err(|error| error.to_string());
+        let flows = FlowReader::load(&opened.persistent, &kept).map_err(|error| error.to_string());
         let mut findings = features.findings();
         findings.note(Feature::Flows, flows.is_ok());
         findings.note(Feature::TcxLinks, tcx::is_supported());
+        let Opened { writer, attachment, open_links, persistent, packets, generation, .. } = opened;
+        let links = Links { attachment: Arc::new(attachment), directory: pins.links() };
+        let order = ProgramOrder::load(links.clone(), &kept).ok();
+        kept.remove_others();
+        let (programs, program_faults) = kept.into_report();
         let report = StartReport {
-            generation: opened.generation,
+            generation,
             origin: opened.origin,
             links: opened.links,
             corrupt: opened.corrupt,
@@ -142,15 +153,15 @@ impl KernelDatapath {
             foreign_pin_directories: foreign_links::attached(&options.pin_directory, &cgroup, &mounts::mountinfo()?),
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
-            packets: opened.packets.as_ref().map(|_| ()).map_err(Clone::clone),
+            packets: packets.as_ref().map(|_| ()).map_err(Clone::clone),
             has_ended_packets,
+            programs,
+            program_faults,
         };
-        let Opened { writer, attachment, open_links, persistent, packets, generation, .. } = opened;
         let own = OwnSockets::new(persistent);
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
-        let links = Links { attachment: Arc::new(attachment), directory: pins.links() };
-        let (flows, order) = (flows.ok(), ProgramOrder::load(links.clone()).ok());
+        let flows = flows.ok();
         let datapath = Self { writer, links, open_links, open_maps, own, flows, order, packets, pins, lock };
         Ok((datapath, report))
     }

@@ -24,6 +24,8 @@ mod foreign_links;
 mod grace;
 mod hidden;
 mod hook_point;
+
+mod kept;
 mod kernel;
 mod layout;
 mod load;
@@ -59,6 +61,7 @@ pub use filter_changes::{ChangeFilters, FilterChange, InThisProcess};
 pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
 pub use hook_point::{DeviceSide, Direction, HookedDevice, XdpFit};
+pub use kept::ProgramCount;
 pub use kernel::{KernelDatapath, Options, PIN_DIRECTORY, Repair, StartReport};
 pub use order::{ProgramOrder, SocketProgram};
 pub use own_sockets::OwnSockets;

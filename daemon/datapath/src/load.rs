@@ -9,25 +9,32 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, OpenMap, OpenObject, PrintLevel, set_print};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{ErrorKind, MapHandle, OpenMap, OpenObject, PrintLevel, set_print};
 use nodelb_core::datapath::Limits;
 
 use crate::Options;
 use crate::attach::HOOKS;
 use crate::counters::Counters;
 use crate::error::{OpenError, failed, into_io};
+use crate::kept::{self, KeptPrograms, LoadedObject, Source};
 use crate::layout::ServiceWords;
 use crate::maps::{Handles, NAMES};
 use crate::outside::OutsideMaps;
 use crate::probe::Features;
-use crate::skeleton::{self, OpenSockSkel, SockSkel, SockSkelBuilder};
+use crate::skeleton::{self, OpenSockSkel, SockSkelBuilder};
 use crate::spec::Spec;
 
 /// The maps that outlive generations, by their names in `bpf/maps.h` and `bpf/socket_maps.h`: per-socket state, and its
 /// epoch.
 pub(crate) const PERSISTENT: [&str; 6] =
     ["tcp_sockets", "udp_sockets", "tcp_table", "udp_table", "udp_overflow", "frontend_epoch"];
+
+/// The maps that a start gives to the object if they are pinned.
+const LASTING: &[&str] = &{
+    let ([a, b, c, d, e], [f, g, h, i, j, k]) = (NAMES, PERSISTENT);
+    [a, b, c, d, e, f, g, h, i, j, k]
+};
 
 /// Whether this machine may reorder loads.
 pub(crate) const IS_WEAKLY_ORDERED: bool = !cfg!(any(target_arch = "x86_64", target_arch = "s390x"));
@@ -65,6 +72,7 @@ pub(crate) struct Loaded {
     pub(crate) counters: Option<MapHandle>,
     /// The programs, in the order of [`HOOKS`].
     pub(crate) programs: Vec<OwnedFd>,
+    pub(crate) are_taken_over: bool,
 }
 
 /// Opens the object and sets everything that must be set before loading.
@@ -123,19 +131,31 @@ fn spec(map: &OpenMap<'_>) -> Spec {
 }
 
 impl Prepared<'_> {
-    /// Loads the object with these maps; creates those that are not given, except those of clients.
+    /// Loads the object with these maps; creates those that are not given, except those of clients. Programs that an
+    /// earlier start has loaded with the same maps are taken over.
     pub(crate) fn load(
         mut self,
         generation: Option<&Handles>,
         outside: &OutsideMaps,
         persistent: &[Option<MapHandle>; PERSISTENT.len()],
+        kept: &KeptPrograms,
     ) -> Result<Loaded, OpenError> {
         let failed_to_use = || failed("using the pinned maps with", Path::new("sock.bpf.o"));
-        self.reuse(generation, persistent).map_err(failed_to_use())?;
+        let given = given(generation, persistent);
+        self.reuse(&given).map_err(failed_to_use())?;
         self.use_ranges(outside).map_err(failed_to_use())?;
-        let (loaded, log) = listening(|| self.skeleton.load());
+        let of_clients = |name: &str| {
+            let [outside, ranges] = outside.of_clients()?;
+            Some(if name == "outside" { outside } else { ranges })
+        };
+        let find = |name: &str| given.get(name).copied().or_else(|| of_clients(name));
+        let is_next = self.service_words.is_next();
+        let bytes = skeleton::with_layout(is_next, skeleton::object);
+        let source = Source { name: "sock", bytes, lasting: LASTING };
+        let counts = self.skeleton.maps.rodata_data.as_deref().is_some_and(|constants| constants.counted_services > 0);
+        let (loaded, log) = listening(|| kept::load(Some(kept), &source, find, self.skeleton));
         let loaded = loaded.map_err(|error| refusal(error, &log))?;
-        take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
+        take(&loaded, counts).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
     }
 
     /// Without the maps, the programs do not look up which clients an address admits.
@@ -156,14 +176,7 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    fn reuse(
-        &mut self,
-        generation: Option<&Handles>,
-        persistent: &[Option<MapHandle>; PERSISTENT.len()],
-    ) -> libbpf_rs::Result<()> {
-        let generation = generation.into_iter().flat_map(|Handles(handles, _)| NAMES.into_iter().zip(handles));
-        let persistent = PERSISTENT.into_iter().zip(persistent).filter_map(|(name, map)| Some((name, map.as_ref()?)));
-        let given: BTreeMap<&str, &MapHandle> = generation.chain(persistent).collect();
+    fn reuse(&mut self, given: &BTreeMap<&str, &MapHandle>) -> libbpf_rs::Result<()> {
         for mut map in self.skeleton.open_object_mut().maps_mut() {
             let handle = map.name().to_str().and_then(|name| given.get(name));
             handle.map_or(Ok(()), |handle| map.reuse_fd(handle.as_fd()))?;
@@ -172,24 +185,26 @@ impl Prepared<'_> {
     }
 }
 
-fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
-    let object = skeleton.object();
-    let handle = |name: &str| {
-        let map = object.maps().find(|map| map.name() == name).ok_or(io::ErrorKind::NotFound)?;
-        MapHandle::try_from(&map).map_err(into_io)
-    };
-    let program = |name: &str| {
-        let program = object.progs().find(|program| program.name() == name).ok_or(io::ErrorKind::NotFound)?;
-        program.as_fd().try_clone_to_owned()
-    };
-    let is_counting = skeleton.maps.rodata_data.is_some_and(|constants| constants.counted_services > 0);
+/// The given maps by their names.
+fn given<'m>(
+    generation: Option<&'m Handles>,
+    persistent: &'m [Option<MapHandle>; PERSISTENT.len()],
+) -> BTreeMap<&'static str, &'m MapHandle> {
+    let generation = generation.into_iter().flat_map(|Handles(handles, _)| NAMES.into_iter().zip(handles));
+    let persistent = PERSISTENT.into_iter().zip(persistent).filter_map(|(name, map)| Some((name, map.as_ref()?)));
+    generation.chain(persistent).collect()
+}
+
+fn take(loaded: &LoadedObject, is_counting: bool) -> io::Result<Loaded> {
+    let handle = |name: &str| loaded.map(name);
     let [frontends, services, slots, node_addrs, affinity] = NAMES.map(handle);
     let [tcp_sockets, udp_sockets, tcp_table, udp_table, udp_overflow, epoch] = PERSISTENT.map(handle);
     Ok(Loaded {
         counters: is_counting.then(|| handle("counters")).transpose()?,
         handles: Handles([frontends?, services?, slots?, node_addrs?, affinity?], OutsideMaps::default()),
         persistent: [tcp_sockets?, udp_sockets?, tcp_table?, udp_table?, udp_overflow?, epoch?],
-        programs: HOOKS.iter().map(|hook| program(hook.name)).collect::<io::Result<_>>()?,
+        programs: HOOKS.iter().map(|hook| loaded.program(hook.name)).collect::<io::Result<_>>()?,
+        are_taken_over: loaded.is_taken_over,
     })
 }
 

@@ -8,14 +8,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use libbpf_rs::OpenObject;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::SkelBuilder;
 
 use crate::attach::Links;
-use crate::chain::program;
-use crate::error::into_io;
+use crate::chain::parse_program;
 use crate::flows::read_records;
+use crate::kept::{self, KeptPrograms, Source};
 use crate::load::explained;
-use crate::skeleton::order::OrderSkelBuilder;
+use crate::skeleton::order::{DATA, OrderSkelBuilder};
+use crate::sys::program;
+
+const SOURCE: Source = Source { name: "order", bytes: &DATA, lasting: &[] };
 
 /// Length of a record.
 const RECORD: usize = 324;
@@ -42,8 +45,7 @@ impl fmt::Display for SocketProgram {
     }
 }
 
-/// Lists the programs of other software. Cheap to clone; works from any thread and without capabilities. Nothing is
-/// pinned.
+/// Lists the programs of other software. Cheap to clone; works from any thread and without capabilities.
 #[derive(Clone, Debug)]
 pub struct ProgramOrder {
     iterator: Arc<OwnedFd>,
@@ -52,11 +54,14 @@ pub struct ProgramOrder {
 
 impl ProgramOrder {
     /// Loads the iterator. Takes CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own.
-    pub(crate) fn load(links: Links) -> io::Result<Self> {
+    pub(crate) fn load(links: Links, kept: &KeptPrograms) -> io::Result<Self> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let loaded = explained(|| OrderSkelBuilder::default().open(&mut object)?.load())?;
-        let link = loaded.progs.ordered_programs.attach().map_err(into_io)?;
-        Ok(Self { iterator: Arc::new(link.as_fd().try_clone_to_owned()?), links })
+        let loaded = explained(|| {
+            let opened = OrderSkelBuilder::default().open(&mut object)?;
+            kept::load(Some(kept), &SOURCE, |_| None, opened)
+        })?;
+        let iterator = program::iterate(loaded.program("ordered_programs")?.as_fd(), None)?;
+        Ok(Self { iterator: Arc::new(iterator), links })
     }
 
     /// The programs of other software at the hooks that translate destinations: those of nodelb's cgroup and of the
@@ -85,7 +90,7 @@ fn others(hook: &'static str, own: u32, programs: Vec<(u32, String)>) -> Vec<Soc
 /// The id of the link, and the ids and names of the programs of its hook.
 fn parse(record: &[u8; RECORD]) -> (u32, Vec<(u32, String)>) {
     let (link, programs) = record.split_first_chunk().unwrap_or((&[0; 4], &[]));
-    let programs = programs.as_chunks().0.iter().map(program);
+    let programs = programs.as_chunks().0.iter().map(parse_program);
     (u32::from_ne_bytes(*link), programs.filter(|(id, _)| *id != 0).collect())
 }
 

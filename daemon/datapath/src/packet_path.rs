@@ -9,6 +9,7 @@ use libbpf_rs::MapHandle;
 
 use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod};
 use crate::error::{OpenError, failed};
+use crate::kept::KeptPrograms;
 use crate::outside::OutsideMaps;
 use crate::packets::maps::{self, ConnectionMaps, PERSISTENT};
 use crate::packets::{
@@ -52,10 +53,10 @@ pub struct OpenedPackets {
 /// run the new ones.
 pub(crate) fn start(
     (options, hook_method): (&PacketOptions, Option<HookMethod>),
-    pins: &Pins,
+    (pins, kept): (&Pins, &KeptPrograms),
     generation: impl IntoIterator<Item = (&'static str, MapHandle)>,
 ) -> Result<OpenedPackets, OpenError> {
-    let bloom = bloom::create(pins, options.limits.outside)?;
+    let bloom = bloom::open(pins, options.limits.outside)?;
     let mut connections = ConnectionMaps::open(pins, options)?;
     let clone = |(name, map): (&'static str, &MapHandle)| {
         let map = MapHandle::try_from(map).map_err(failed("duplicating", &pins.persistent(name)))?;
@@ -64,7 +65,7 @@ pub(crate) fn start(
     let persistent = PERSISTENT.into_iter().zip(connections.handles()).map(clone);
     let given = generation.into_iter().chain([(bloom::NAME, bloom)]).map(|(name, map)| Ok((name.to_owned(), map)));
     let given: Vec<(String, MapHandle)> = given.chain(persistent).collect::<Result<_, OpenError>>()?;
-    let programs = PacketPrograms::load(options, PacketMaps::new(given))?;
+    let programs = PacketPrograms::load_or_keep(options, PacketMaps::new(given), Some(kept))?;
     let readable = || failed("preparing to read the maps of", pins.root());
     let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
     settings.set(options.settings);
@@ -72,17 +73,20 @@ pub(crate) fn start(
     let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
     let events = PacketEvents::new(programs.maps()).map_err(readable())?;
+    if programs.are_taken_over {
+        counter.clear(programs.maps()).and_then(|()| events.clear()).map_err(readable())?;
+    }
     let bloom = Arc::new(
         PacketBloom::new(programs.maps(), options.nodeport_range.clone(), options.source_ports.clone())
             .map_err(readable())?,
     );
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
-    let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
+    let sweep = Sweep::load_or_keep(programs.maps(), Some(kept)).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
     let (foreign_ports, not_listed) = foreign_ports(options, &maps).map_err(readable())?;
     let method = hook_method.unwrap_or_else(HookMethod::find);
-    let (xdp, not_loaded) = load_xdp(options, &maps);
-    let mut hooks = DeviceHooks::new(programs, method, pins.clone(), xdp);
+    let (xdp, not_loaded) = load_xdp(options, &maps, kept);
+    let mut hooks = DeviceHooks::new(programs, method, (pins.clone(), kept), xdp);
     connections.catch_up(pins)?;
     connections.show_former(&maps)?;
     if connection_reader.has_forwarded().map_err(readable())? {
@@ -118,9 +122,9 @@ pub(crate) fn start(
 }
 
 /// The XDP program, unless it is off, and why it could not be loaded.
-fn load_xdp(options: &PacketOptions, maps: &PacketMaps) -> (Option<XdpHooks>, Option<String>) {
+fn load_xdp(options: &PacketOptions, maps: &PacketMaps, kept: &KeptPrograms) -> (Option<XdpHooks>, Option<String>) {
     let Some(mode) = options.xdp else { return (None, None) };
-    match XdpProgram::load(options, maps) {
+    match XdpProgram::load_or_keep(options, maps, Some(kept)) {
         Ok(program) => (Some(XdpHooks::new(program, mode)), None),
         Err(error) => (None, Some(format!("packets.xdp: {error}"))),
     }

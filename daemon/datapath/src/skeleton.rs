@@ -45,6 +45,11 @@ fn choose(usual: &'static [u8]) -> &'static [u8] {
     if Path::new(KERNEL_TYPES).exists() { usual } else { WITHOUT_BTF }
 }
 
+/// The object of the skeleton that [`SockSkelBuilder`] opens.
+pub(crate) fn object() -> &'static [u8] {
+    choose(&DATA)
+}
+
 pub(crate) mod chain {
     include!(concat!(env!("OUT_DIR"), "/chain.skel.rs"));
 }
@@ -66,6 +71,10 @@ pub(crate) mod packet {
         usual
     }
 
+    pub(crate) fn object() -> &'static [u8] {
+        choose(&DATA)
+    }
+
     include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
 }
 
@@ -76,6 +85,10 @@ pub(crate) mod xdp {
             return include_bytes!(concat!(env!("OUT_DIR"), "/xdp_next.bpf.o"));
         }
         usual
+    }
+
+    pub(crate) fn object() -> &'static [u8] {
+        choose(&DATA)
     }
 
     include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));

@@ -17,6 +17,7 @@ use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
 use crate::counters::Counters;
 use crate::device_hooks::{self, HookMethod};
 use crate::error::{OpenError, failed};
+use crate::kept::KeptPrograms;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES};
 use crate::outside::OutsideMaps;
@@ -111,6 +112,7 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
 
 pub(crate) struct Start<'p> {
     pins: &'p Pins,
+    kept: &'p KeptPrograms,
     persistent: [Option<MapHandle>; PERSISTENT.len()],
     old: Option<CurrentGeneration>,
     predecessor: Option<Predecessor>,
@@ -143,7 +145,7 @@ pub(crate) struct Opened {
 impl<'p> Start<'p> {
     /// Reads the pins and removes those that a crash has left.
     pub(crate) fn new(
-        pins: &'p Pins,
+        (pins, kept): (&'p Pins, &'p KeptPrograms),
         predecessor: Option<Predecessor>,
         prepared: &Prepared<'_>,
         (cgroup, packets): (PathBuf, Option<(&'p PacketOptions, Option<HookMethod>)>),
@@ -151,7 +153,7 @@ impl<'p> Start<'p> {
         let current = pins.current_generation()?;
         let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
         let old = current.map(|number| CurrentGeneration::open(pins, number, prepared)).transpose()?;
-        Ok(Self { pins, persistent, old, predecessor, cgroup, packets })
+        Ok(Self { pins, kept, persistent, old, predecessor, cgroup, packets })
     }
 
     /// Makes every hook run the new programs on the current maps.
@@ -178,9 +180,12 @@ impl<'p> Start<'p> {
         if !content.broken.is_empty() {
             return self.resize(prepared, old);
         }
-        let loaded = prepared.load(Some(&old.handles), &old.handles.1, &self.persistent)?;
+        let loaded = prepared.load(Some(&old.handles), &old.handles.1, &self.persistent, self.kept)?;
         self.pin_lasting(&loaded)?;
-        let Loaded { programs, persistent, counters, .. } = loaded;
+        let Loaded { programs, persistent, counters, are_taken_over, .. } = loaded;
+        if let Some(counters) = counters.as_ref().filter(|_| are_taken_over) {
+            Counters::clear(counters).map_err(failed("clearing the counters of", self.pins.root()))?;
+        }
         let placed = Placements::read(&maps, &content.state);
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory, epoch_of(&persistent));
@@ -236,12 +241,12 @@ impl<'p> Start<'p> {
             Ok(outside) => (outside, Ok(())),
             Err(error) => (OutsideMaps::default(), Err(error)),
         };
-        let mut loaded = prepared.load(None, &outside, &self.persistent)?;
+        let mut loaded = prepared.load(None, &outside, &self.persistent, self.kept)?;
         self.pin_lasting(&loaded)?;
         loaded.handles.1 = outside;
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
-        let Loaded { handles, programs, persistent, counters } = loaded;
+        let Loaded { handles, programs, persistent, counters, .. } = loaded;
         let duplicates = reopened(&handles, &directory)?;
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
@@ -279,7 +284,7 @@ impl<'p> Start<'p> {
         let Handles(handles, outside) = reopened(handles, directory)?;
         let epoch = MapHandle::try_from(epoch).map_err(failed("duplicating the epoch of", self.pins.root()))?;
         let maps = NAMES.into_iter().zip(handles).chain(outside.into_named()).chain([(EPOCH, epoch)]);
-        packet_path::start(options, self.pins, maps).map(Some)
+        packet_path::start(options, (self.pins, self.kept), maps).map(Some)
     }
 
     fn writer(

@@ -3,13 +3,14 @@
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 mod call;
+pub(crate) mod program;
 pub(crate) mod tc;
 pub(crate) mod xdp;
 pub(crate) mod xt;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ffi::{CString, c_void};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, MapInfo};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use call::{check, owned};
+pub(crate) use call::open_pinned;
+use call::{check, open_as, owned};
 
 use crate::error::into_io;
 
@@ -92,25 +94,12 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })
 }
 
-pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path is a C string that outlives the call.
-    owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
-}
-
 /// Opens the link that is pinned at the path; `None` if something else is there. Whatever is opened through a pin has
 /// to pass here before it is read as a link: libbpf takes the kernel's description of a map or a program for that of a
 /// link, and follows a pointer in it.
 pub(crate) fn open_link(path: &Path) -> io::Result<Option<OwnedFd>> {
-    // Maps, programs and links look like files; the kernel refuses to open anything else.
-    if !fs::symlink_metadata(path)?.is_file() {
-        return Ok(None);
-    }
-    let object = open_pinned(path)?;
-    let name = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
     // The kernel shows `bpf_link` for a link that was created here, and `bpf-link` for one that was opened by its pin.
-    let is_link = [b"anon_inode:bpf-link", b"anon_inode:bpf_link"].iter().any(|it| name.as_os_str().as_bytes() == *it);
-    Ok(is_link.then_some(object))
+    open_as(path, &["anon_inode:bpf-link", "anon_inode:bpf_link"])
 }
 
 /// Adds or replaces an entry of a map. The error has the kernel's number, which libbpf-rs does not keep.
@@ -135,11 +124,23 @@ pub(crate) fn look_up(map: &MapHandle, key: &[u8]) -> io::Result<Option<Vec<u8>>
     map.lookup(key, libbpf_rs::MapFlags::ANY).map_err(into_io)
 }
 
+/// The id of a map, which no other map has for as long as the machine runs.
+pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
+    MapInfo::new(map).map(|info| info.info.id).map_err(into_io)
+}
+
+/// Opens the map that is pinned at the path; `None` if something else is there.
+pub(crate) fn open_map(path: &Path) -> io::Result<Option<MapHandle>> {
+    match open_as(path, &["anon_inode:bpf-map"])? {
+        Some(_) => MapHandle::from_pinned_path(path).map(Some).map_err(into_io),
+        None => Ok(None),
+    }
+}
+
 /// Whether the map is the one that is pinned at the path.
 pub(crate) fn is_same_map(map: &MapHandle, path: &Path) -> bool {
-    let id = |map: BorrowedFd<'_>| MapInfo::new(map).map(|info| info.info.id).ok();
-    let pinned = open_pinned(path).ok().and_then(|pinned| id(pinned.as_fd()));
-    pinned.is_some() && pinned == id(map.as_fd())
+    let pinned = open_pinned(path).ok().and_then(|pinned| map_id(pinned.as_fd()).ok());
+    pinned.is_some() && pinned == map_id(map.as_fd()).ok()
 }
 
 /// Whether programs of this type may call this kernel function (a BPF helper).

@@ -22,6 +22,7 @@ use nodelb_core::state::kernel_check::Content;
 
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
+use crate::kept;
 use crate::layout::{Client, ServiceWords};
 use crate::maps::{Handles, Maps, kinds};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
@@ -213,7 +214,9 @@ pub(crate) fn remove_others(pin_directory: &Path, layout: u32, crash: &CrashPoin
 
 fn remove(version: &Path, crash: &CrashPoint) -> io::Result<()> {
     for name in pins::list(version)? {
-        if is_part(&name) {
+        if name == kept::DIRECTORY {
+            kept::remove_all(version, crash)?;
+        } else if is_part(&name) {
             remove_pins(&version.join(name), crash)?;
         }
     }

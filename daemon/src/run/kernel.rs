@@ -162,8 +162,12 @@ fn log_start(config: &Config, report: &StartReport) {
     let maps = text_of(report.origin);
     info!(
         message_id = %messages::ATTACHED,
-        generation = report.generation, cgroup = %report.cgroup.display(), "BPF programs attached, {maps}"
+        generation = report.generation, cgroup = %report.cgroup.display(),
+        "BPF programs attached, {maps}; {}", report.programs
     );
+    for fault in &report.program_faults {
+        warn!(message_id = %messages::ATTACHED, "the kernel verifies programs again that it has verified: {fault}");
+    }
     for directory in &report.foreign_pin_directories {
         warn!(
             message_id = %messages::ATTACHED_TWICE,

@@ -1,8 +1,9 @@
 //! The Bloom filter of `bpf/bloom.h`: the programs recognise most packets of no service by it, without a lookup.
 //!
-//! Each start creates another one and fills it when every device runs the new programs, which add what they begin. Only
-//! then do the programs rely on it. Until the next start has replaced them they use the pinned one, so that start first
-//! makes them look into the maps again: if it fails, they meet addresses that it has added to `outside`.
+//! Each start first makes the programs of earlier ones look into the maps again: if it fails, they meet addresses that it
+//! has added to `outside`. It empties the filter, or creates one of another size, and fills it when every device runs its
+//! programs, which add what they begin, and when no earlier run of a program is left. Only then do the programs rely on it.
+//! A run that saw its bit before the filter was emptied has put its entry into the maps when it ends.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -138,9 +139,12 @@ pub(crate) fn kind() -> Spec {
     Spec::kind((libbpf_sys::BPF_MAP_TYPE_ARRAY, libbpf_sys::BPF_F_MMAPABLE), size_of::<u32>(), size_of::<u64>())
 }
 
-/// Makes the programs of earlier starts look into the maps for every packet, and creates an empty filter.
-pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> {
+/// Makes the programs of earlier starts look into the maps for every packet. Returns an empty filter: the one that they
+/// use, unless it has another size.
+pub(crate) fn open(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> {
     let kind = kind();
+    let wanted = Spec { max_entries: words(outside), ..kind };
+    let mut present = Vec::new();
     for path in paths(pins) {
         let Some((map, found)) = Spec::open(&path)? else { continue };
         if !found.same_kind(kind) {
@@ -150,18 +154,27 @@ pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> 
         for word in words.iter() {
             word.fetch_and(!READY, Ordering::SeqCst);
         }
+        present.push((path, map, found));
     }
-    let [_, unfinished] = paths(pins);
-    let map = Spec { max_entries: words(outside), ..kind }.create(NAME)?;
+    let [current, unfinished] = paths(pins);
+    // Of two, either may be the one that programs use.
+    if let [(path, map, found)] = present.as_slice()
+        && (*found, path) == (wanted, &current)
+    {
+        let words = SharedWords::map(map).map_err(failed("mapping", path))?;
+        words.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        return MapHandle::try_from(map).map_err(failed("duplicating", path));
+    }
+    let map = wanted.create(NAME)?;
     pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
     pins.pin(map.as_fd(), &unfinished)?;
     Ok(map)
 }
 
-/// Replaces the earlier filter with the one of this start.
+/// Replaces the earlier filter with that of this start, if it is another one.
 pub(crate) fn commit(pins: &Pins) -> Result<(), OpenError> {
     let [current, unfinished] = paths(pins);
-    pins.rename(&unfinished, &current)
+    if unfinished.exists() { pins.rename(&unfinished, &current) } else { Ok(()) }
 }
 
 #[cfg(test)]

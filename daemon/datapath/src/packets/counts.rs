@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::error::into_io;
 use crate::packets::handles::PacketMaps;
 use crate::skeleton::packet::types;
+use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
 pub const REASONS: [&str; 16] = [
@@ -134,6 +135,15 @@ impl PacketCounter {
             (services > 0).then(|| Counters::new(maps.find("outside_counters")?, services)).transpose()?;
         let (counts, drops) = (maps.handle("packet_counts")?, maps.handle("packet_drops")?);
         Ok(Self { counts, drops, connections, began: seconds()? })
+    }
+
+    /// Sets everything to 0, which programs of an earlier start have counted.
+    pub(crate) fn clear(&self, maps: &PacketMaps) -> io::Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(into_io)?;
+        let nothing = vec![vec![0; size_of::<types::packet_counts>()]; cpus];
+        self.counts.update_percpu(&0_u32.to_ne_bytes(), &nothing, MapFlags::ANY).map_err(into_io)?;
+        self.drops.keys().try_for_each(|key| sys::delete(&self.drops, &key))?;
+        if self.has_connections() { Counters::clear(maps.find("outside_counters")?) } else { Ok(()) }
     }
 
     /// The sums over all CPUs.

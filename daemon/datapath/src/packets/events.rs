@@ -111,6 +111,12 @@ impl PacketEvents {
         Ok(Self { events: maps.handle("packet_events")?, watch: SharedWords::map(maps.find("packet_watch")?)? })
     }
 
+    /// Ends the lease of an earlier process, and forgets what it has lost.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        self.watch.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(())
+    }
+
     fn extend_lease(&self, filter: &EventFilter) -> io::Result<()> {
         let words = words(filter);
         for (word, value) in self.watch.at(SERVICES, words.len()).iter().zip(words) {

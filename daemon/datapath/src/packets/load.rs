@@ -8,12 +8,13 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenObject};
 use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
 use crate::error::{OpenError, failed, into_io};
+use crate::kept::{self, KeptPrograms, LoadedObject, Source};
 use crate::load::{listening, refusal};
 use crate::packets::bare::{BareDevices, LinkLayer};
 use crate::packets::bloom;
@@ -21,7 +22,7 @@ use crate::packets::foreign::ForeignConnections;
 use crate::packets::handles::PacketMaps;
 use crate::packets::settings::PacketSettings;
 use crate::skeleton;
-use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
+use crate::skeleton::packet::{self, OpenPacketSkel, PacketSkelBuilder};
 use crate::sys;
 
 const OBJECT: &str = "packet.bpf.o";
@@ -117,17 +118,29 @@ pub struct PacketPrograms {
     maps: PacketMaps,
     programs: BTreeMap<PacketHook, OwnedFd>,
     bare_devices: BareDevices,
+    pub(crate) are_taken_over: bool,
 }
 
 impl PacketPrograms {
     /// Loads the programs with these maps, and creates those that are missing. Needs CAP_BPF, CAP_NET_ADMIN and
     /// CAP_PERFMON.
     pub fn load(options: &PacketOptions, existing: PacketMaps) -> Result<Self, OpenError> {
+        Self::load_or_keep(options, existing, None)
+    }
+
+    /// As [`Self::load`], or takes over the programs of an earlier start, with the maps that these have created.
+    pub(crate) fn load_or_keep(
+        options: &PacketOptions,
+        existing: PacketMaps,
+        kept: Option<&KeptPrograms>,
+    ) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::uninit();
         let skeleton = prepare(&mut object, options, &existing)?;
-        let (skeleton, log) = listening(|| skeleton.load());
-        let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
-        take(&skeleton, existing, options.has_pods).map_err(failed("taking the descriptors of", Path::new(OBJECT)))
+        let bytes = skeleton::with_layout(existing.service_words().is_next(), packet::object);
+        let source = Source { name: "packet", bytes, lasting: &[] };
+        let (loaded, log) = listening(|| kept::load(kept, &source, |name| existing.get(name), skeleton));
+        let loaded = loaded.map_err(|error| refusal(error, &log))?;
+        take(&loaded, existing, options.has_pods).map_err(failed("taking the descriptors of", Path::new(OBJECT)))
     }
 
     pub fn has_pods(&self) -> bool {
@@ -158,29 +171,25 @@ impl PacketPrograms {
     }
 }
 
-fn take(skeleton: &PacketSkel<'_>, existing: PacketMaps, has_pods: bool) -> io::Result<PacketPrograms> {
+fn take(loaded: &LoadedObject, existing: PacketMaps, has_pods: bool) -> io::Result<PacketPrograms> {
     let mut maps = existing;
-    for map in skeleton.object().maps() {
-        let Some(name) = map.name().to_str().filter(|name| !name.contains('.') && !UNUSED.contains(name)) else {
-            continue;
-        };
+    for (name, map) in loaded.maps() {
         if !maps.0.contains_key(name) {
-            maps.0.insert(name.to_owned(), MapHandle::try_from(&map).map_err(into_io)?);
+            maps.0.insert(name.to_owned(), MapHandle::try_from(map).map_err(into_io)?);
         }
     }
-    let handle = |map| MapHandle::try_from(map).map_err(into_io);
-    let bare_devices = BareDevices::new(&handle(&skeleton.maps.bss)?, handle(&skeleton.maps.bare_devices)?)?;
+    let bare_devices = BareDevices::new(&loaded.map(".bss")?, loaded.map("bare_devices")?)?;
     let mut programs = BTreeMap::new();
     for hook in PacketHook::ALL {
         let program = match hook {
             PacketHook::PodIn | PacketHook::PodOut if !has_pods => continue,
-            PacketHook::UplinkIn => &skeleton.progs.packet_in,
-            PacketHook::PodIn => &skeleton.progs.pod_in,
-            PacketHook::UplinkOut | PacketHook::PodOut => &skeleton.progs.packet_out,
+            PacketHook::UplinkIn => "packet_in",
+            PacketHook::PodIn => "pod_in",
+            PacketHook::UplinkOut | PacketHook::PodOut => "packet_out",
         };
-        programs.insert(hook, program.as_fd().try_clone_to_owned()?);
+        programs.insert(hook, loaded.program(program)?);
     }
-    Ok(PacketPrograms { maps, programs, bare_devices })
+    Ok(PacketPrograms { maps, programs, bare_devices, are_taken_over: loaded.is_taken_over })
 }
 
 fn prepare<'o>(

@@ -6,16 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapHandle, OpenObject, ProgramMut};
+use libbpf_rs::{MapCore, MapHandle, OpenObject};
 pub use nodelb_core::packets::sweep::{SweepReason, SweepTimeouts};
 
-use crate::error::{OpenError, failed, into_io};
+use crate::error::{OpenError, failed};
+use crate::kept::{self, KeptPrograms, Source};
 pub use crate::layout::Swept;
 use crate::layout::{self, SWEEP_RECORD_SIZE};
 use crate::load::{listening, refusal};
 use crate::packets::handles::PacketMaps;
-use crate::skeleton::sweep::SweepSkelBuilder;
+use crate::skeleton::sweep::{DATA, SweepSkelBuilder};
 use crate::sys::{self, Records};
+
+const SOURCE: Source = Source { name: "sweep", bytes: &DATA, lasting: &[] };
 
 const OBJECT: &str = "sweep.bpf.o";
 
@@ -39,6 +42,11 @@ pub struct Sweep {
 impl Sweep {
     /// Loads the programs for these maps. Needs CAP_BPF and CAP_PERFMON.
     pub fn load(maps: &PacketMaps) -> Result<Self, OpenError> {
+        Self::load_or_keep(maps, None)
+    }
+
+    /// As [`Self::load`], or takes over the programs of an earlier start.
+    pub(crate) fn load_or_keep(maps: &PacketMaps, kept: Option<&KeptPrograms>) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let mut skeleton =
             SweepSkelBuilder::default().open(&mut object).map_err(failed("opening", Path::new(OBJECT)))?;
@@ -49,20 +57,17 @@ impl Sweep {
             skeleton.maps.sweep_records.set_max_entries((most / ENTRIES_PER_RECORD).max(LEAST_RECORDS))
         });
         prepared.map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
-        let (skeleton, log) = listening(|| skeleton.load());
-        let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
-        let own = |program: &ProgramMut<'_>| program.as_fd().try_clone_to_owned();
+        let given = |name: &str| maps.get(name);
+        let (loaded, log) = listening(|| kept::load(kept, &SOURCE, given, skeleton));
+        let loaded = loaded.map_err(|error| refusal(error, &log))?;
         let opening = || failed("opening", Path::new(OBJECT));
         Ok(Self {
             programs: [
-                own(&skeleton.progs.sweep_connections).map_err(opening())?,
-                own(&skeleton.progs.sweep_half_open).map_err(opening())?,
+                loaded.program("sweep_connections").map_err(opening())?,
+                loaded.program("sweep_half_open").map_err(opening())?,
             ],
-            timeouts: MapHandle::try_from(&skeleton.maps.sweep_timeouts).map_err(into_io).map_err(opening())?,
-            records: MapHandle::try_from(&skeleton.maps.sweep_records)
-                .map_err(into_io)
-                .and_then(|map| Records::map(&map))
-                .map_err(opening())?,
+            timeouts: loaded.map("sweep_timeouts").map_err(opening())?,
+            records: loaded.map("sweep_records").and_then(|map| Records::map(&map)).map_err(opening())?,
         })
     }
 

@@ -6,16 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapHandle, OpenObject};
+use libbpf_rs::{MapCore, MapHandle, OpenObject};
 
-use crate::error::{OpenError, failed, into_io};
+use crate::error::{OpenError, failed};
+use crate::kept::{self, KeptPrograms, Source};
 use crate::load::{listening, refusal};
 use crate::packets::handles::PacketMaps;
 use crate::packets::load::{PacketOptions, XdpMode, set_constants};
 use crate::packets::run::{Packet, Verdict};
 use crate::skeleton;
-use crate::skeleton::xdp::XdpSkelBuilder;
 use crate::skeleton::xdp::types::{xdp_device, xdp_md};
+use crate::skeleton::xdp::{self, XdpSkelBuilder};
 use crate::sys;
 
 const OBJECT: &str = "xdp.bpf.o";
@@ -44,9 +45,18 @@ const TUNNEL: usize = 40;
 impl XdpProgram {
     /// Loads the program with the maps of the packet path. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     pub fn load(options: &PacketOptions, maps: &PacketMaps) -> Result<Self, OpenError> {
+        Self::load_or_keep(options, maps, None)
+    }
+
+    /// As [`Self::load`], or takes over the program of an earlier start, without what it knew about devices.
+    pub(crate) fn load_or_keep(
+        options: &PacketOptions,
+        maps: &PacketMaps,
+        kept: Option<&KeptPrograms>,
+    ) -> Result<Self, OpenError> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let opened =
-            skeleton::with_layout(maps.service_words().is_next(), || XdpSkelBuilder::default().open(&mut object));
+        let is_next = maps.service_words().is_next();
+        let opened = skeleton::with_layout(is_next, || XdpSkelBuilder::default().open(&mut object));
         let mut skeleton = opened.map_err(failed("opening", Path::new(OBJECT)))?;
         let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
         set_constants!(rodata, options);
@@ -57,13 +67,14 @@ impl XdpProgram {
         }
         let prepared = maps.give_to(skeleton.open_object_mut(), &OWN);
         prepared.map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
-        let (skeleton, log) = listening(|| skeleton.load());
-        let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
+        let source = Source { name: "xdp", bytes: skeleton::with_layout(is_next, xdp::object), lasting: &[] };
+        let (loaded, log) = listening(|| kept::load(kept, &source, |name| maps.get(name), skeleton));
+        let loaded = loaded.map_err(|error| refusal(error, &log))?;
         let taking = || failed("taking the descriptors of", Path::new(OBJECT));
-        Ok(Self {
-            program: skeleton.progs.xdp_in.as_fd().try_clone_to_owned().map_err(taking())?,
-            devices: MapHandle::try_from(&skeleton.maps.xdp_devices).map_err(into_io).map_err(taking())?,
-        })
+        let devices = loaded.map("xdp_devices").map_err(taking())?;
+        // Without these entries, the program passes all packets on.
+        devices.keys().try_for_each(|key| sys::delete(&devices, &key)).map_err(taking())?;
+        Ok(Self { program: loaded.program("xdp_in").map_err(taking())?, devices })
     }
 
     pub(crate) fn program(&self) -> BorrowedFd<'_> {
