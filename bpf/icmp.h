@@ -35,7 +35,7 @@ static __always_inline bool
 read_inner_v6(struct __sk_buff *skb, struct scratch *here)
 {
 	struct packet_key *key = &here->packet.key;
-	struct chain chain = {.frame = skb};
+	const struct chain *chain = &here->chain;
 	struct ipv6hdr ip;
 
 	if (bpf_skb_load_bytes(skb, here->inner, &ip, sizeof(ip)) ||
@@ -44,13 +44,12 @@ read_inner_v6(struct __sk_buff *skb, struct scratch *here)
 	copy_addr(key->source, ip.daddr.in6_u.u6_addr32);
 	copy_addr(key->target, ip.saddr.in6_u.u6_addr32);
 	/* A packet that is too big for a link is often a fragment. */
-	chain.next = ip.nexthdr;
-	chain.at = here->inner + sizeof(ip);
-	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
-	if (chain.is_alone || chain.is_broken || chain.part == PART_LATER)
+	if (walk_extensions(skb, ip.nexthdr, here->inner + sizeof(ip)) !=
+		    PARSED_FLOW ||
+	    chain->part == PART_LATER)
 		return false;
-	key->protocol = chain.next;
-	here->inner_l4 = chain.at;
+	key->protocol = chain->next;
+	here->inner_l4 = chain->at;
 	return !is_v4(key->source) && !is_v4(key->target);
 }
 
@@ -58,12 +57,15 @@ read_inner_v6(struct __sk_buff *skb, struct scratch *here)
  * Replaces the error's own key with the packet in the error, turned round. An
  * error goes to the sender of the packet; another one is left alone.
  */
-static __always_inline bool
-read_inner(struct __sk_buff *skb, struct scratch *here)
+VERIFIED_ONCE bool read_inner(struct __sk_buff *skb)
 {
-	struct packet *packet = &here->packet;
+	struct scratch *here = scratch();
+	struct packet *packet;
 	__u16 ports[2];
 
+	if (!here)
+		return false;
+	packet = &here->packet;
 	copy_addr(here->was.source, packet->key.source);
 	copy_addr(here->was.target, packet->key.target);
 	here->inner = packet->l4 + ICMP_HEADER_LENGTH;
@@ -192,13 +194,17 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
  * key is that of the packet in the error, the addresses that are written are
  * its own.
  */
-static __always_inline int
-redirect_error(struct __sk_buff *skb, struct scratch *here)
+VERIFIED_ONCE int redirect_error(struct __sk_buff *skb)
 {
-	bool is_whole = is_forwarded(here);
-	int reason = is_whole ? PACKET_NO_ROUTE : PACKET_TTL;
+	struct scratch *here = scratch();
+	bool is_whole;
+	int reason;
 	long result;
 
+	if (!here)
+		return TC_ACT_SHOT;
+	is_whole = is_forwarded(here);
+	reason = is_whole ? PACKET_NO_ROUTE : PACKET_TTL;
 	if (is_whole) {
 		copy_addr(here->packet.key.source, here->was.source);
 		copy_addr(here->packet.key.target, here->was.target);
@@ -248,7 +254,7 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 
-	if (!here || !read_inner(skb, here))
+	if (!here || !read_inner(skb))
 		return NEXT;
 	if (here->packet.key.side == PACKET_FROM_POD)
 		turn_to_answer();
@@ -258,7 +264,7 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 	     !find_forwarded_error(skb)))
 		return leave_error(here);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
-		return redirect_error(skb, here);
+		return redirect_error(skb);
 	readdress(here);
 	return rewrite_error(skb, 0) ? TC_ACT_SHOT : NEXT;
 }

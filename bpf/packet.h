@@ -333,16 +333,9 @@ parse_v4(struct frame_context *frame, struct packet *packet)
 	return PARSED_FLOW;
 }
 
-struct chain {
+struct chain_walk {
 	struct frame_context *frame;
-	__u32 at;
-	__u32 fragment_id;
-	__u32 fragment_at;
-	enum fragment_part part;
-	__u8 next;
-	/* The chain has an extension that is not understood, or is cut. */
-	__u8 is_broken;
-	__u8 is_alone;
+	struct chain chain;
 };
 
 static __always_inline void
@@ -359,8 +352,9 @@ read_fragment(struct chain *chain, const __u8 *extension)
 }
 
 /* Steps over one extension header; 1: the chain has ended. */
-static long chain_step(__u32 step, struct chain *chain)
+static long chain_step(__u32 step, struct chain_walk *walk)
 {
+	struct chain *chain = &walk->chain;
 	__u8 extension[8];
 	__u8 next = chain->next;
 
@@ -369,7 +363,7 @@ static long chain_step(__u32 step, struct chain *chain)
 	    next != NEXTHDR_FRAGMENT && next != NEXTHDR_AUTH &&
 	    next != NEXTHDR_DEST)
 		return 1;
-	if (frame_load(chain->frame, chain->at, extension, sizeof(extension))) {
+	if (frame_load(walk->frame, chain->at, extension, sizeof(extension))) {
 		chain->is_broken = 1;
 		return 1;
 	}
@@ -394,28 +388,44 @@ static long chain_step(__u32 step, struct chain *chain)
 }
 
 /*
- * Reads the extension headers of the packet in the scratch memory. The first
- * has this number and position.
+ * Walks over extension headers, of which the first has this number and
+ * position. The scratch memory then has the result. Returns PARSED_FLOW if it
+ * is the transport header, or its place in a fragment.
  */
 VERIFIED_ONCE int
-read_extensions(struct frame_context *frame, __u32 next, __u32 at)
+walk_extensions(struct frame_context *frame, __u32 next, __u32 at)
 {
-	struct chain chain = {.frame = frame, .at = at, .next = next};
+	struct chain_walk walk = {
+		.frame = frame,
+		.chain = {.at = at, .next = next},
+	};
 	struct scratch *here = scratch();
 
 	if (!here)
 		return PARSED_ALONE;
-	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
-	if (chain.is_alone)
+	bpf_loop(MOST_EXTENSIONS, chain_step, &walk, 0);
+	here->chain = walk.chain;
+	if (walk.chain.is_alone)
 		return PARSED_ALONE;
-	if (chain.is_broken)
-		return PARSED_SHORT;
-	here->packet.has_options = next != chain.next;
-	here->packet.key.protocol = chain.next;
-	here->packet.l4 = chain.at;
-	here->packet.part = chain.part;
-	here->packet.fragment_id = chain.fragment_id;
-	here->packet.fragment_at = chain.fragment_at;
+	return walk.chain.is_broken ? PARSED_SHORT : PARSED_FLOW;
+}
+
+/* Reads the extension headers of the packet in the scratch memory. */
+static __always_inline enum parsed
+read_extensions(struct frame_context *frame, struct packet *packet)
+{
+	__u8 next = packet->key.protocol;
+	struct scratch *here = scratch();
+	enum parsed parsed = walk_extensions(frame, next, packet->l4);
+
+	if (!here || parsed != PARSED_FLOW)
+		return parsed;
+	packet->has_options = next != here->chain.next;
+	packet->key.protocol = here->chain.next;
+	packet->l4 = here->chain.at;
+	packet->part = here->chain.part;
+	packet->fragment_id = here->chain.fragment_id;
+	packet->fragment_at = here->chain.fragment_at;
 	return PARSED_FLOW;
 }
 
@@ -438,7 +448,7 @@ parse_v6(struct frame_context *frame, struct packet *packet)
 	packet->l4 = l2_length(packet) + sizeof(ip);
 	/* Most packets have no extensions, and need no call. */
 	if (!is_flow(ip.nexthdr)) {
-		parsed = read_extensions(frame, ip.nexthdr, packet->l4);
+		parsed = read_extensions(frame, packet);
 		if (parsed != PARSED_FLOW)
 			return parsed;
 	}

@@ -327,6 +327,19 @@ struct packet {
 	__u32 acknowledgment;
 };
 
+/* What follows an IPv6 header; see walk_extensions(). */
+struct chain {
+	__u32 at;
+	__u32 fragment_id;
+	__u32 fragment_at;
+	enum fragment_part part;
+	__u8 next;
+	/* The chain has an extension that is not understood, or is cut. */
+	__u8 is_broken;
+	__u8 is_alone;
+	__u8 pad;
+};
+
 /* Bytes of IP headers, with options or extensions, that an answer quotes. */
 #define MOST_QUOTED 256
 /* And of a transport header without options. */
@@ -394,6 +407,8 @@ struct scratch {
 	/* The packet came in a tunnel to this address. */
 	__u32 is_unwrapped;
 	__u32 tunnel_end[4];
+	/* What walk_extensions() has found. */
+	struct chain chain;
 	/* An ICMP error: where the packet in it begins, and its ports. */
 	__u32 inner;
 	__u32 inner_l4;

@@ -30,6 +30,18 @@ ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
 			same_addr(_entry->target, (here)->tunnel_end);    \
 	})
 
+/*
+ * As parse_at() for the packet in the scratch memory, for packets that few
+ * receive: the verifier checks it once.
+ */
+VERIFIED_ONCE int parse_again(struct __sk_buff *skb, __u32 at, __u32 type_be)
+{
+	struct scratch *here = scratch();
+
+	return here ? parse_at(skb, &here->packet, PACKET_ARRIVING, at, type_be)
+		    : PARSED_ALONE;
+}
+
 /* Whether the tunnel leads to a backend of the service that was found. */
 static __always_inline bool is_of_backend(struct scratch *here)
 {
@@ -49,7 +61,7 @@ static __always_inline bool is_own_tunnel(struct __sk_buff *skb,
 {
 	bool is_in_middle, is_known;
 
-	if (parsed == PARSED_ERROR && !read_inner(skb, here))
+	if (parsed == PARSED_ERROR && !read_inner(skb))
 		return false;
 	if (parsed != PARSED_ERROR &&
 	    (parsed != PARSED_FLOW ||
@@ -130,8 +142,7 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	/* Other tunnels, such as those of a network of pods, need no route. */
 	type = here->packet.key.protocol == IPPROTO_IPV6 ? ETH_P_IPV6
 							 : ETH_P_IP;
-	parsed = parse_at(skb, &here->packet, PACKET_ARRIVING, here->packet.l4,
-			  bpf_htons(type));
+	parsed = parse_again(skb, here->packet.l4, bpf_htons(type));
 	here->is_unwrapped = 1;
 	if (here->packet.end > end ||
 	    !RULE(only_own_tunnels, is_own_tunnel(skb, here, begin, parsed)))
@@ -145,7 +156,7 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	if (bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO))
 		return PARSED_ALONE;
-	return parse(skb, &here->packet, PACKET_ARRIVING);
+	return parse_again(skb, find_l2_length(skb), skb->protocol);
 }
 
 #endif
