@@ -2,6 +2,8 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use nodelb_cli::CleanupOptions;
@@ -10,7 +12,10 @@ use nodelb_datapath::{CrashPoint, HiddenLink};
 use nodelb_kube::source::state_file;
 
 use crate::config::Config;
-use crate::run::{crash_after, refused};
+use crate::run::{crash_after, refused, under_way};
+
+/// How long answers are translated back after destinations no longer are.
+const UNDER_WAY: Duration = Duration::from_secs(1);
 
 /// Removes everything that nodelb has pinned, and reports how much it was.
 ///
@@ -30,7 +35,8 @@ pub fn cleanup(options: &CleanupOptions, out: &mut dyn Write) -> Result<(), Fail
             (config.datapath.pin_directory, state)
         }
     };
-    let report = nodelb_datapath::cleanup(&directory, &CrashPoint::new(crash_after()?)).map_err(refused)?;
+    let (under_way, crash) = (under_way()?.unwrap_or(UNDER_WAY), CrashPoint::new(crash_after()?));
+    let report = nodelb_datapath::cleanup(&directory, &|| thread::sleep(under_way), &crash).map_err(refused)?;
     let summary = match (report.links, report.maps) {
         (0, 0) => format!("Nothing to clean up in {}.", directory.display()),
         (links, maps) => format!("removed {links} links and {maps} maps from {}", directory.display()),

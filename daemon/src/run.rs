@@ -46,7 +46,7 @@ mod kernel;
 mod reload;
 
 use admin_sockets::{AdminSockets, Listeners};
-pub(crate) use kernel::{crash_after, refused};
+pub(crate) use kernel::{crash_after, refused, under_way};
 use reload::{Reload, Signals};
 
 /// How long the sources, the checker and the owner may take together to store their state at the end of the daemon, and

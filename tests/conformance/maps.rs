@@ -28,7 +28,7 @@ pub(crate) fn options((pins, cgroup): (&Path, &Path), limits: Limits, guard: &Gu
 
 /// Replaces the maps, if any, by new ones.
 fn open(options: &Options) -> Result<KernelDatapath, String> {
-    cleanup(&options.pin_directory, &CrashPoint::new(None)).map_err(|error| error.to_string())?;
+    cleanup(&options.pin_directory, &|| (), &CrashPoint::new(None)).map_err(|error| error.to_string())?;
     KernelDatapath::open(options).map(|(datapath, _)| datapath).map_err(|error| error.to_string())
 }
 

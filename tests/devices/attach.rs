@@ -196,7 +196,7 @@ fn cleanup_detaches_everything() {
         node.attach("v0");
         node.packets.hooks.attach(HookedDevice { side: DeviceSide::Pod, ..uplink("v1") }).unwrap();
         drop(node);
-        let report = nodelb_datapath::cleanup(&env.bpffs.join("nodelb"), &CrashPoint::default()).unwrap();
+        let report = nodelb_datapath::cleanup(&env.bpffs.join("nodelb"), &|| (), &CrashPoint::default()).unwrap();
         // The cgroup's ten hooks, and four of devices.
         assert_eq!((report.links, report.left), (14, Vec::new()));
         assert!(!env.bpffs.join("nodelb").exists());

@@ -15,7 +15,7 @@ fn by_filters(env: &Sandbox) -> Options {
 }
 
 fn cleanup(env: &Sandbox) -> usize {
-    nodelb_datapath::cleanup(&env.bpffs.join("nodelb"), &CrashPoint::default()).unwrap().links
+    nodelb_datapath::cleanup(&env.bpffs.join("nodelb"), &|| (), &CrashPoint::default()).unwrap().links
 }
 
 fn has_qdisc(device: &str) -> bool {

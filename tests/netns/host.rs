@@ -30,6 +30,9 @@ pub(crate) const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 /// Makes the daemon kill itself with SIGKILL after this many map, pin and link operations.
 const CRASH_AFTER: &str = "NODELB_TEST_CRASH_AFTER";
 
+/// The milliseconds that `nodelb cleanup` waits for answers under way.
+pub(crate) const UNDER_WAY: &str = "NODELB_TEST_UNDER_WAY";
+
 /// Makes connection tracking count as a module.
 const CONNTRACK: &str = "NODELB_TEST_CONNTRACK";
 
@@ -166,12 +169,18 @@ impl Host {
         Daemon { child: command.spawn().unwrap(), notify }
     }
 
-    /// Runs `nodelb cleanup`, which crashes after this many operations.
-    pub(crate) fn try_cleanup(&self, crash_after: Option<u32>) -> Output {
+    /// `nodelb cleanup`, as an administrator runs it.
+    pub(crate) fn cleanup_command(&self) -> Command {
         let mut command = Command::new(NODELB);
         command.arg("cleanup").arg("--config").arg(self.dir.join("nodelb.toml"));
+        command
+    }
+
+    /// Runs `nodelb cleanup`, which waits for no answer, and crashes after this many operations.
+    pub(crate) fn try_cleanup(&self, crash_after: Option<u32>) -> Output {
+        let mut command = self.cleanup_command();
         crash_at(&mut command, crash_after);
-        command.output().unwrap()
+        command.env(UNDER_WAY, "0").output().unwrap()
     }
 
     /// Cleans up and checks that no pin is left.

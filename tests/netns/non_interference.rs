@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::host::{Host, NODELB};
+use crate::host::{Host, NODELB, UNDER_WAY};
 use crate::interference::{Place, play_all};
 use crate::sandbox;
 
@@ -35,7 +35,9 @@ impl Place for InKernel {
     }
 
     fn reboot(&self, config: &Path) {
-        let output = Command::new(NODELB).arg("cleanup").arg("--config").arg(config).output().unwrap();
+        let mut command = Command::new(NODELB);
+        command.arg("cleanup").arg("--config").arg(config).env(UNDER_WAY, "0");
+        let output = command.output().unwrap();
         assert!(output.status.success(), "cleanup: {output:?}");
     }
 }

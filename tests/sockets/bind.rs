@@ -291,7 +291,7 @@ fn cleanup_removes_links_that_only_an_older_nodelb_has() {
         }
         let hidden = detach_hidden(options.cgroup.as_deref()).unwrap();
         assert_eq!(hidden, HiddenReport::default(), "their pins can be reached");
-        let report = cleanup(&options.pin_directory, &CrashPoint::default()).unwrap();
+        let report = cleanup(&options.pin_directory, &|| (), &CrashPoint::default()).unwrap();
         assert_eq!((report.links, report.left), (10, Vec::new()));
         assert!(!options.pin_directory.exists());
     });

@@ -146,7 +146,7 @@ fn a_crash_in_the_first_start_or_in_cleanup_leaves_nothing_odd() {
             if what == "start" {
                 Kernel::open(&Options { crash_after: after, ..usual });
             } else {
-                cleanup(directory, &CrashPoint::new(after)).unwrap();
+                cleanup(directory, &|| (), &CrashPoint::new(after)).unwrap();
             }
             return;
         }
@@ -161,7 +161,7 @@ fn a_crash_in_the_first_start_or_in_cleanup_leaves_nothing_odd() {
                 assert_eq!(kernel.datapath.verify_links(), []);
                 drop(kernel);
                 if what == "start" {
-                    cleanup(directory, &CrashPoint::default()).unwrap();
+                    cleanup(directory, &|| (), &CrashPoint::default()).unwrap();
                     assert!(!directory.exists(), "after {what} {after}");
                 }
                 survived(status, *after)

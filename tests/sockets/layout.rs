@@ -112,7 +112,7 @@ fn the_next_layout_takes_everything_over() {
         assert_eq!(kernel.datapath.dump().unwrap(), all);
         drop(kernel);
         prober.finish();
-        assert_eq!(cleanup(&env.bpffs.join("nodelb"), &CrashPoint::default()).unwrap().links, 10);
+        assert_eq!(cleanup(&env.bpffs.join("nodelb"), &|| (), &CrashPoint::default()).unwrap().links, 10);
         assert!(!env.bpffs.join("nodelb").exists());
     });
 }
@@ -185,7 +185,7 @@ fn cleanup_removes_what_it_does_not_know() {
         fs::rename(v9.join("tcp_sockets"), v9.join("sockets")).unwrap();
         fs::rename(v9.join("g1/slots"), v9.join("g1/places")).unwrap();
         reach(SERVICE);
-        let report = cleanup(&directory, &CrashPoint::default()).unwrap();
+        let report = cleanup(&directory, &|| (), &CrashPoint::default()).unwrap();
         assert_eq!((report.links, report.maps, report.left), (10, 14, Vec::new()));
         assert!(!directory.exists());
         assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
@@ -224,7 +224,7 @@ fn upgrade_and_go_on(env: &Sandbox, crash: impl FnOnce() -> bool, back: bool) ->
     assert_eq!(versions(env), [format!("v{}", goes_on.layout)]);
     drop(kernel);
     prober.finish();
-    assert_eq!(cleanup(&directory, &CrashPoint::default()).unwrap().left, Vec::<PathBuf>::new());
+    assert_eq!(cleanup(&directory, &|| (), &CrashPoint::default()).unwrap().left, Vec::<PathBuf>::new());
     survived
 }
 

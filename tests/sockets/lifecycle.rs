@@ -243,20 +243,20 @@ fn cleanup_removes_everything_and_nothing_else() {
         let mut kernel = Kernel::open(&options);
         kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
         assert!(matches!(KernelDatapath::open(&options).unwrap_err(), OpenError::Busy { .. }));
-        assert!(matches!(cleanup(directory, &CrashPoint::default()).unwrap_err(), OpenError::Busy { .. }));
+        assert!(matches!(cleanup(directory, &|| (), &CrashPoint::default()).unwrap_err(), OpenError::Busy { .. }));
         assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_ok());
         drop(kernel);
 
         let foreign = directory.join("v1/foreign");
         fs::create_dir(&foreign).unwrap();
-        let report = cleanup(directory, &CrashPoint::default()).unwrap();
+        let report = cleanup(directory, &|| (), &CrashPoint::default()).unwrap();
         assert_eq!((report.links, report.maps), (10, 14));
         assert_eq!(report.left, [directory.join("v1"), foreign.clone()]);
         assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
         fs::remove_dir(&foreign).unwrap();
-        cleanup(directory, &CrashPoint::default()).unwrap();
+        cleanup(directory, &|| (), &CrashPoint::default()).unwrap();
         assert!(!directory.exists());
-        assert_eq!(cleanup(directory, &CrashPoint::default()).unwrap(), nodelb_datapath::CleanupReport::default());
+        assert_eq!(cleanup(directory, &|| (), &CrashPoint::default()).unwrap(), nodelb_datapath::CleanupReport::default());
     });
 }
 
@@ -422,7 +422,7 @@ fn a_cleanup_during_a_start_removes_nothing_of_it() {
         let started = thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    match cleanup(&options.pin_directory, &CrashPoint::default()) {
+                    match cleanup(&options.pin_directory, &|| (), &CrashPoint::default()) {
                         Ok(_) | Err(OpenError::Busy { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }

@@ -83,7 +83,7 @@ fn the_maps_appear_and_disappear_with_the_configuration() {
         drop(kernel);
         drop(Kernel::open(&on));
         assert_eq!(
-            cleanup(&env.bpffs.join("nodelb"), &CrashPoint::default()).unwrap().left,
+            cleanup(&env.bpffs.join("nodelb"), &|| (), &CrashPoint::default()).unwrap().left,
             Vec::<std::path::PathBuf>::new()
         );
     });

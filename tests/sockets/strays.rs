@@ -152,7 +152,7 @@ fn cleanup_removes_what_is_no_link() {
         let links = directory.join("v1/links");
         fs::create_dir_all(&links).unwrap();
         strays(&links.join("connect4"), |what| {
-            let report = cleanup(&directory, &CrashPoint::default()).unwrap();
+            let report = cleanup(&directory, &|| (), &CrashPoint::default()).unwrap();
             assert_eq!((report.links, report.left), (0, Vec::new()), "{what}");
             assert!(!directory.exists(), "{what}");
             fs::create_dir_all(&links).unwrap();
@@ -208,7 +208,7 @@ fn a_pin_directory_of_another_user_is_refused() {
             let error = nodelb_datapath::KernelDatapath::open(&options(env)).unwrap_err();
             assert!(matches!(&error, OpenError::NotOwn { owner: 23_456, .. }), "{error}");
             assert!(error.to_string().contains(&format!("{} belongs to uid 23456", path.display())), "{error}");
-            let error = cleanup(&directory, &CrashPoint::default()).unwrap_err();
+            let error = cleanup(&directory, &|| (), &CrashPoint::default()).unwrap_err();
             assert!(matches!(&error, OpenError::NotOwn { owner: 23_456, .. }), "{error}");
             std::os::unix::fs::chown(&path, Some(0), None).unwrap();
         }

@@ -1,6 +1,7 @@
 //! The state of a UDP socket: answers come from the requested address, and the socket keeps its
 //! backend.
 
+use std::cell::Cell;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use nodelb_core::trace::{Verdict, trace};
 use nodelb_programs::sockets::is_answer;
 use rustix::net::connect_unspec;
 
-use nodelb_datapath::Options;
+use nodelb_datapath::{CrashPoint, Options, cleanup};
 
 use super::{Kernel, Random, ask, backends, cases, entry, in_sandbox, l4, options, point, put, udp_socket};
 use crate::pod::Pod;
@@ -358,5 +359,30 @@ fn a_datagram_that_names_the_port_of_a_nodeport_cuts_no_socket_from_it() {
                 assert_eq!(ask(&socket, nodeport).unwrap().backend, backend, "{bound}");
             }
         }
+    });
+}
+
+/// After a cleanup has ended the translation of destinations, answers still come from the service until its wait is over.
+#[test]
+fn answers_under_way_at_a_cleanup_come_from_the_service() {
+    in_sandbox("sockets::udp::answers_under_way_at_a_cleanup_come_from_the_service", |env| {
+        let (options, service) = (options(env), to("198.51.100.1:53"));
+        let backend = UdpSocket::bind("192.0.2.10:53").unwrap();
+        Kernel::open(&options).serve(1, "198.51.100.1:53/UDP", &["192.0.2.10:53/UDP"]);
+        let (client, connected) = (udp_socket(&service), udp_socket(&service));
+        client.send_to(b"question", service).unwrap();
+        let (_, from) = backend.recv_from(&mut [0; 16]).unwrap();
+        connected.connect(service).unwrap();
+        let waits = Cell::new(0);
+        let wait = || {
+            waits.set(waits.get() + 1);
+            let error = udp_socket(&service).connect(service).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::NetworkUnreachable, "destinations are no longer translated");
+            backend.send_to(b"answer", from).unwrap();
+            let (_, seen) = client.recv_from(&mut [0; 16]).unwrap();
+            assert_eq!((seen, connected.peer_addr().unwrap()), (service, service));
+        };
+        cleanup(&options.pin_directory, &wait, &CrashPoint::default()).unwrap();
+        assert_eq!((waits.get(), connected.peer_addr().unwrap()), (1, backend.local_addr().unwrap()));
     });
 }

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use libbpf_rs::query::LinkInfo;
 
@@ -21,10 +19,6 @@ use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
 
-/// How long answers are translated back after destinations no longer are: for those to datagrams that are under way, and
-/// for programs that ask for the peer's name of a socket that they have just connected.
-const UNDER_WAY: Duration = Duration::from_secs(1);
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
     /// Number of detached links and of removed filters at network devices. After that nothing is translated.
@@ -38,16 +32,19 @@ pub struct CleanupReport {
 /// Detaches the programs and removes all pins, of every layout version. Open connections stay open; new ones go to
 /// their destination without translation.
 ///
+/// `wait` is called once destinations are no longer translated. Until it returns, answers still are: those to datagrams
+/// that are under way, and the peer's name of a socket that a program has just connected.
+///
 /// # Errors
 /// If a nodelb is running, or something cannot be removed.
-pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
+pub fn cleanup(pin_directory: &Path, wait: &dyn Fn(), crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
     // A pin directory that appears after this belongs to a daemon that is starting.
     let Some(_lock) = Lock::take(pin_directory)? else {
         // Filters at network devices need no pin.
         let links = remove_from_devices(&Pins::new(pin_directory, LAYOUT, crash))?;
         return Ok(CleanupReport { links, ..CleanupReport::default() });
     };
-    let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
+    let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), wait, crash };
     // Oldest version first: the version that a newer one took over from must not become current again.
     for (layout, root) in versions::all(pin_directory)? {
         let pins = Pins::new(pin_directory, layout, crash);
@@ -73,6 +70,7 @@ struct Work<'a> {
     report: CleanupReport,
     /// Ids of the detached links: two versions may have pinned the same link.
     detached: BTreeSet<u32>,
+    wait: &'a dyn Fn(),
     crash: &'a CrashPoint,
 }
 
@@ -89,7 +87,7 @@ impl Work<'_> {
             attach::all_hooks().rev().partition(|hook| hook.is_of_answers());
         self.remove_hooks(pins, &destinations)?;
         if self.report.links > detached {
-            thread::sleep(UNDER_WAY);
+            (self.wait)();
         }
         self.remove_hooks(pins, &answers)?;
         self.remove_if_empty(&pins.links())

@@ -50,6 +50,10 @@ const LAYOUT_IS: &str = "NODELB_TEST_LAYOUT";
 /// kernels without tcx links.
 const HOOKS_ARE: &str = "NODELB_TEST_HOOKS";
 
+/// The environment variable with the milliseconds that `nodelb cleanup` waits for answers under way: tests that do not
+/// show what it waits for set it to 0.
+const UNDER_WAY_IS: &str = "NODELB_TEST_UNDER_WAY";
+
 /// Environment variable of the tests: connection tracking counts as a module.
 const CONNTRACK_IS: &str = "NODELB_TEST_CONNTRACK";
 
@@ -300,6 +304,11 @@ fn stuck_with_privileges(error: PrivilegeError) -> Failure {
 /// The number of operations before the daemon kills itself, if a test sets it.
 pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     number_of(CRASH_AFTER)
+}
+
+/// How long a cleanup waits for answers under way, if a test sets it.
+pub(crate) fn under_way() -> Result<Option<Duration>, Failure> {
+    Ok(number_of(UNDER_WAY_IS)?.map(Duration::from_millis))
 }
 
 fn layout() -> Result<u32, Failure> {
