@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::FrontendKind;
@@ -159,12 +159,12 @@ async fn a_header_too_large_is_refused() {
 
 #[tokio::test]
 async fn stop_does_not_wait_for_a_silent_client() {
-    let server = limited(ServerLimits { stop: Duration::from_millis(200), ..LIMITS }, STREAMS).await;
+    let never = Duration::from_secs(3_600);
+    let limits = ServerLimits { stop: Duration::from_millis(200), header: never, total: None, stuck: never, ..LIMITS };
+    let server = limited(limits, STREAMS).await;
     let silent = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(status(&server.get("/").await), "200");
-    let start = Instant::now();
-    server.stop().await;
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    tokio::time::timeout(Duration::from_secs(60), server.stop()).await.expect("no wait for the silent client");
     drop(silent);
 }
 

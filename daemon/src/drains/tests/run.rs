@@ -164,8 +164,11 @@ async fn a_drain_that_is_refused_while_the_disk_hangs_is_not_in_the_file_afterwa
         let before = drained(&["192.0.2.12:8080"]);
         let (disk, writer) = Disk::frozen(before.clone(), is_late);
         let rig = Rig::with(writer, before.clone()).await;
+        tokio::time::pause();
         let refusal = rig.ask(Action::Drain { length: None, is_forced: true }).await.unwrap_err();
+        tokio::time::resume();
         assert!(matches!(&refusal, Refusal::Failed(text) if text.contains("timed out")), "{refusal:?}");
+        disk.hangs().await;
         tokio::time::sleep(2 * TICK_EVERY).await;
         assert_eq!((disk.begun(), rig.used()), (1, 1), "nothing is written while a write hangs");
         disk.thaw();

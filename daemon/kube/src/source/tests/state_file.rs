@@ -146,7 +146,8 @@ fn a_node_that_was_missing_is_missing_still() {
     assert_eq!(read(&path, None, "n2").expect("read"), Loaded::default(), "another node's, in a copied image");
 }
 
-const LIMIT: Duration = Duration::from_millis(200);
+/// Pauses of tests, such as before they look whether something has not happened.
+const A_WHILE: Duration = Duration::from_millis(50);
 
 struct World {
     directory: TempDir,
@@ -162,7 +163,7 @@ fn world() -> World {
         cluster: None,
         save_every: Duration::ZERO,
         save_soon: Duration::ZERO,
-        timeout: LIMIT,
+        timeout: Duration::from_secs(60),
     };
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
@@ -188,7 +189,8 @@ impl World {
 
 #[tokio::test]
 async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
-    let world = world();
+    let mut world = world();
+    world.settings.timeout = Duration::from_millis(200);
     nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
     assert_eq!(world.settings.load("n1").await, Loaded::default());
 }
@@ -201,7 +203,7 @@ async fn a_write_that_fails_is_tried_again() {
     let mut saver = world.saver();
     saver.set_authorities(&["ca".into()]);
     saver.save_if_outdated();
-    tokio::time::sleep(LIMIT / 4).await;
+    tokio::time::sleep(A_WHILE).await;
     assert!(!world.path().exists());
     fs::remove_dir(&new).expect("out of the way");
     saver.close().await;
@@ -236,7 +238,7 @@ async fn the_file_belongs_to_every_certificate_authority_of_this_cluster() {
 #[tokio::test]
 async fn a_snapshot_that_follows_a_change_is_saved_too() {
     let mut world = world();
-    world.settings.save_every = LIMIT;
+    world.settings.save_every = A_WHILE;
     let mut saver = world.saver();
     saver.mark_outdated();
     saver.save_if_outdated();
@@ -246,7 +248,7 @@ async fn a_snapshot_that_follows_a_change_is_saved_too() {
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
     let later = Arc::new(engine.snapshot(Moment(0)));
     world.snapshots.send_replace(Arc::clone(&later));
-    tokio::time::sleep(LIMIT).await;
+    tokio::time::sleep(A_WHILE).await;
     saver.save_if_outdated();
     world.is_written("shop/web").await;
     // Without another change, nothing more is written.
@@ -270,7 +272,7 @@ async fn what_changed_shortly_before_the_apiserver_was_lost_is_saved() {
     }
     saver.set_authorities(&["second".into()]);
     saver.save_if_outdated();
-    tokio::time::sleep(LIMIT / 4).await;
+    tokio::time::sleep(A_WHILE).await;
     assert!(!fs::read_to_string(world.path()).expect("written").contains("\"second\""));
     saver.set_connected(false);
     saver.save_if_outdated();
@@ -280,7 +282,7 @@ async fn what_changed_shortly_before_the_apiserver_was_lost_is_saved() {
     saver.set_connected(true);
     saver.set_connected(false);
     saver.save_if_outdated();
-    tokio::time::sleep(LIMIT / 4).await;
+    tokio::time::sleep(A_WHILE).await;
     assert!(!world.path().exists());
 }
 
@@ -325,7 +327,7 @@ async fn what_is_known_at_the_end_is_stored_before_the_source_is_synced_again() 
     let mut saver = world.saver();
     saver.mark_outdated();
     saver.save_if_outdated();
-    tokio::time::sleep(LIMIT / 4).await;
+    tokio::time::sleep(A_WHILE).await;
     let stored = || fs::read_to_string(world.path()).expect("the file stays");
     assert!(!stored().contains("first"), "no session has shown of which cluster the objects are");
     saver.set_authorities(&ca.names());
@@ -334,7 +336,7 @@ async fn what_is_known_at_the_end_is_stored_before_the_source_is_synced_again() 
     // The owner publishes its last snapshot while the file is being closed, and ends.
     let World { snapshots, .. } = &world;
     let last = async {
-        tokio::time::sleep(LIMIT / 4).await;
+        tokio::time::sleep(A_WHILE).await;
         snapshots.send_replace(node("last"));
     };
     let closing = tokio::join!(saver.close(), last);

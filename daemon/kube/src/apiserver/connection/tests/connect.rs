@@ -9,7 +9,14 @@ use std::sync::Arc;
 use super::*;
 
 fn connector(register: impl Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync + 'static) -> Connector {
-    let timeouts = ConnectTimeouts { connect: Duration::from_millis(200), ..ConnectTimeouts::default() };
+    connector_within(Duration::from_secs(60), register)
+}
+
+fn connector_within(
+    connect: Duration,
+    register: impl Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync + 'static,
+) -> Connector {
+    let timeouts = ConnectTimeouts { connect, ..ConnectTimeouts::default() };
     Connector::new(Arc::new(register), timeouts, None).unwrap()
 }
 
@@ -58,6 +65,6 @@ async fn a_refused_connection_and_a_black_hole_are_distinguished() {
     full.listen(0).unwrap();
     let at = full.local_addr().unwrap().as_socket().unwrap();
     let _queued = std::net::TcpStream::connect(at).unwrap();
-    let error = connector(|_| Ok(())).open(at).await.unwrap_err();
+    let error = connector_within(Duration::from_millis(200), |_| Ok(())).open(at).await.unwrap_err();
     assert_eq!(error, LinkError::Unreachable(format!("{at}: no connection within 200ms")));
 }

@@ -60,7 +60,6 @@ struct Place {
     leads_to: SocketAddr,
     behaviour: Arc<Mutex<Behaviour>>,
     probes: Arc<AtomicUsize>,
-    lists: Arc<AtomicUsize>,
 }
 
 type Places = Arc<Mutex<BTreeMap<SocketAddr, Place>>>;
@@ -122,10 +121,8 @@ impl World {
         let behaviour = Arc::new(Mutex::new(Behaviour::default()));
         let probes = Arc::new(AtomicUsize::new(0));
         let config = self.authority.server(&Authority::params(&["kubernetes"]), &["h2", "http/1.1"]);
-        let lists = Arc::new(AtomicUsize::new(0));
-        let counted = [Arc::clone(&probes), Arc::clone(&lists)];
-        self.tasks.spawn(serving(listener, config, Arc::clone(&behaviour), counted));
-        let place = Place { way: watch::channel(Way::Open).0, leads_to, behaviour, probes, lists };
+        self.tasks.spawn(serving(listener, config, Arc::clone(&behaviour), Arc::clone(&probes)));
+        let place = Place { way: watch::channel(Way::Open).0, leads_to, behaviour, probes };
         self.places.lock().unwrap().insert(at(n), place);
     }
 
@@ -144,11 +141,6 @@ impl World {
     /// The number of readiness checks that the server has received.
     pub(super) fn probes(&self, n: u8) -> usize {
         self.place(n, |place| place.probes.load(Ordering::SeqCst))
-    }
-
-    /// The number of other requests that the server has received.
-    pub(super) fn lists(&self, n: u8) -> usize {
-        self.place(n, |place| place.lists.load(Ordering::SeqCst))
     }
 }
 
@@ -187,17 +179,18 @@ async fn serving(
     listener: TcpListener,
     config: rustls::ServerConfig,
     behaviour: Arc<Mutex<Behaviour>>,
-    counted: [Arc<AtomicUsize>; 2],
+    probes: Arc<AtomicUsize>,
 ) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, behaviour, [probes, lists]) = (acceptor.clone(), Arc::clone(&behaviour), counted.clone());
+        let (acceptor, behaviour, probes) = (acceptor.clone(), Arc::clone(&behaviour), Arc::clone(&probes));
         connections.spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let service = service_fn(move |request| {
-                let counter = if request.uri().path() == "/readyz" { &probes } else { &lists };
-                counter.fetch_add(1, Ordering::SeqCst);
+                if request.uri().path() == "/readyz" {
+                    probes.fetch_add(1, Ordering::SeqCst);
+                }
                 let answer = answer(&request, &behaviour.lock().unwrap());
                 async move { Ok::<_, Infallible>(answer) }
             });
