@@ -60,13 +60,13 @@ async fn silence_and_half_headers_do_not_block_other_clients() {
 }
 
 #[tokio::test]
-async fn ten_thousand_connections_do_not_block_other_clients() {
+async fn a_thousand_connections_do_not_block_other_clients() {
     let mut server = limited(TIMELESS, STREAMS).await;
     let flood = {
         let address = server.address;
         tokio::spawn(async move {
             let mut held = std::collections::VecDeque::new();
-            for _ in 0..10_000 {
+            for _ in 0..1_000 {
                 // A full queue makes some connections wait.
                 if let Ok(Ok(stream)) = timeout(Duration::from_secs(1), TcpStream::connect(address)).await {
                     held.push_back(stream);
