@@ -18,19 +18,25 @@ build  libelf-dev       gelf.h
 build  zlib1g-dev       zlib.h
 run    curl             curl
 run    iproute2         ip
+run    iproute2         ss
+run    iproute2         tc
 run    strace           strace
-run    util-linux       unshare
+run    util-linux       prlimit
 run    util-linux       setpriv
+run    util-linux       setsid
+run    util-linux       unshare
 test   bind9-dnsutils   dig
 test   bpftool          bpftool
 test   chromium         chromium
 test   chromium-driver  chromedriver
 test   conntrack        conntrack
 test   ethtool          ethtool
+test   iptables         ip6tables
 test   iptables         iptables
 test   keepalived       keepalived
 test   nftables         nft
 test   unbound          unbound
+test   unbound          unbound-control
 bench  conntrack        conntrack
 bench  ethtool          ethtool
 bench  nftables         nft
@@ -81,7 +87,7 @@ present() {
 missing=()
 while read -r group package proof; do
     [[ -n $group && " $* " == *" $group "* ]] || continue
-    present "$proof" || missing+=("$package")
+    present "$proof" || [[ " ${missing[*]-} " == *" $package "* ]] || missing+=("$package")
 done <<<"$packages"
 
 if ((${#missing[@]})); then

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn elsewhere() -> String {
 }
 
 fn run(program: &str, arguments: &[&str]) -> Output {
-    Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}; try make deps"))
+    sandbox::program(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
 fn text(output: &[u8]) -> String {
@@ -366,7 +366,8 @@ fn io_uring() {
 /// for the BPF programs anyway.
 fn build_uring(to: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients/uring.c");
-    let output = Command::new("clang").args(["-Wall", "-Werror", "-O1", "-o"]).arg(to).arg(source).output().unwrap();
+    let output =
+        sandbox::program("clang").args(["-Wall", "-Werror", "-O1", "-o"]).arg(to).arg(source).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     to.to_path_buf()
 }

@@ -4,7 +4,7 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -44,7 +44,7 @@ impl Keepalived {
         assert!(text.contains(&*check) && text.contains("script_user root"), "{text}");
         fs::write(&configuration, text).unwrap();
         let log = File::create(log).unwrap();
-        let mut command = Command::new("keepalived");
+        let mut command = sandbox::program("keepalived");
         command.args(["--dont-fork", "--vrrp", "--no-syslog", "--log-console", "--log-detail"]);
         command.arg("--use-file").arg(&configuration);
         command.arg("--pid").arg(file("keepalived.pid")).arg("--vrrp_pid").arg(file("vrrp.pid"));
@@ -94,7 +94,7 @@ impl Pair {
     /// The positions of the hosts with the address.
     fn masters(&self) -> Vec<usize> {
         let has_address = |member: &Member| {
-            let list = member.place.run(|| Command::new("ip").args(["address", "show", "dev", "eth0"]).output());
+            let list = member.place.run(|| sandbox::program("ip").args(["address", "show", "dev", "eth0"]).output());
             String::from_utf8_lossy(&list.unwrap().stdout).contains("203.0.113.100/")
         };
         (0..2).filter(|number| has_address(&self.fleet.members[*number])).collect()

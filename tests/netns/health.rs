@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -260,7 +259,7 @@ fn descriptors(daemon: &Daemon) -> Vec<String> {
 
 /// Number of sockets of this namespace, in any state, whose peer has the port of the checks.
 fn sockets_of_checks() -> usize {
-    let output = Command::new("ss").args(["-Htan", "dport", "=", ":7000"]).output().unwrap();
+    let output = sandbox::program("ss").args(["-Htan", "dport", "=", ":7000"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).lines().count()
 }

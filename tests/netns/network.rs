@@ -18,6 +18,7 @@ use socket2::Socket;
 
 use crate::forward::join;
 use crate::host::{eventually, socket};
+use crate::sandbox;
 
 /// Polling interval of a thread that may have to stop, and the time limit for a client's first
 /// byte.
@@ -32,7 +33,7 @@ pub(crate) fn own(address: &str) {
 
 /// Runs `ip` with these arguments; panics if it fails.
 pub(crate) fn ip(arguments: &[&str]) {
-    let output = Command::new("ip").args(arguments).output().unwrap();
+    let output = sandbox::program("ip").args(arguments).output().unwrap();
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

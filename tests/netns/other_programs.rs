@@ -238,7 +238,7 @@ fn status_trace_and_diagnose_name_the_programs_of_others() {
         let bind = Link::open(host.pins.join(format!("v{LAYOUT}/links/bind4"))).unwrap();
         let (cgroup, bind) = (sandbox.cgroup.to_str().unwrap(), bind.info().unwrap().prog_id.to_string());
         let detach = ["cgroup", "detach", cgroup, "cgroup_inet4_bind", "id", &bind];
-        let refused = Command::new("bpftool").args(detach).output().unwrap();
+        let refused = sandbox::program("bpftool").args(detach).output().unwrap();
         assert!(!refused.status.success(), "{refused:?}");
         let later = shared();
         assert!(later.len() == 1 && later[0].starts_with(&each("after")), "{later:?}");

@@ -17,7 +17,7 @@ use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start, wait_for_programs};
 use crate::outside_more::{addresses, ask_line, run};
-use crate::sandbox::command;
+use crate::sandbox::{self, command};
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
@@ -96,10 +96,10 @@ fn packets_are_switched_off_and_on_by_restarts() {
         }
         host.cleanup();
         served(false);
-        let shown = Command::new("bpftool").args(["net", "show", "dev", "uplink"]).output().unwrap();
+        let shown = sandbox::program("bpftool").args(["net", "show", "dev", "uplink"]).output().unwrap();
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         assert!(!shown.contains("packet_"), "left at the device: {shown}");
-        let qdisc = Command::new("tc").args(["qdisc", "show", "dev", "uplink"]).output().unwrap();
+        let qdisc = sandbox::program("tc").args(["qdisc", "show", "dev", "uplink"]).output().unwrap();
         assert!(!String::from_utf8_lossy(&qdisc.stdout).contains("clsact"), "a qdisc is left");
     });
 }

@@ -15,7 +15,7 @@ use crate::network::ip;
 use crate::outside::{TRANSPORTS, start, wait_for_programs};
 use crate::outside_more::{addresses, run};
 use crate::outside_network::{assert_all_answer, nft, talks};
-use crate::sandbox::command;
+use crate::sandbox::{self, command};
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 /// Service 1 has a backend on node A, service 2 one on node B.
@@ -232,7 +232,7 @@ fn load_watcher(host: &Host, name: &str) -> [PathBuf; 2] {
     let object = host.path("watcher.o");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients/watcher.bpf.c");
     let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let compile = Command::new("clang")
+    let compile = sandbox::program("clang")
         .args(["-target", "bpf", "-g", "-O2", "-Wall", "-Werror", &headers, "-c", "-o"])
         .args([&object, &source])
         .output()
@@ -248,7 +248,7 @@ fn load_watcher(host: &Host, name: &str) -> [PathBuf; 2] {
 
 /// How many packets the watcher has seen from the client to this address.
 fn seen(map: &Path, target: &str) -> u64 {
-    let output = Command::new("bpftool").args(["-j", "map", "dump", "pinned"]).arg(map).output().unwrap();
+    let output = sandbox::program("bpftool").args(["-j", "map", "dump", "pinned"]).arg(map).output().unwrap();
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let bytes = |text: &str| serde_json::Value::from(text.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec());
     let row = rows.as_array().unwrap().iter().map(|row| &row["formatted"]);
@@ -279,7 +279,7 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
         const SERVICE: [&str; 2] = ["198.51.100.101", "198.51.100.102"];
         let tcx = host.path("tcx");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients/tcx.c");
-        let build = Command::new("clang").args(["-Wall", "-Werror", "-O1", "-o"]).args([&tcx, &source]).output();
+        let build = sandbox::program("clang").args(["-Wall", "-Werror", "-O1", "-o"]).args([&tcx, &source]).output();
         let build = build.unwrap();
         assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
         // The kernel detaches an earlier link a moment after its last reference is dropped.
@@ -340,7 +340,7 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
         for program in [&early, &before] {
             std::fs::remove_file(program.with_file_name("link")).unwrap();
         }
-        let listed = Command::new("tc").args(["filter", "show", "dev", "uplink", "ingress"]).output().unwrap();
+        let listed = sandbox::program("tc").args(["filter", "show", "dev", "uplink", "ingress"]).output().unwrap();
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         assert!(listed.contains("watch"), "the filter of another owner and its qdisc stay: {listed}");
     });

@@ -10,7 +10,6 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -251,7 +250,7 @@ pub(crate) fn with_both(test: &str, xdp: &str, body: impl Fn(&mut Net, &str)) {
 
 /// The route of a machine to the address, with what it has learned about the path.
 fn route(place: &Place, address: &str) -> String {
-    let output = place.run(|| Command::new("ip").args(["route", "get", address]).output().unwrap());
+    let output = place.run(|| sandbox::program("ip").args(["route", "get", address]).output().unwrap());
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -87,7 +86,7 @@ impl Pair {
 
     fn sent_now(&self) -> u64 {
         let of = |device: &str| {
-            let output = Command::new("ip").args(["-json", "-s", "link", "show", "dev", device]).output().unwrap();
+            let output = sandbox::program("ip").args(["-json", "-s", "link", "show", "dev", device]).output().unwrap();
             let links: Value = serde_json::from_slice(&output.stdout).unwrap();
             links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
         };

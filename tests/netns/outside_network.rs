@@ -2,7 +2,7 @@
 //! uplinks, strict checks of the reverse path, and kube-proxy's own rules.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use nodelb_prober::Transport;
@@ -13,7 +13,7 @@ use crate::lab_services::{PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start, wait_for_programs};
 use crate::outside_more::{addresses, run};
-use crate::sandbox::command;
+use crate::sandbox::{self, command};
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 /// Service 1 has a backend on node A, service 2 one on node B.
@@ -23,7 +23,7 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
 
 /// Loads nftables rules on node A.
 pub(crate) fn nft(rules: &str) {
-    let mut child = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = sandbox::program("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "nft: {rules}");
 }

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +19,7 @@ use crate::lab_services::{ON_A1, ON_B, Service};
 use crate::network::ip;
 use crate::outside::start;
 use crate::outside_more::run;
+use crate::sandbox;
 use crate::servers;
 use crate::talk::{SHORT, Server, TIMEOUT};
 
@@ -57,8 +57,8 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [At<'_>; 2])) {
 
 /// The output of a program that the client runs.
 fn client(lab: &Lab, program: &str, arguments: &[&str]) -> String {
-    let output = lab.client.run(|| Command::new(program).args(arguments).output());
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; try make deps"));
+    let output = lab.client.run(|| sandbox::program(program).args(arguments).output());
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -318,7 +318,7 @@ fn transfer_both_ways(lab: &Lab, services: &[At<'_>], total: usize) {
 
 /// Whether the machine has learned an MTU of 1,400 bytes towards the address.
 fn has_learned(place: &Place, address: &str) -> bool {
-    let output = place.run(|| Command::new("ip").args(["route", "get", address]).output().unwrap());
+    let output = place.run(|| sandbox::program("ip").args(["route", "get", address]).output().unwrap());
     String::from_utf8_lossy(&output.stdout).contains("mtu 1400")
 }
 

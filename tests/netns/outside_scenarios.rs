@@ -165,7 +165,7 @@ impl Net {
 
 /// The Ethernet address of a device.
 fn mac(device: &str) -> [u8; 6] {
-    let output = std::process::Command::new("ip").args(["-o", "link", "show", "dev", device]).output().unwrap();
+    let output = sandbox::program("ip").args(["-o", "link", "show", "dev", device]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let (_, rest) = text.split_once("link/ether ").unwrap();
     let bytes = rest.split(' ').next().unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());

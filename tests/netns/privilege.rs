@@ -61,7 +61,7 @@ fn the_memory_datapath_needs_no_privilege() {
         // Other users may not have access to the build directory.
         let binary = host.path("nodelb");
         fs::copy(env!("CARGO_BIN_EXE_nodelb"), &binary).unwrap();
-        let mut command = Command::new("setpriv");
+        let mut command = sandbox::program("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]).arg(binary);
         let mut daemon = host.launch(command, &["--datapath=memory"]);
         assert!(daemon.wait_ready(), "{}", host.log());
@@ -76,7 +76,7 @@ fn says_what_is_missing_where_bpf_may_not_be_loaded() {
     sandbox::run("privilege::says_what_is_missing_where_bpf_may_not_be_loaded", |sandbox| {
         let host = Host::new(sandbox);
         let everything_but_bpf = "--bounding-set=-bpf,-sys_admin,-perfmon,-net_admin";
-        let mut command = Command::new("setpriv");
+        let mut command = sandbox::program("setpriv");
         command.args([everything_but_bpf, "--inh-caps=-all", env!("CARGO_BIN_EXE_nodelb")]);
         let status = host.launch(command, &[]).wait();
         assert_eq!(status.code(), Some(77), "{}", host.log());
@@ -96,7 +96,7 @@ fn what_is_short_ends_it_with_a_code_that_systemd_tries_again() {
         assert!(lasting.contains(&77), "{lasting:?}");
         let host = Host::new(sandbox);
         for descriptors in 10..=34 {
-            let mut command = Command::new("prlimit");
+            let mut command = sandbox::program("prlimit");
             command.arg(format!("--nofile={descriptors}")).arg(env!("CARGO_BIN_EXE_nodelb"));
             let code = host.launch(command, &[]).wait().code();
             assert!(code.is_some_and(|code| code != 0 && !lasting.contains(&code)), "{code:?}: {}", host.log());

@@ -47,7 +47,7 @@ impl SocketUnit {
         thread::spawn(move || {
             for line in listener.incoming() {
                 let log = fs::File::options().create(true).append(true).open(&log).unwrap();
-                let mut command = Command::new("setpriv");
+                let mut command = sandbox::program("setpriv");
                 let caps = |set: &str| format!("--{set}={}", capabilities_of("nodelb-reaper@.service"));
                 command.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".into()]);
                 command.args([caps("bounding-set"), caps("inh-caps"), caps("ambient-caps"), "--no-new-privs".into()]);
@@ -88,7 +88,7 @@ fn capabilities_of(unit: &str) -> String {
 
 /// The daemon with the privileges of `contrib/systemd/nodelb.service`.
 fn as_unit(host: &Host, reaper: &Path) -> crate::host::Daemon {
-    as_unit_with(host, reaper, Command::new("setpriv"))
+    as_unit_with(host, reaper, sandbox::program("setpriv"))
 }
 
 /// [`as_unit`] with the environment of this command.
@@ -202,7 +202,7 @@ fn the_reaper_rejects_other_users() {
         let host = Host::new(sandbox);
         fs::set_permissions(host.path(""), Permissions::from_mode(0o755)).unwrap();
         let ask = |path: &Path, user: u32| {
-            let mut command = Command::new("setpriv");
+            let mut command = sandbox::program("setpriv");
             command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]);
             command.args(["--bounding-set=-all", "curl", "--silent", "--show-error", "--max-time", "10"]);
             let output = command.arg("--unix-socket").arg(path).arg("http://reaper/").output().unwrap();
@@ -232,7 +232,7 @@ fn the_reaper_attaches_programs_to_devices_that_appear_later() {
         let unit = SocketUnit::start(&host, &path, 0o600);
         let (first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         host.serve("web.yaml", SERVICE);
-        let mut command = Command::new("setpriv");
+        let mut command = sandbox::program("setpriv");
         command.env("NODELB_TEST_HOOKS", "clsact");
         let daemon = as_unit_with(&host, &path, command);
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {

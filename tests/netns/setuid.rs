@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -27,7 +27,8 @@ const OWNER: u32 = 2_002;
 /// Compiles the program, and makes it set-user-ID.
 fn build(to: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients/connect.c");
-    let output = Command::new("clang").args(["-Wall", "-Werror", "-O1", "-o"]).arg(to).arg(source).output().unwrap();
+    let output =
+        sandbox::program("clang").args(["-Wall", "-Werror", "-O1", "-o"]).arg(to).arg(source).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     chown(to, Some(OWNER), Some(OWNER)).unwrap();
     fs::set_permissions(to, Permissions::from_mode(0o4755)).unwrap();
@@ -38,7 +39,7 @@ fn build(to: &Path) -> PathBuf {
 fn run(program: &Path, transport: &str, to: &str, count: u32) -> Output {
     let (address, port) = to.rsplit_once(':').unwrap();
     let (user, count) = (USER.to_string(), count.to_string());
-    let mut command = Command::new("setpriv");
+    let mut command = sandbox::program("setpriv");
     command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(program);
     command.args([transport, address, port, &count]).stdin(Stdio::null()).output().unwrap()
 }

@@ -1,11 +1,12 @@
 //! unbound, a DNS server and resolver, at an address of the sandbox.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::host::{Host, eventually};
+use crate::sandbox;
 
 /// A running DNS server, which ends with the test.
 pub(crate) struct Unbound {
@@ -26,7 +27,7 @@ impl Unbound {
         );
         host.write(&file("conf"), &text);
         let config = host.path(&file("conf")).display().to_string();
-        let mut command = Command::new("/usr/sbin/unbound");
+        let mut command = sandbox::program("unbound");
         command.args(["-d", "-c", &config]).stdout(Stdio::null()).stderr(Stdio::null());
         let unbound = Self { config, process: command.spawn().unwrap() };
         eventually("the DNS server", || unbound.try_control(&["status"]));
@@ -34,7 +35,7 @@ impl Unbound {
     }
 
     fn try_control(&self, arguments: &[&str]) -> bool {
-        let mut command = Command::new("/usr/sbin/unbound-control");
+        let mut command = sandbox::program("unbound-control");
         command.args(["-c", &self.config]).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().unwrap().success()
     }

@@ -1,7 +1,7 @@
 //! The commands that work without the daemon: it is killed, and they read the pins and the state directory.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 /// Runs a command with the host's configuration at the default path.
 pub(crate) fn nodelb(host: &Host, arguments: &[&str]) -> Output {
     let script = "mount -t tmpfs tmpfs /etc && mkdir /etc/nodelb && cp \"$0\" /etc/nodelb/nodelb.toml && exec \"$@\"";
-    let mut command = Command::new("unshare");
+    let mut command = sandbox::program("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(host.path("nodelb.toml")).arg(NODELB).args(arguments);
     command.output().unwrap()
 }

@@ -18,7 +18,6 @@ mod verifier;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::process::Command;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
@@ -123,7 +122,7 @@ fn device(name: &str, addresses: &[&str], peers: &[&str]) -> u32 {
 
 /// Index of a device of this network namespace.
 fn index_of(name: &str) -> u32 {
-    let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
+    let output = sandbox::program("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.split(':').next().unwrap().parse().unwrap()
 }

@@ -10,6 +10,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::sandbox;
+
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 /// The address of the page in the sandbox.
 pub(crate) const PAGE: &str = "http://localhost:9890/";
@@ -98,10 +100,10 @@ impl Browser {
     /// Starts the browser.
     pub(crate) async fn start() -> Self {
         let profile = TempDir::new().expect("a directory");
-        let mut command = Command::new("chromedriver");
+        let mut command = sandbox::program("chromedriver");
         command.arg(format!("--port={DRIVER_PORT}")).env("HOME", profile.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let driver = Process(command.spawn().expect("chromedriver: install the package chromium-driver"));
+        let driver = Process(command.spawn().expect("chromedriver starts"));
         let mut arguments: Vec<String> = ARGUMENTS.map(String::from).into();
         arguments.push(format!("--user-data-dir={}", profile.path().join("profile").display()));
         let Value::Object(capabilities) = json!({

@@ -57,7 +57,7 @@ fn outside(test: &str) {
     let cgroup = OwnCgroup::make();
     let this_binary = std::env::current_exe().expect("the path of the test binary");
     let limit = std::env::var("NODELB_TEST_SECONDS").unwrap_or_else(|_| SECONDS.into());
-    let status = Command::new("setpriv")
+    let status = program("setpriv")
         .args(["--pdeathsig", "KILL", "timeout", "--foreground", "--signal=KILL", &limit])
         .args(["setpriv", "--pdeathsig", "KILL"])
         .args(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
@@ -67,7 +67,7 @@ fn outside(test: &str) {
         .env("TMPDIR", TEMPORARY)
         .stdin(Stdio::null())
         .status()
-        .expect("setpriv and unshare (package util-linux)");
+        .expect("setpriv runs");
     drop(cgroup);
     let late = if status.code() == Some(KILLED) { format!(", killed, perhaps after {limit} s") } else { String::new() };
     assert!(status.success(), "{test} failed inside its sandbox ({status}{late}); its output is above");
@@ -88,9 +88,26 @@ fn enter(cgroup: PathBuf) -> Sandbox {
     Sandbox { cgroup, bpffs }
 }
 
-pub(crate) fn command(program: &str, args: &[&str]) {
-    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+/// Runs a program, which must succeed.
+pub(crate) fn command(name: &str, args: &[&str]) {
+    let output = program(name).args(args).output().unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(output.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A program that tests need. Panics with the name of its package if it is not installed.
+pub(crate) fn program(name: &str) -> Command {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Those of administrators may not be in the path of a test's user.
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    Command::new(found.unwrap_or_else(|| panic!("{name} is missing: install the Debian package {}", package_of(name))))
+}
+
+/// The Debian package of a program, by the list of `make deps`.
+fn package_of(program: &str) -> &'static str {
+    let rows = include_str!("../../scripts/deps.sh").lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let package = rows.filter(|row| row.len() == 3 && row[2] == program).map(|row| row[1]).next();
+    package.unwrap_or("that contains it, and add it to scripts/deps.sh")
 }
 
 /// A cgroup that is removed with this process: the janitor waits until its standard input is
@@ -115,14 +132,14 @@ impl OwnCgroup {
             [ ! -d "$0" ]"#;
         let name = format!("nodelb-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = cgroup2_mount().join(name);
-        let mut janitor = Command::new("setsid")
+        let mut janitor = program("setsid")
             .args(["sh", "-c", SWEEP])
             .arg(&path)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("setsid (package util-linux)");
+            .expect("setsid runs");
         let alive = janitor.stdin.take();
         // The janitor starts first, so that the cgroup is removed in any case.
         fs::create_dir(&path).unwrap_or_else(|error| panic!("making {}: {error}", path.display()));

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use libbpf_rs::Link;
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_datapath::Options;
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{self, Sandbox};
 
 use super::{Kernel, entry, in_sandbox, options, part, part_command, point, put};
 
@@ -106,7 +105,7 @@ fn an_endpoint_change_makes_no_system_call() {
         let name = format!("nodelb-strace-{}", env.cgroup.file_name().unwrap().display());
         let trace = std::env::temp_dir().join(name);
         let again = part_command(TEST, "changes");
-        let status = Command::new("strace")
+        let status = sandbox::program("strace")
             .args(["-f", "-o"])
             .arg(&trace)
             .arg(again.get_program())

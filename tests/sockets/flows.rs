@@ -6,7 +6,6 @@ use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
 use std::time::Instant;
 use std::{fs, thread};
 
@@ -15,6 +14,7 @@ use nodelb_core::stale::Flow;
 use nodelb_datapath::{FlowReader, drop_thread_privileges};
 
 use super::{Kernel, in_sandbox, l4, options, target, udp_socket};
+use crate::sandbox;
 
 const SERVICE: &str = "198.51.100.1:53/UDP";
 const BACKEND: &str = "192.0.2.10:53/UDP";
@@ -60,7 +60,7 @@ fn in_another_netns<T: Send + 'static>(client: impl FnOnce() -> T + Send + 'stat
     let thread = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         for command in ["link set lo up", "address add 192.0.2.0/24 dev lo"] {
-            let status = Command::new("ip").args(command.split(' ')).status().unwrap();
+            let status = sandbox::program("ip").args(command.split(' ')).status().unwrap();
             assert!(status.success(), "ip {command}");
         }
         client()

@@ -17,6 +17,7 @@ use nodelb_prober::SetAtEnd;
 
 use super::content::{content, fill};
 use super::{Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, point, put};
+use crate::sandbox;
 
 const SERVICE: &str = "198.51.100.1:80";
 
@@ -100,7 +101,7 @@ fn kernel_limits(round: u32, small: &Options) -> Limits {
     if round.is_multiple_of(2) { small.limits } else { grown(small).limits }
 }
 
-fn generations(env: &crate::sandbox::Sandbox) -> Vec<String> {
+fn generations(env: &sandbox::Sandbox) -> Vec<String> {
     let names = fs::read_dir(env.bpffs.join("nodelb/v1")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.starts_with('g')).collect();
@@ -256,7 +257,10 @@ fn cleanup_removes_everything_and_nothing_else() {
         fs::remove_dir(&foreign).unwrap();
         cleanup(directory, &|| (), &CrashPoint::default()).unwrap();
         assert!(!directory.exists());
-        assert_eq!(cleanup(directory, &|| (), &CrashPoint::default()).unwrap(), nodelb_datapath::CleanupReport::default());
+        assert_eq!(
+            cleanup(directory, &|| (), &CrashPoint::default()).unwrap(),
+            nodelb_datapath::CleanupReport::default()
+        );
     });
 }
 
@@ -368,7 +372,7 @@ fn without_a_bpffs_links_are_held() {
 
 /// The id of the program that a link runs.
 fn program_of(link: &Path) -> String {
-    let shown = Command::new("bpftool").args(["-j", "link", "show", "pinned"]).arg(link).output();
+    let shown = sandbox::program("bpftool").args(["-j", "link", "show", "pinned"]).arg(link).output();
     let shown = shown.expect("bpftool (package bpftool)").stdout;
     let shown = String::from_utf8(shown).unwrap();
     let id = shown.split_once("\"prog_id\":").unwrap().1;
@@ -388,7 +392,7 @@ fn a_program_that_has_a_hook_to_itself_is_named() {
         let _loaded = Kernel::open(&another);
         let program = program_of(&other.join("v1/links/connect4"));
         let bpftool = |action: &str, flags: &[&str]| {
-            let mut command = Command::new("bpftool");
+            let mut command = sandbox::program("bpftool");
             command.args(["cgroup", action]).arg(&here).args(["connect4", "id", &program]).args(flags);
             assert!(command.status().unwrap().success(), "{action}");
         };

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
@@ -11,6 +10,7 @@ use nodelb_core::datapath::Datapath as _;
 use nodelb_datapath::{Options, OwnSockets, drop_privileges, drop_thread_privileges};
 
 use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
+use crate::sandbox;
 
 /// Connects with a registered socket. The service's address has no route, so that an untranslated
 /// connection is unreachable.
@@ -98,7 +98,7 @@ fn everything_works_without_capabilities() {
         std::fs::remove_file(&pin).unwrap();
         let repairs = kernel.datapath.ensure_attached().unwrap();
         assert!(repairs.len() == 1 && repairs[0].lasted, "{repairs:?}");
-        let detached = Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).status();
+        let detached = sandbox::program("bpftool").args(["link", "detach", "pinned"]).arg(&pin).status();
         assert!(detached.expect("bpftool (package bpftool)").success());
         let repairs = kernel.datapath.ensure_attached().unwrap();
         assert!(repairs.len() == 1 && !repairs[0].lasted, "{repairs:?}");

@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use libbpf_rs::{MapHandle, MapType};
 use nodelb_core::datapath::Datapath as _;
 use nodelb_datapath::{CrashPoint, LinkState, OpenError, Origin, cleanup};
 
 use super::{Kernel, Prober, SocketMode, backends, exchange, in_sandbox, options};
-use crate::sandbox::{Sandbox, command};
+use crate::sandbox::{self, Sandbox, command};
 
 const SERVICE: &str = "198.51.100.1:80";
 
@@ -50,7 +49,7 @@ fn pin_program(path: &Path) {
     let object = std::env::temp_dir().join(format!("nodelb-stray-{}.o", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients/watcher.bpf.c");
     let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let compiled = Command::new("clang")
+    let compiled = sandbox::program("clang")
         .args(["-target", "bpf", "-g", "-O2", &headers, "-c", "-o"])
         .args([&object, &source])
         .status();
