@@ -2,13 +2,13 @@
 //! services yield to an address of the node.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nodelb_prober::{Plan, Probe, Transport, probe};
 
-use crate::host::{Host, backend, errno, eventually, frontend, is_served_by, say, service, socket};
+use crate::host::{Host, assert_within, backend, errno, eventually, frontend, is_served_by, service, socket};
 use crate::network::ip;
 use crate::pod::Pod;
 use crate::sandbox;
@@ -79,15 +79,13 @@ fn soon(what: &str, address: &str, who: &str) {
     soon_after(Duration::ZERO, what, address, who);
 }
 
-/// [`soon`] with additional time for the kernel. A busy machine gets twice the time.
+/// [`soon`] with additional time for the kernel.
 fn soon_after(wait: Duration, what: &str, address: &str, who: &str) {
     let start = Instant::now();
     eventually(what, || answers(address) == who);
     let took = start.elapsed();
     let limit = wait + LIMIT;
-    say(&format!("{what}: {took:?}, at most {limit:?}"));
-    let allowed = if std::env::var_os("NODELB_STRICT").is_some() { limit } else { 2 * limit };
-    assert!(took <= allowed, "{what} took {took:?}");
+    assert_within(what, limit, took);
 }
 
 /// Number of log lines that contain this text.
@@ -253,7 +251,7 @@ fn a_tentative_or_foreign_address_takes_nothing_from_a_service() {
 
 /// The output of `ip address` for the interface.
 fn listed(interface: &str) -> String {
-    let output = Command::new("ip").args(["address", "show", "dev", interface]).output().unwrap();
+    let output = sandbox::program("ip").args(["address", "show", "dev", interface]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -275,7 +273,7 @@ fn lost_messages_lose_nothing() {
             }
         }
         lines.push_str("address add 203.0.113.77/32 dev eth0\naddress delete 203.0.113.1/32 dev eth0\n");
-        let mut batch = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut batch = sandbox::program("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         batch.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
         assert!(batch.wait().unwrap().success());
         let overrun = std::fs::read_to_string("/proc/net/netlink").unwrap();

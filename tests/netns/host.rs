@@ -327,6 +327,12 @@ pub(crate) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::SIGKILL as i32)
 }
 
+/// Prints how long something took. `NODELB_STRICT=1` enforces the limit: no other run may depend on the speed of the machine.
+pub(crate) fn assert_within(what: &str, limit: Duration, took: Duration) {
+    say(&format!("{what}: after {took:.1?}, at most {limit:?}"));
+    assert!(took <= limit || std::env::var_os("NODELB_STRICT").is_none(), "{what}: after {took:?}");
+}
+
 /// Prints a line for the user who runs the test.
 pub(crate) fn say(text: &str) {
     drop(writeln!(io::stdout(), "{text}"));

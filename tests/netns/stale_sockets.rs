@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, Socket, Type};
 
-use crate::host::{Daemon, Host, answer, backend, eventually, is_served_by, say, service, socket};
+use crate::host::{Daemon, Host, answer, assert_within, backend, eventually, is_served_by, say, service, socket};
 use crate::pod::Pod;
 use crate::sandbox::{self, Sandbox};
 
@@ -23,13 +23,11 @@ const OTHER: &str = "198.51.100.11:53";
 const ONE: &str = "192.0.2.11:8080";
 const TWO: &str = "192.0.2.12:8080";
 
-/// The promised time; a busy machine gets twice as much unless `NODELB_STRICT=1`.
+/// The promised time. That the schedule keeps it: `a_socket_is_ended_within_a_second` in `daemon/src/sockets/tests/stale.rs`.
 const WITHIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn assert_in_time(what: &str, took: Duration) {
-    say(&format!("{what}: after {took:.1?}"));
-    let limit = if std::env::var_os("NODELB_STRICT").is_some() { WITHIN } else { WITHIN * 2 };
-    assert!(took < limit, "{what}: after {took:?}");
+    assert_within(what, WITHIN, took);
 }
 
 /// A pod with an unprivileged process, as in every real pod: nodelb finds the namespace through it.
@@ -55,7 +53,8 @@ impl Drop for PodWithProcess {
 
 fn unconnected() -> UdpSocket {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    // Ended sockets do not wait for it.
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket
 }
 
@@ -108,7 +107,7 @@ pub(crate) fn until_ended(socket: &UdpSocket, since: Instant) -> Duration {
         match ask(socket) {
             Err(error) if is_ended(&error) => return since.elapsed(),
             Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
-            _ => assert!(since.elapsed() < Duration::from_secs(20), "the socket is never ended"),
+            _ => assert!(since.elapsed() < Duration::from_secs(60), "the socket is never ended"),
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -216,7 +215,7 @@ fn twins(to: &str) -> [UdpSocket; 2] {
 /// A socket in a namespace that is kept only by a mount.
 fn in_a_mounted_namespace(to: &str) -> UdpSocket {
     for words in ["netns add blue", "-n blue link set lo up", "-n blue address add 192.0.2.0/24 dev lo"] {
-        assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
+        assert!(sandbox::program("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
     }
     let inside = || {
         setns(fs::File::open("/run/netns/blue").unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
@@ -234,7 +233,7 @@ fn sockets_of_every_kind_reconnect() {
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         host.serve("b.toml", &service("shop/six", &[DNS6], &[v6[0]]));
         // A daemon that starts its reaper itself, with only the capabilities that the two need.
-        let mut command = Command::new("setpriv");
+        let mut command = sandbox::program("setpriv");
         let least = "--bounding-set=-all,+bpf,+net_admin,+perfmon,+sys_admin,+sys_ptrace";
         command.args([least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
         let mut daemon = host.launch(command, &[]);
@@ -254,7 +253,7 @@ fn sockets_of_every_kind_reconnect() {
         host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
         host.serve("b.toml", &service("shop/six", &[DNS6], &[v6[1]]));
         let mut ended = vec![false; sockets.len()];
-        while ended.contains(&false) && start.elapsed() < WITHIN * 5 {
+        while ended.contains(&false) && start.elapsed() < WITHIN * 60 {
             sockets.iter().zip(&mut ended).for_each(|(socket, ended)| *ended |= has_error(socket));
             thread::sleep(Duration::from_millis(5));
         }
@@ -610,7 +609,7 @@ fn says_what_it_cannot_end() {
         let host = Host::new(sandbox);
         let _backends = [backend("1", ONE), backend("2", TWO)];
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
-        let mut command = Command::new("setpriv");
+        let mut command = sandbox::program("setpriv");
         command.args(["--bounding-set=-sys_admin,-sys_ptrace", "--inh-caps=-all", env!("CARGO_BIN_EXE_nodelb")]);
         let mut daemon = host.launch(command, &[]);
         assert!(daemon.wait_ready(), "{}", host.log());

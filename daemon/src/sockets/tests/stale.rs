@@ -216,6 +216,13 @@ async fn a_socket_of_two_services_goes_on_while_one_has_the_backend() {
     assert_eq!(rig.pass().await, 1);
 }
 
+/// The promise, with a reserve for the reads themselves. A backend that is removed right after a pass has read the sockets waits for the end of this pass,
+/// for the pause after it, and for the two reads of the next one.
+#[test]
+fn a_socket_is_ended_within_a_second() {
+    assert!(LAST_ANSWER + PASS_EVERY + LAST_ANSWER <= Duration::from_millis(800));
+}
+
 #[tokio::test]
 async fn what_is_read_only_once_is_not_believed() {
     let (torn, right) = (flow(1, OTHER, ONE), flow(1, DNS, ONE));
