@@ -5,6 +5,8 @@
 #[path = "devices/mod.rs"]
 mod devices;
 #[cfg(test)]
+mod extent;
+#[cfg(test)]
 #[expect(dead_code, reason = "shared with other tests")]
 mod links;
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod daemon;
 mod dashboard;
 #[path = "documented/expression.rs"]
 mod expression;
+mod extent;
 #[path = "documented/idle_log.rs"]
 mod idle_log;
 #[path = "documented/manual.rs"]

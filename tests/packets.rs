@@ -2,6 +2,8 @@
 //! needs root.
 
 #[cfg(test)]
+mod extent;
+#[cfg(test)]
 mod links;
 #[cfg(test)]
 mod part;

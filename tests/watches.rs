@@ -4,6 +4,8 @@
 
 #![expect(clippy::panic, clippy::print_stdout, reason = "a test stops where it cannot go on, and prints its seed")]
 
+mod extent;
+
 #[path = "watches/faults.rs"]
 mod faults;
 #[path = "watches/long_outage.rs"]

@@ -6,6 +6,7 @@ use libbpf_rs::MapInfo;
 use nodelb_datapath::packets::ConnectionCount;
 
 use super::*;
+use crate::extent::crash_points;
 
 fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
     with_packets(env, |packets| {
@@ -104,7 +105,7 @@ fn a_crash_at_any_step_loses_no_connection() {
         let mut node = Node::open(&options(env));
         node.attach("v0");
         drop(node);
-        for after in 1..200 {
+        for after in crash_points(200) {
             let node = Node::open(&options(env));
             node.connect("connections", 1);
             node.connect("half_open", 2);

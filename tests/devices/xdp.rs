@@ -7,6 +7,7 @@ use nodelb_datapath::XdpState;
 use nodelb_datapath::packets::XdpMode;
 
 use super::*;
+use crate::extent::{self, crash_points};
 
 /// What runs at a device: `xdp`, `xdpgeneric`, or nothing; and the id of the program.
 fn runs(device: &str) -> Option<(String, String)> {
@@ -101,7 +102,7 @@ fn a_crash_at_any_step_of_a_switch_leaves_nothing_odd() {
         };
         let mut left = BTreeMap::new();
         // Each state is where the next switch begins.
-        let mut rounds = (1..100).map(|after| {
+        let mut rounds = crash_points(100).map(|after| {
             let ended = [0, 1, 2, 3, 4].map(|to| {
                 let mut crash = Command::new(std::env::current_exe().expect("the path of the test binary"));
                 crash.args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
@@ -115,7 +116,7 @@ fn a_crash_at_any_step_of_a_switch_leaves_nothing_odd() {
         });
         assert!(rounds.any(|is_last| is_last), "the starts have no end");
         // A link that is pinned under its first name alone.
-        assert!(left.contains_key(&(1, true)) && left.contains_key(&(0, false)), "{left:?}");
+        assert!(!extent::is_all() || left.contains_key(&(1, true)) && left.contains_key(&(0, false)), "{left:?}");
     });
 }
 

@@ -4,11 +4,12 @@
 use nodelb_prober::Backend;
 
 use crate::continuity::Traffic;
+use crate::extent::crash_points;
 use crate::host::{Daemon, Host, answering, backend, eventually, is_served_by, service, was_killed};
 use crate::sandbox;
 
 /// Upper bound of the operations of one run; a loop that reaches it does not end.
-const TOO_MANY: u32 = 500;
+pub(crate) const TOO_MANY: u32 = 500;
 
 const BACKENDS: [&str; 2] = ["192.0.2.11:8080", "192.0.2.12:8080"];
 const CHANGING: &str = "198.51.100.11:80";
@@ -69,20 +70,20 @@ pub(crate) fn wait(daemon: &mut Daemon, what: &str, mut done: impl FnMut() -> bo
     eventually(what, || done() || !daemon.is_alive());
 }
 
-/// Crashes the daemon after 1, 2, 3... operations of `life` until it survives; calls `afterwards`
-/// after each crash. Returns the number of crash points.
+/// Crashes the daemon at each crash point of `life` until it survives; calls `afterwards` after each crash. Returns the
+/// number of operations.
 pub(crate) fn at_every_step(host: &Host, life: impl FnMut(&mut Daemon), afterwards: impl FnMut(u32)) -> u32 {
-    at_steps(host, 1, life, afterwards)
+    at_steps(host, crash_points(TOO_MANY), life, afterwards)
 }
 
-/// [`at_every_step`] for every `stride`-th operation.
+/// [`at_every_step`] after these operations.
 pub(crate) fn at_steps(
     host: &Host,
-    stride: u32,
+    steps: impl Iterator<Item = u32>,
     mut life: impl FnMut(&mut Daemon),
     mut afterwards: impl FnMut(u32),
 ) -> u32 {
-    for n in (1..TOO_MANY).step_by(stride as usize) {
+    for n in steps {
         let mut daemon = host.spawn(Some(n));
         if daemon.wait_ready() {
             life(&mut daemon);
@@ -177,7 +178,7 @@ fn at_every_step_of_cleanup() {
     sandbox::run("crash::at_every_step_of_cleanup", |sandbox| {
         let host = Host::new(sandbox);
         let _backends = stays(&host);
-        for n in 1..TOO_MANY {
+        for n in crash_points(TOO_MANY) {
             host.start().stop();
             let crashed = was_killed(host.try_cleanup(Some(n)).status);
             host.cleanup();

@@ -16,7 +16,7 @@ use crate::lab_services::{ON_A1, ON_A2, ON_B, PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start};
 use crate::outside_changes::restore_uplink;
-use crate::outside_load::{Load, number};
+use crate::outside_load::{Load, every, number};
 use crate::sandbox;
 use crate::talk::{Server, TIMEOUT, Talk};
 
@@ -171,7 +171,7 @@ fn no_connection_is_lost_when_nodelb_dies_at_any_step_of_a_start_and_of_updates(
             host.withdraw("s3.yaml");
             wait(daemon, "the removal", || row().is_none());
         };
-        let steps = at_steps(host, number("OUTSIDE_STRIDE", 10), update, |n| {
+        let steps = at_steps(host, every("OUTSIDE_STRIDE", 10), update, |n| {
             load.borrow_mut().assert_unharmed(&format!("crash after operation {n}"));
             drop(std::fs::remove_file(host.path("services.d/s3.yaml")));
             host.start().stop();
@@ -192,7 +192,7 @@ fn no_connection_is_lost_when_nodelb_dies_at_any_step_of_an_upgrade() {
         host.use_layout(2);
         let steps = at_steps(
             host,
-            number("OUTSIDE_STRIDE", 10),
+            every("OUTSIDE_STRIDE", 10),
             |_| {},
             |n| load.borrow_mut().assert_unharmed(&format!("upgrade, crash after operation {n}")),
         );

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use nodelb_prober::{Plan, Probe, Tally, Transport};
 
+use crate::crash::TOO_MANY;
 use crate::host::{eventually, say, socket};
 use crate::lab::Lab;
 use crate::lab_services::Service;
@@ -27,6 +28,11 @@ const TRIES: usize = 5;
 /// A number from the environment.
 pub(crate) fn number(variable: &str, default: u32) -> u32 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Every n-th crash point; n is the value of the variable, or the default.
+pub(crate) fn every(variable: &str, default: u32) -> impl Iterator<Item = u32> {
+    (1..TOO_MANY).step_by(number(variable, default) as usize)
 }
 
 /// A long-lived connection.

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -16,8 +15,8 @@ use crate::network::ip;
 use crate::outside::{TRANSPORTS, wait_for_programs};
 use crate::outside_changes::restore_uplink;
 use crate::outside_continuity::with_backends;
-use crate::outside_load::{Load, number};
-use crate::sandbox::command;
+use crate::outside_load::{Load, every, number};
+use crate::sandbox::{self, command};
 use crate::talk::{TIMEOUT, Talk};
 
 /// The values of `packets.xdp`, with what `nodelb devices` says of the uplink.
@@ -57,7 +56,7 @@ fn like_a_wire(lab: &Lab) {
 
 /// The number of packets that the program has sent.
 fn sent_early() -> u64 {
-    let output = Command::new("ethtool").args(["-S", UPLINK]).output().unwrap();
+    let output = sandbox::program("ethtool").args(["-S", UPLINK]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let counts = text.lines().filter_map(|line| line.trim().split_once("_xdp_redirect: "));
     counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
@@ -163,7 +162,7 @@ fn no_connection_is_lost_when_nodelb_dies_at_any_step_of_a_switch_of_xdp() {
             go_back();
             steps += at_steps(
                 host,
-                number("OUTSIDE_STRIDE", 10),
+                every("OUTSIDE_STRIDE", 10),
                 |_| {},
                 |n| {
                     load.borrow_mut().assert_unharmed(&format!("{to:?}, crash after operation {n}"));

@@ -16,6 +16,7 @@ use super::{
     Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, part, part_command, point,
     put,
 };
+use crate::extent::crash_points;
 use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox::Sandbox;
 
@@ -23,7 +24,7 @@ const SERVICE: &str = "198.51.100.1:80";
 /// Has session affinity.
 const WITH_AFFINITY: &str = "198.51.100.7:80";
 /// Upper bound of the operations of a start.
-const MANY: u64 = 200;
+const MANY: u32 = 200;
 
 fn next(env: &Sandbox) -> Options {
     Options { layout: LAYOUT + 1, ..options(env) }
@@ -236,7 +237,7 @@ fn crash_at_each_step(test: &str, back: bool) {
             return;
         }
         backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
-        let steps = (1..MANY).find(|after| {
+        let steps = crash_points(MANY).find(|after| {
             let crash = || super::crash::survived(part_command(test, &after.to_string()).status().unwrap(), *after);
             upgrade_and_go_on(env, crash, back)
         });

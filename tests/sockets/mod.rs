@@ -24,8 +24,8 @@ mod verifier;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,39 +223,47 @@ fn parse(answer: &[u8]) -> L4Addr {
 /// Connects to an address about once per millisecond and counts failures.
 struct Prober {
     stop: Arc<AtomicBool>,
-    thread: thread::JoinHandle<(u64, Vec<String>)>,
+    /// The number of connections so far.
+    made: Arc<AtomicU64>,
+    thread: thread::JoinHandle<Vec<String>>,
 }
 
 impl Prober {
     /// Returns when the first has been made.
     fn start(mode: SocketMode, to: &str) -> Self {
         let (stop, to) = (Arc::new(AtomicBool::new(false)), to.parse().unwrap());
-        let stopped = Arc::clone(&stop);
-        let (first, begun) = mpsc::channel();
+        let (made, stopped) = (Arc::new(AtomicU64::new(0)), Arc::clone(&stop));
+        let count = Arc::clone(&made);
         let thread = thread::spawn(move || {
-            let (mut count, mut failures) = (0, Vec::new());
+            let mut failures = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                count += 1;
                 if let Err(error) = exchange(mode, to) {
                     failures.push(error.to_string());
                 }
-                if count == 1 {
-                    first.send(()).unwrap();
-                }
+                count.fetch_add(1, Ordering::Relaxed);
                 thread::sleep(Duration::from_micros(800));
             }
-            (count, failures)
+            failures
         });
-        begun.recv().unwrap();
-        Self { stop, thread }
+        let prober = Self { stop, made, thread };
+        prober.go_on();
+        prober
     }
 
-    /// Stops; returns the number of connections. None may have failed.
-    fn finish(self) -> u64 {
+    /// Waits until there was another connection that began after the call.
+    fn go_on(&self) {
+        let before = self.made.load(Ordering::Relaxed);
+        while self.made.load(Ordering::Relaxed) < before + 2 && !self.thread.is_finished() {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Stops. No connection may have failed.
+    fn finish(self) {
+        self.go_on();
         self.stop.store(true, Ordering::Relaxed);
-        let (count, failures) = self.thread.join().unwrap();
-        assert_eq!(failures, Vec::<String>::new(), "of {count} connections");
-        count
+        let failures = self.thread.join().unwrap();
+        assert_eq!(failures, Vec::<String>::new(), "of {} connections", self.made.load(Ordering::Relaxed));
     }
 }
 
