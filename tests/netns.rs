@@ -94,8 +94,6 @@ mod fleet;
 mod fleet_failover;
 #[path = "netns/fleet_hosts.rs"]
 mod fleet_hosts;
-#[path = "netns/grpc.rs"]
-mod grpc;
 #[path = "netns/hangs.rs"]
 mod hangs;
 #[path = "netns/health.rs"]

@@ -199,5 +199,5 @@ impl Browser {
 /// The directory of pictures, which CI keeps.
 fn folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(target).join("page")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(target).join("page")
 }
