@@ -11,6 +11,9 @@ TOOLS := $(or $(CARGO_HOME),$(HOME)/.cargo)/nodelb-tools
 export CARGO TARGET TOOLS
 export PATH := $(TOOLS)/bin:$(PATH)
 
+# The programs that tests and the demo start, with the features of the tests, so that nothing is compiled twice.
+DEBUG_BUILD := $(CARGO) build --locked --workspace --bin nodelb --bin nodelb-prober --bin nodelb-apiserver --test properties
+
 # libbpf is built by its own make, which must not use the install paths of nodelb.
 MAKEOVERRIDES =
 unexport PREFIX SYSCONFDIR DESTDIR
@@ -79,7 +82,7 @@ soak: ## run an hour of traffic, changes and kills; updates docs/benchmarks.md (
 
 demo: ## show load balancing, a replay of the outage and a client outside the node, in separate namespaces (needs root; half a minute after the build)
 	@scripts/deps.sh build run
-	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
+	$(DEBUG_BUILD)
 	demo/run.sh $(TARGET)/debug
 
 install: ## install the files of contrib/installed-files after make build; uses DESTDIR, PREFIX, SYSCONFDIR
@@ -100,7 +103,7 @@ package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and p
 
 vm-test: $(if $(filter-out load,$(or $(RUNS),all)),deb) ## install, upgrade and purge the package, and take over from kube-proxy, in Debian 12 VMs with kernels 6.1 and 6.12 (needs root; RUNS=load: only load every variant of the programs)
 	@scripts/deps.sh vm
-	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
+	$(DEBUG_BUILD)
 	tests/vm/run.sh
 
 cluster: ## start three Kubernetes nodes in namespaces (K8S_BIN=FOLDER of their programs; LAYOUT=vxlan, PROXY=kube-proxy; needs root): tests/cluster/README.md

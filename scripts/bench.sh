@@ -33,9 +33,10 @@ esac
 
 [ "$(id -u)" = 0 ] || exec sudo --preserve-env=CARGO,CARGO_TARGET_DIR,PATH,HOME,SOAK_MINUTES "$0" "$@"
 
-# Compares the costs of the BPF programs, or stores them. The profile is that of the tests: it changes nothing in the kernel.
+# Compares the costs of the BPF programs, or stores them. Profile and features are those of the tests: they change nothing in
+# the kernel, and nothing is compiled again.
 programs() {
-    PROGRAM_COSTS=$1 exec "${CARGO:-cargo}" bench --locked --quiet --profile dev -p nodelb --bench packet_path
+    PROGRAM_COSTS=$1 exec "${CARGO:-cargo}" bench --locked --quiet --profile dev --workspace --bench packet_path
 }
 
 case ${1:-all} in

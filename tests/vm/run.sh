@@ -45,7 +45,7 @@ printf '%s\n' packet_cases "packet_programs the_verifier_is_soon_done" "packet_p
     echo "SOCKET_CASES=${SOCKET_CASES:-1000} SEQUENCE_CASES=${SEQUENCE_CASES:-50} VARIANTS=${VARIANTS:-2}"
 } >"$payload/paths"
 for test in "${tests[@]}"; do
-    binary=$(${CARGO:-cargo} test --locked -p nodelb --test "$test" --no-run --message-format=json |
+    binary=$(${CARGO:-cargo} test --locked --workspace --test "$test" --no-run --message-format=json |
         grep -o '"executable":"[^"]*/deps/[^"]*"' | cut -d '"' -f 4)
     strip --strip-debug -o "$payload/tests/$test" "$binary"
 done
