@@ -21,7 +21,7 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION PREVIOUS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench regressions program-costs baseline growth soak demo install deb rpm package-test vm-test cluster cluster-down e2e handover day dist dist-check deny clean
+.PHONY: help deps build test test-all test-unit lint fmt fuzz bench regressions program-costs baseline growth soak demo install deb rpm package-test vm-test cluster cluster-down e2e handover day dist dist-check deny clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -34,9 +34,13 @@ build: ## build the daemon (release) and the other installed files
 	@scripts/deps.sh build
 	scripts/build.sh
 
-test: ## run all tests except package and VM tests; some need root (uses sudo)
+test: ## run all rungs of tests except package and VM tests; some need root (uses sudo; ten minutes, half of it for the build)
 	@scripts/deps.sh build run test
-	scripts/test.sh all
+	scripts/test.sh usual
+
+test-all: test ## run make test, then the tests that take long, and those of the web page (uses sudo)
+	@scripts/deps.sh page
+	scripts/test.sh rest
 
 test-unit: ## run the tests that need no root
 	@scripts/deps.sh build

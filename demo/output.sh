@@ -89,7 +89,7 @@ summary() {
 ${bold}What to do next${plain}
   docs/install.md      a first service on this host
   docs/kubernetes.md   nodelb on a Kubernetes node, with kube-proxy or instead of it
-  make test            all tests except the VM and package tests
+  make test            every kind of test, in ten minutes
 
 END
 }

@@ -27,8 +27,6 @@ run    util-linux       setsid
 run    util-linux       unshare
 test   bind9-dnsutils   dig
 test   bpftool          bpftool
-test   chromium         chromium
-test   chromium-driver  chromedriver
 test   conntrack        conntrack
 test   ethtool          ethtool
 test   iptables         ip6tables
@@ -37,6 +35,8 @@ test   keepalived       keepalived
 test   nftables         nft
 test   unbound          unbound
 test   unbound          unbound-control
+page   chromium         chromium
+page   chromium-driver  chromedriver
 bench  conntrack        conntrack
 bench  ethtool          ethtool
 bench  nftables         nft

@@ -18,6 +18,8 @@ mod extent;
 mod idle_log;
 #[path = "documented/manual.rs"]
 mod manual;
+#[path = "documented/only_in_test_all.rs"]
+mod only_in_test_all;
 #[path = "documented/pages.rs"]
 mod pages;
 #[path = "documented/prose.rs"]

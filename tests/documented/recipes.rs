@@ -14,7 +14,7 @@ fn is_path(code: &str) -> bool {
 }
 
 /// Checks that each path exists, and each "`name` in `path`". Returns the number of the latter.
-fn check(document: &str, text: &str) -> usize {
+pub(crate) fn check(document: &str, text: &str) -> usize {
     let pieces: Vec<&str> = text.split('`').collect();
     let mut names = 0;
     for at in (1..pieces.len()).step_by(2).filter(|at| is_path(pieces[*at])) {

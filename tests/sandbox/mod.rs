@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// The cgroup of the sandbox; set only in the inner process.
 const INNER: &str = "NODELB_SANDBOX_CGROUP";
@@ -20,6 +21,9 @@ const TEMPORARY: &str = "/dev/shm";
 
 /// Time limit of one test: far more than any takes, so that a test that hangs is named. `NODELB_TEST_SECONDS` changes it.
 const SECONDS: &str = "900";
+
+/// The environment variable with a file where each test adds a line: its seconds, those of processors, and its name.
+const TIMES: &str = "NODELB_TEST_TIMES";
 
 /// The exit status of `timeout` after it has killed its command.
 const KILLED: i32 = 137;
@@ -57,6 +61,7 @@ fn outside(test: &str) {
     let cgroup = OwnCgroup::make();
     let this_binary = std::env::current_exe().expect("the path of the test binary");
     let limit = std::env::var("NODELB_TEST_SECONDS").unwrap_or_else(|_| SECONDS.into());
+    let begun = Instant::now();
     let status = program("setpriv")
         .args(["--pdeathsig", "KILL", "timeout", "--foreground", "--signal=KILL", &limit])
         .args(["setpriv", "--pdeathsig", "KILL"])
@@ -68,9 +73,20 @@ fn outside(test: &str) {
         .stdin(Stdio::null())
         .status()
         .expect("setpriv runs");
+    note_time(test, begun.elapsed(), &cgroup.path);
     drop(cgroup);
     let late = if status.code() == Some(KILLED) { format!(", killed, perhaps after {limit} s") } else { String::new() };
     assert!(status.success(), "{test} failed inside its sandbox ({status}{late}); its output is above");
+}
+
+fn note_time(test: &str, took: Duration, cgroup: &Path) {
+    let Some(file) = std::env::var_os(TIMES) else { return };
+    let statistics = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
+    let used = statistics.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok());
+    let used = Duration::from_micros(used.unwrap_or_default());
+    let line = format!("{:.1} {:.1} {test}\n", took.as_secs_f64(), used.as_secs_f64());
+    let file = fs::File::options().create(true).append(true).open(file);
+    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of NODELB_TEST_TIMES");
 }
 
 fn enter(cgroup: PathBuf) -> Sandbox {
