@@ -62,7 +62,9 @@ fi
 
 # Tests wait most of the time, so that more of them run at once than there are processors.
 threads=$(($(nproc) + 2))
-times=$(mktemp)
+# The seconds of each test that needs root, those of processors, and its name. Kept until the next run.
+times=$(realpath -m "${CARGO_TARGET_DIR:-target}")/test-times-$part
+rm -f "$times"
 variables=(NODELB_TEST_TIMES="$times")
 [ "$part" != rest ] || variables+=(NODELB_TEST_ALL=1)
 # run THREADS PROGRAM ARGUMENT...
@@ -147,7 +149,7 @@ run_others() {
 chains=(run_unprivileged run_programs run_others)
 output=$(mktemp -d)
 groups=()
-trap 'rm -r "$output" "$times"; "${sudo[@]}" kill -- "${groups[@]}" 2>/dev/null || true' EXIT
+trap 'rm -r "$output"; "${sudo[@]}" kill -- "${groups[@]}" 2>/dev/null || true' EXIT
 for chain in "${chains[@]}"; do
     # A process group of its own, which also ends if this script is interrupted.
     set -m
@@ -158,7 +160,7 @@ done
 failed=0
 run_rung $((2 * threads)) netns '!truth::' || failed=1
 for group in "${groups[@]}"; do wait "${group#-}" || failed=1; done
-trap 'rm -r "$output" "$times"' EXIT
+trap 'rm -r "$output"' EXIT
 cat "$output"/*
 # The truth test compares times, so it runs alone.
 run_rung "$threads" netns truth:: || failed=1

@@ -7,5 +7,4 @@ mod grpc;
 #[expect(dead_code, reason = "the rung netns uses the rest")]
 #[path = "netns/host.rs"]
 mod host;
-#[expect(dead_code, reason = "the rung netns uses the rest")]
 mod sandbox;
