@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nodelb_core::datapath::{Datapath as _, Limits, MapError};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
@@ -430,6 +431,7 @@ fn a_cleanup_during_a_start_removes_nothing_of_it() {
                         Ok(_) | Err(OpenError::Busy { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
+                    thread::sleep(Duration::from_millis(1));
                 }
             });
             let _end = SetAtEnd(&stop);
