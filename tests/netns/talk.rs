@@ -12,8 +12,8 @@ use nodelb_prober::Transport;
 
 use crate::host::socket;
 
-/// How long a client waits for a connection and for each answer.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client waits for a connection and for each answer: longer than either takes on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long clients that expect silence wait.
 pub(crate) const SHORT: Duration = Duration::from_millis(600);
 /// A server checks at this interval whether to stop.

@@ -180,10 +180,13 @@ fn target(to: L4Addr, mapped: bool) -> SocketAddr {
     }
 }
 
+/// Longer than an answer takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
 fn udp_socket(to: &SocketAddr) -> UdpSocket {
     let any = if to.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { "::".parse().unwrap() };
     let socket = UdpSocket::bind((any, 0)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -191,7 +194,7 @@ fn exchange(mode: SocketMode, to: SocketAddr) -> io::Result<Reached> {
     let mut buffer = [0; 64];
     let (len, shown) = match mode {
         SocketMode::Tcp => {
-            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+            let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
             let shown = stream.peer_addr()?;
             (stream.read(&mut buffer)?, shown)
         }
