@@ -21,21 +21,21 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION PREVIOUS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-all test-unit lint fmt fuzz bench regressions program-costs baseline growth soak demo install deb rpm package-test vm-test cluster cluster-down e2e handover day dist dist-check deny clean
+.PHONY: help deps build test test-all test-unit lint fmt fuzz bench coverage regressions program-costs baseline growth soak demo install deb rpm package-test vm-test cluster cluster-down e2e handover day dist dist-check deny clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
 	    printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 deps: ## install missing system packages (on Debian; elsewhere, list them; DEPS="deb vm": those of other targets, too)
-	@scripts/deps.sh build run test lint fuzz $(DEPS)
+	@scripts/deps.sh build programs run test lint fuzz $(DEPS)
 
 build: ## build the daemon (release) and the other installed files
 	@scripts/deps.sh build
 	scripts/build.sh
 
 test: ## run all rungs of tests except package and VM tests; some need root (uses sudo; ten minutes, half of it for the build)
-	@scripts/deps.sh build run test
+	@scripts/deps.sh build programs run test
 	scripts/test.sh usual
 
 test-all: test ## run make test, then the tests that take long, and those of the web page (uses sudo)
@@ -43,11 +43,11 @@ test-all: test ## run make test, then the tests that take long, and those of the
 	scripts/test.sh rest
 
 test-unit: ## run the tests that need no root
-	@scripts/deps.sh build
+	@scripts/deps.sh build programs
 	scripts/test.sh unprivileged
 
 lint: ## check formatting, clippy, shellcheck, units, file sizes, wording
-	@scripts/deps.sh build lint
+	@scripts/deps.sh build programs lint
 	scripts/lint.sh
 
 fmt: ## format Rust and C code
@@ -57,12 +57,16 @@ fmt: ## format Rust and C code
 	clang-format -i bpf/*.[ch]
 
 fuzz: ## fuzz the Kubernetes decoder, translation, service files and the packet programs for a minute each (FUZZ_SECONDS=600: longer)
-	@scripts/deps.sh build fuzz
+	@scripts/deps.sh build programs fuzz
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
 bench: ## run the benchmarks and update docs/benchmarks.md (needs root; 15 minutes on an idle machine)
 	@scripts/deps.sh build run bench
 	scripts/bench.sh
+
+coverage: ## print which lines of the packet programs the tests without root execute (LINES=1: which they do not)
+	@scripts/deps.sh build programs
+	scripts/coverage.sh $(if $(LINES),lines)
 
 regressions: ## count instructions and allocations of the parts of nodelb; fails if one differs from benches/baseline.toml by 3 %
 	@scripts/deps.sh build regressions
@@ -106,7 +110,7 @@ package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and p
 	packaging/test.sh
 
 vm-test: $(if $(filter-out load,$(or $(RUNS),all)),deb) ## install, upgrade and purge the package, and take over from kube-proxy, in Debian 12 VMs with kernels 6.1 and 6.12 (needs root; RUNS=load: only load every variant of the programs)
-	@scripts/deps.sh vm
+	@scripts/deps.sh programs vm
 	$(DEBUG_BUILD)
 	tests/vm/run.sh
 

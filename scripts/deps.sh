@@ -16,6 +16,7 @@ build  make             make
 build  pkg-config       pkg-config
 build  libelf-dev       gelf.h
 build  zlib1g-dev       zlib.h
+programs  libclang-rt-dev  /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan-*.a
 run    curl             curl
 run    iproute2         ip
 run    iproute2         ss
@@ -78,7 +79,7 @@ dist   cargo-cyclonedx      0.5.9
 
 present() {
     case $1 in
-    /*) [ -e "$1" ] ;;
+    /*) compgen -G "$1" >/dev/null ;;
     *.h) [ -e "/usr/include/$1" ] ;;
     *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
     esac
