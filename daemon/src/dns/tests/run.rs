@@ -556,17 +556,18 @@ async fn a_service_that_gets_a_name_for_an_address_is_never_without_backends() {
 async fn a_service_keeps_its_backends_until_its_new_name_has_an_answer() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
-    server.set("new.example", A, Script::Silence);
-    let new = service("backends = [\"new.example:8080\"]");
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    for (old, backend) in [(WEB, "192.0.2.1:8080"), ("backends = [\"192.0.2.9:80\"]", "192.0.2.9:80")] {
+    let olds =
+        [(WEB, "192.0.2.1:8080", "one.example"), ("backends = [\"192.0.2.9:80\"]", "192.0.2.9:80", "two.example")];
+    for (old, backend, name) in olds {
+        let new = service(&format!("backends = [\"{name}:8080\"]"));
         rig.file(&service(old)).await;
         rig.serves(Status::Ok, &[backend]).await;
-        server.set("new.example", A, Script::Silence);
+        server.set(name, A, Script::Silence);
         rig.file(&new).await;
         rig.settle(1_000).await;
         assert_eq!(rig.backends(), [backend.to_owned()].into(), "while no server answers");
-        server.set_addresses("new.example", 1, &["192.0.2.3"]);
+        server.set_addresses(name, 1, &["192.0.2.3"]);
         rig.serves(Status::Ok, &["192.0.2.3:8080"]).await;
         rig.file("").await;
         rig.until("nothing", |rows, backends| rows.is_empty() && backends.is_empty()).await;
