@@ -467,7 +467,7 @@ pub(crate) fn connect_to(
 pub(crate) fn quick() -> PoolTimeouts {
     PoolTimeouts {
         probe_every: 60,
-        probe_timeout: 400,
+        probe_timeout: 4_000,
         probe_again: 10,
         min_uptime: 100,
         stable_after: 500,
