@@ -6,6 +6,7 @@ use nodelb_datapath::packets::XdpMode;
 use nodelb_datapath::{CrashPoint, ProgramCount, StartReport, cleanup};
 
 use super::*;
+use crate::extent::crash_points;
 use crate::links::{Attached, attached};
 
 /// The programs of each object, with packets and XDP.
@@ -107,7 +108,7 @@ fn other_constants_maps_and_objects_are_loaded_and_replace_what_was_there() {
             assert_eq!(found.len(), OBJECTS.len(), "{what}: nothing outdated is left: {found:?}");
             assert_eq!(start(other).0.programs.loaded, 0, "{what}");
         }
-        cleanup(&usual.pin_directory, &CrashPoint::default()).expect("a cleanup");
+        cleanup(&usual.pin_directory, &|| (), &CrashPoint::default()).expect("a cleanup");
         assert!(!usual.pin_directory.exists());
     });
 }
@@ -215,11 +216,6 @@ fn a_directory_that_others_can_change_is_replaced() {
     });
 }
 
-/// Every seventh operation, so that each kind of operation is among them; `NODELB_TEST_ALL=1`: every one.
-fn stride() -> usize {
-    if std::env::var_os("NODELB_TEST_ALL").is_some() { 1 } else { 7 }
-}
-
 /// The process is killed after steps of a start that takes over, that has other constants, and of one with another
 /// version of nodelb. The next start makes every hook run what is configured, and leaves nothing outdated.
 #[test]
@@ -241,7 +237,7 @@ fn a_crash_at_any_step_leaves_nothing_odd() {
         }
         pair("v0", "v1");
         for (kind, options) in kinds {
-            let steps = (1..300).step_by(stride()).find(|after| {
+            let steps = crash_points(300).find(|after| {
                 start(&usual);
                 let mut crash = Command::new(std::env::current_exe().expect("the path of the test binary"));
                 crash.args(["--exact", TEST, "--nocapture", "--test-threads=1"]);
@@ -253,7 +249,7 @@ fn a_crash_at_any_step_leaves_nothing_odd() {
                 assert_eq!(found.len(), OBJECTS.len(), "{kind} {after}: {found:?}");
                 assert_loaded(&start(options).0, 0, &[]);
                 if kind == "version" {
-                    cleanup(&usual.pin_directory, &CrashPoint::default()).expect("a cleanup");
+                    cleanup(&usual.pin_directory, &|| (), &CrashPoint::default()).expect("a cleanup");
                 }
                 status.success()
             });
