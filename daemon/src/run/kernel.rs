@@ -50,8 +50,7 @@ const LAYOUT_IS: &str = "NODELB_TEST_LAYOUT";
 /// kernels without tcx links.
 const HOOKS_ARE: &str = "NODELB_TEST_HOOKS";
 
-/// The environment variable with the milliseconds that `nodelb cleanup` waits for answers under way: tests that do not
-/// show what it waits for set it to 0.
+/// The environment variable with the milliseconds that `nodelb cleanup` waits for answers under way, which tests shorten.
 const UNDER_WAY_IS: &str = "NODELB_TEST_UNDER_WAY";
 
 /// Environment variable of the tests: connection tracking counts as a module.
@@ -306,7 +305,6 @@ pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     number_of(CRASH_AFTER)
 }
 
-/// How long a cleanup waits for answers under way, if a test sets it.
 pub(crate) fn under_way() -> Result<Option<Duration>, Failure> {
     Ok(number_of(UNDER_WAY_IS)?.map(Duration::from_millis))
 }
