@@ -216,6 +216,24 @@ fn a_directory_that_others_can_change_is_replaced() {
     });
 }
 
+/// Such a link is attached. A tcx hook takes a program only once, so that every later start failed at the device.
+#[test]
+fn a_link_that_a_crash_has_left_runs_the_program_that_is_taken_over() {
+    in_sandbox("devices::kept::a_link_that_a_crash_has_left_runs_the_program_that_is_taken_over", |env| {
+        let ifindex = pair("v0", "v1");
+        let (options, (links, _)) = (with_xdp(env), pins(env));
+        let first = start(&options).1;
+        for direction in ["in", "out"] {
+            let name = format!("packets-{direction}-{ifindex}");
+            fs::rename(links.join(&name), links.join(format!("{name}-new"))).unwrap();
+            let (report, found) = start(&options);
+            assert_loaded(&report, 0, &[]);
+            assert_eq!(names(&links, &name), [name]);
+            assert_eq!(found, first, "the same programs at every hook");
+        }
+    });
+}
+
 /// The process is killed after steps of a start that takes over, that has other constants, and of one with another
 /// version of nodelb. The next start makes every hook run what is configured, and leaves nothing outdated.
 #[test]

@@ -16,7 +16,7 @@ use libbpf_sys::bpf_attach_type;
 
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
-use crate::pins::{self, Pins, remove_file};
+use crate::pins::{self, Pins, UNFINISHED, remove_file};
 use crate::sys;
 
 /// A hook of the kernel and the program of `bpf/sock.bpf.c` that runs at it; both have the same name.
@@ -262,7 +262,10 @@ pub(crate) fn pinned_link(
         *open_link = Some(link);
         return Ok(LinkState::Updated);
     }
-    let (link, state) = match open_link.take().filter(runs) {
+    // A crash may have left a link that is attached under its unfinished name. If it runs this very program, a tcx hook
+    // does not take the program a second time.
+    let left = || sys::open_link(&pins.link(&format!("{name}{UNFINISHED}"))).ok().flatten();
+    let (link, state) = match open_link.take().filter(runs).or_else(|| left().filter(runs)) {
         Some(link) => (link, LinkState::Pinned),
         None => (create()?, if was_pinned { LinkState::Replaced } else { LinkState::Created }),
     };

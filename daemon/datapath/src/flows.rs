@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::SkelBuilder;
 use libbpf_rs::{MapHandle, OpenObject};
 use nodelb_core::stale::Flow;
 
@@ -47,23 +47,15 @@ struct Tables {
 impl FlowReader {
     /// Loads the programs for these maps. Needs CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own.
     pub(crate) fn load(maps: &[MapHandle; PERSISTENT.len()], kept: &KeptPrograms) -> io::Result<Self> {
-        // Where the kernel refuses the first ones, the others are kept.
-        if let Some(found) = [true, false].into_iter().find_map(|it| Self::load_with(maps, (kept, true), it).ok()) {
-            return Ok(found);
-        }
-        Self::load_with(maps, (kept, false), true).or_else(|refused| {
-            Self::load_with(maps, (kept, false), false)
+        // Each start tries the first ones, as the kernel may have refused them for a reason that passes.
+        Self::load_with(maps, kept, true).or_else(|refused| {
+            Self::load_with(maps, kept, false)
                 .map_err(|error| io::Error::other(format!("{error}; with socket storage: {refused}")))
         })
     }
 
     /// `by_storage`: sockets with storage are found by that, and otherwise by the open files of all processes.
-    /// `only_kept`: nothing is loaded.
-    fn load_with(
-        maps: &[MapHandle; PERSISTENT.len()],
-        (kept, only_kept): (&KeptPrograms, bool),
-        by_storage: bool,
-    ) -> io::Result<Self> {
+    fn load_with(maps: &[MapHandle; PERSISTENT.len()], kept: &KeptPrograms, by_storage: bool) -> io::Result<Self> {
         let [tcp_sockets, udp_sockets, tcp_table, udp_table, ..] = maps;
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let given = |name: &str| PERSISTENT.iter().zip(maps).find(|(known, _)| **known == name).map(|(_, map)| map);
@@ -79,10 +71,6 @@ impl FlowReader {
             }
             for program in [&mut programs.udp_files, &mut programs.tcp_files] {
                 program.set_autoload(!by_storage);
-            }
-            if only_kept {
-                let found = kept.take_over(&SOURCE, &given, skeleton.open_object())?;
-                return Ok(found.ok_or_else(|| io::Error::from(ErrorKind::NotFound))?);
             }
             kept::load(Some(kept), &SOURCE, given, skeleton)
         })?;

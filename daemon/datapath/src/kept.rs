@@ -136,7 +136,9 @@ struct Plan {
 impl Plan {
     fn of(source: &Source, object: &OpenObject) -> io::Result<Self> {
         let kernel = nix::sys::utsname::uname()?;
-        let release = (kernel.release(), kernel.version());
+        // What the kernel compiles depends on these; only its first network namespace shows them.
+        let jit = ["enable", "harden"].map(|name| fs::read(format!("/proc/sys/net/core/bpf_jit_{name}")).ok());
+        let release = (kernel.release(), kernel.version(), jit);
         let (mut own_maps, mut given_maps) = (BTreeMap::new(), BTreeMap::new());
         for map in object.maps().filter(libbpf_rs::OpenMap::autocreate) {
             let sizes = (map.key_size(), map.value_size(), map.max_entries(), map.map_flags());
@@ -242,32 +244,19 @@ impl KeptPrograms {
         }
     }
 
-    /// Removes programs by name. What is left of them after a crash is unfinished. That is never read, so to remove it is
-    /// one step.
+    /// Removes the programs of the object that do not belong to this start.
+    fn clear_of(&self, object: &str) -> io::Result<()> {
+        let is_of_object = |name: &&String| name.rsplit_once('-').is_some_and(|(known, _)| known == object);
+        let in_use = self.in_use.borrow();
+        let names = pins::list(&self.directory)?;
+        names.iter().filter(is_of_object).filter(|name| !in_use.contains(*name)).try_for_each(|name| self.clear(name))
+    }
+
     fn clear(&self, name: &str) -> io::Result<()> {
-        let mut path = self.directory.join(name);
-        if !name.ends_with(UNFINISHED) {
-            let unfinished = self.directory.join(format!("{name}{UNFINISHED}"));
-            pins::clear(&unfinished, &CrashPoint::default())?;
-            fs::rename(&path, &unfinished)?;
-            self.crash.pass();
-            path = unfinished;
-        }
-        pins::clear(&path, &CrashPoint::default())?;
-        self.crash.pass();
-        Ok(())
+        clear(&self.directory, name, &self.crash)
     }
 
     /// The programs of an earlier start that this object would become, if there are any.
-    pub(crate) fn take_over(
-        &self,
-        source: &Source,
-        given: &Given<'_, '_>,
-        object: &OpenObject,
-    ) -> io::Result<Option<LoadedObject>> {
-        Plan::of(source, object).map(|plan| self.find(&plan, given))
-    }
-
     fn find(&self, plan: &Plan, given: &Given<'_, '_>) -> Option<LoadedObject> {
         let (place, hash) = (plan.place(), plan.hash());
         let directory = self.directory.join(&place);
@@ -288,7 +277,8 @@ impl KeptPrograms {
         }
     }
 
-    /// Pins what was loaded, for the next start.
+    /// Pins what was loaded, for the next start, instead of what an earlier start has loaded of the object: a start that
+    /// fails after this leaves one set of programs and maps, however often it is tried.
     fn pin(&self, plan: &Plan, loaded: &LoadedObject) -> io::Result<()> {
         let (place, hash) = (plan.place(), plan.hash());
         let mut count = self.count.get();
@@ -300,6 +290,7 @@ impl KeptPrograms {
             pins.push((format!("{name}-{:016x}", seal(hash, &info)), fd.as_fd()));
         }
         self.count.set(count);
+        self.clear_of(plan.name)?;
         for (name, map) in loaded.maps.iter().filter(|(name, _)| plan.own_maps.contains_key(*name)) {
             pins.push((format!("{}-{}", without_dots(name), sys::map_id(map.as_fd())?), map.as_fd()));
         }
@@ -308,11 +299,6 @@ impl KeptPrograms {
         pins::make_directory(&unfinished, &self.crash)?;
         pins.iter().try_for_each(|(name, object)| sys::pin(*object, &unfinished.join(name)))?;
         self.crash.pass();
-        if fs::symlink_metadata(&complete).is_ok() {
-            // What is there was not taken over.
-            pins::clear(&complete, &CrashPoint::default())?;
-            self.crash.pass();
-        }
         fs::rename(&unfinished, &complete)?;
         self.crash.pass();
         self.in_use.borrow_mut().insert(place);
@@ -320,9 +306,26 @@ impl KeptPrograms {
     }
 }
 
+/// Removes programs by name. What is left of them after a crash is unfinished. That is never read, so to remove it is one
+/// step.
+fn clear(directory: &Path, name: &str, crash: &CrashPoint) -> io::Result<()> {
+    let mut path = directory.join(name);
+    if !name.ends_with(UNFINISHED) {
+        let unfinished = directory.join(format!("{name}{UNFINISHED}"));
+        pins::clear(&unfinished, &CrashPoint::default())?;
+        fs::rename(&path, &unfinished)?;
+        crash.pass();
+        path = unfinished;
+    }
+    pins::clear(&path, &CrashPoint::default())?;
+    crash.pass();
+    Ok(())
+}
+
 /// Opens the programs and maps in the directory, if they are exactly those that were loaded by this plan.
 fn open(directory: &Path, (plan, hash): (&Plan, u64), given: &Given<'_, '_>) -> io::Result<LoadedObject> {
-    if !is_private(directory)? {
+    let above = directory.parent().ok_or(io::ErrorKind::NotFound)?;
+    if !is_private(directory)? || !is_private(above)? {
         return refused("the directory", "others can change it");
     }
     let mut found = LoadedObject { is_taken_over: true, ..LoadedObject::default() };
@@ -404,10 +407,11 @@ impl<'d> Pinned<'d> {
 /// Removes all programs of a version.
 pub(crate) fn remove_all(version: &Path, crash: &CrashPoint) -> io::Result<()> {
     let directory = version.join(DIRECTORY);
-    if fs::symlink_metadata(&directory).is_ok() {
-        pins::clear(&directory, &CrashPoint::default())?;
-        crash.pass();
-    }
+    let Ok(found) = fs::symlink_metadata(&directory) else { return Ok(()) };
+    let names = if found.is_dir() { pins::list(&directory)? } else { Vec::new() };
+    names.iter().try_for_each(|name| clear(&directory, name, crash))?;
+    pins::clear(&directory, &CrashPoint::default())?;
+    crash.pass();
     Ok(())
 }
 

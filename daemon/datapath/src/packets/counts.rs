@@ -142,7 +142,9 @@ impl PacketCounter {
         let cpus = libbpf_rs::num_possible_cpus().map_err(into_io)?;
         let nothing = vec![vec![0; size_of::<types::packet_counts>()]; cpus];
         self.counts.update_percpu(&0_u32.to_ne_bytes(), &nothing, MapFlags::ANY).map_err(into_io)?;
-        self.drops.keys().try_for_each(|key| sys::delete(&self.drops, &key))?;
+        // The programs of the earlier start run, and may add each entry again: a walk that follows deletions may not end.
+        let keys: Vec<_> = self.drops.keys().collect();
+        keys.iter().try_for_each(|key| sys::delete(&self.drops, key))?;
         if self.has_connections() { Counters::clear(maps.find("outside_counters")?) } else { Ok(()) }
     }
 
