@@ -131,10 +131,13 @@ leftovers() {
 before=$(leftovers)
 
 # The chains run side by side, those in the background after what is in front.
+run_cases() {
+    [[ " ${rungs[*]} " != *" packet_cases "* ]] || run_rung 2 packet_cases
+}
 run_programs() {
     local rung failed=0
     for rung in "${rungs[@]}"; do
-        if [[ $rung = packet_* ]] && is_among "$rung" "${root_rungs[@]}"; then run_rung 2 "$rung" || failed=1; fi
+        if [[ $rung = packet_* && $rung != packet_cases ]] && is_among "$rung" "${root_rungs[@]}"; then run_rung 2 "$rung" || failed=1; fi
     done
     return "$failed"
 }
@@ -146,7 +149,8 @@ run_others() {
     done
     return "$failed"
 }
-chains=(run_unprivileged run_programs run_others)
+# The first is the longest.
+chains=(run_cases run_unprivileged run_programs run_others)
 output=$(mktemp -d)
 groups=()
 trap 'rm -r "$output"; "${sudo[@]}" kill -- "${groups[@]}" 2>/dev/null || true' EXIT
@@ -154,8 +158,8 @@ for chain in "${chains[@]}"; do
     # A process group of its own, which also ends if this script is interrupted.
     set -m
     (
-        # Times of unit tests are short, so that they do not give way.
-        [ "$chain" = run_unprivileged ] || renice -n 10 $BASHPID >/dev/null
+        # Times of unit tests are short, and the cases take longest, so that they do not give way.
+        [ "$chain" = run_unprivileged ] || [ "$chain" = run_cases ] || renice -n 10 $BASHPID >/dev/null
         "$chain"
     ) </dev/null >"$output/$chain" 2>&1 &
     set +m
