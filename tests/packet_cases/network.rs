@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -56,6 +57,7 @@ impl Network {
         wait_until_up(world);
         let _ = Command::new("ip").args(["route", "flush", "type", "unreachable"]).status();
         ip(&commands);
+        wait_for_own_routes(world);
         self.commands = commands;
     }
 }
@@ -71,6 +73,23 @@ fn wait_until_up(world: &World) {
             line.is_some_and(|line| line.split_whitespace().nth(1) == Some("UP"))
         };
         if world.devices.keys().all(is_up) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the node's own IPv6 addresses have routes, which the kernel makes a moment after it has added the address.
+fn wait_for_own_routes(world: &World) {
+    let addrs = world.devices.values().flat_map(|device| &device.addrs).map(|addr| addr.ip());
+    let own: Vec<IpAddr> = addrs.filter(IpAddr::is_ipv6).collect();
+    loop {
+        let arguments = ["-6", "route", "show", "table", "local", "type", "local"];
+        let shown = Command::new("ip").args(arguments).output().expect("ip (package iproute2)");
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let routed: Vec<IpAddr> =
+            shown.lines().flat_map(|line| line.split_whitespace().find_map(|word| word.parse().ok())).collect();
+        if own.iter().all(|addr| routed.contains(addr)) {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -97,8 +116,8 @@ fn commands(world: &World) -> String {
 
 fn host(addr: Addr) -> String {
     match addr.ip() {
-        std::net::IpAddr::V4(v4) => format!("{v4}/32"),
-        std::net::IpAddr::V6(v6) => format!("{v6}/128 nodad noprefixroute"),
+        IpAddr::V4(v4) => format!("{v4}/32"),
+        IpAddr::V6(v6) => format!("{v6}/128 nodad noprefixroute"),
     }
 }
 
