@@ -59,8 +59,6 @@ pub(crate) struct Kernel {
     limits: TableLimits,
     /// The same programs on the host. Before each packet, its maps have the same content.
     pub(crate) host: Programs,
-    /// Where the kernel's searches for a source port begin.
-    cursors: Entries,
     /// The counts after the last packet.
     counts: Counts,
 }
@@ -135,7 +133,6 @@ impl Kernel {
             settings: world.settings.clone(),
             limits: world.limits,
             host: Programs::load(load_as_here(world.limits), &world.node()),
-            cursors: Entries::new(),
             counts: Counts::new(),
         };
         kernel.counts = kernel.read_counts();
@@ -187,7 +184,6 @@ impl Kernel {
         self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
         self.put_first("snat_cursors", &[0; 4 * CURSORS as usize]);
         self.put_first("fragment_ids", &vec![0; 8 * self.map("fragment_ids").max_entries() as usize]);
-        self.cursors = Entries::new();
         self.put("udp_entries", &[0; 4], &[0; 4]);
         self.put("packet_settings", &[0; 4], &[0; SETTINGS]);
         self.set(world);
@@ -279,14 +275,9 @@ impl Kernel {
 
     /// Lets the host's searches for a source port begin where the kernel's do, which has moved by a random number.
     pub(crate) fn follow_cursors(&mut self) {
-        let cursors: Entries = self.cursors().collect();
-        for (at, (index, value)) in cursors.iter().enumerate() {
-            if self.cursors.get(at).is_none_or(|(_, known)| known != value) {
-                self.host.put("snat_cursors", index, value);
-            }
-        }
-        // The host's have moved as well, if the kernel's have.
-        self.cursors = Entries::new();
+        let (host, kernel) = (sorted(self.host.list("snat_cursors")), sorted(self.cursors().collect()));
+        let [_, put] = changes(&host, &kernel);
+        put.iter().for_each(|(index, value)| self.host.put("snat_cursors", index, value));
     }
 
     pub(crate) fn cursors(&self) -> impl Iterator<Item = Entry> {
