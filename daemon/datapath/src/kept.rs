@@ -235,21 +235,17 @@ impl KeptPrograms {
 
     /// Removes the programs that do not belong to this start. Those that are attached stay so.
     pub(crate) fn remove_others(&self) {
-        let removed = pins::list(&self.directory).and_then(|names| {
-            let in_use = self.in_use.borrow();
-            names.iter().filter(|name| !in_use.contains(*name)).try_for_each(|name| self.clear(name))
-        });
-        if let Err(error) = removed {
+        if let Err(error) = self.clear_others(|_| true) {
             self.note(format!("removing outdated programs from {}: {error}", self.directory.display()));
         }
     }
 
-    /// Removes the programs of the object that do not belong to this start.
-    fn clear_of(&self, object: &str) -> io::Result<()> {
-        let is_of_object = |name: &&String| name.rsplit_once('-').is_some_and(|(known, _)| known == object);
+    /// Removes the programs with these names that do not belong to this start.
+    fn clear_others(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<()> {
         let in_use = self.in_use.borrow();
-        let names = pins::list(&self.directory)?;
-        names.iter().filter(is_of_object).filter(|name| !in_use.contains(*name)).try_for_each(|name| self.clear(name))
+        let mut names = pins::list(&self.directory)?;
+        names.retain(|name| is_meant(name) && !in_use.contains(name));
+        names.iter().try_for_each(|name| self.clear(name))
     }
 
     fn clear(&self, name: &str) -> io::Result<()> {
@@ -290,7 +286,7 @@ impl KeptPrograms {
             pins.push((format!("{name}-{:016x}", seal(hash, &info)), fd.as_fd()));
         }
         self.count.set(count);
-        self.clear_of(plan.name)?;
+        self.clear_others(|name| name.rsplit_once('-').is_some_and(|(object, _)| object == plan.name))?;
         for (name, map) in loaded.maps.iter().filter(|(name, _)| plan.own_maps.contains_key(*name)) {
             pins.push((format!("{}-{}", without_dots(name), sys::map_id(map.as_fd())?), map.as_fd()));
         }
