@@ -125,7 +125,7 @@ fn checked(start: &Start, mut datapath: KernelDatapath, report: &StartReport) ->
 /// More entries than the kernel lets a map have. The error is as if its memory were not enough for them.
 const TOO_MANY: u32 = 1 << 30;
 
-/// A start whose maps for packets cannot be created serves sockets, and its report names the map and its key.
+/// A start that cannot create its maps for packets serves sockets, and its report names the map and its key.
 #[test]
 fn sockets_are_served_without_the_maps_of_packets() {
     let too_large: [(&str, &str, Set); 4] = [
@@ -150,7 +150,7 @@ fn sockets_are_served_without_the_maps_of_packets() {
     });
 }
 
-/// A start whose maps for sockets cannot be created says which one, and how to make it smaller. It attaches nothing.
+/// A start that cannot create its maps for sockets says which one, and how to make it smaller. It attaches nothing.
 #[test]
 fn a_start_names_the_map_of_sockets_that_is_too_large() {
     sandbox::run("programs::variants::a_start_names_the_map_of_sockets_that_is_too_large", |env| {

@@ -4,7 +4,7 @@
 # with a newer version. Needs root for the files of the disk. KERNELS="6.1" runs one kernel, RUNS=outside one kind of run.
 # RUNS=load only loads every variant of the programs (guest/load.sh), without a package.
 # SOCKET_CASES is the number of random packets, SEQUENCE_CASES that of the sequences of strangers, VARIANTS the number of
-# options whose values are combined. Logs are stored in target/vm.
+# options that are combined. Logs are stored in target/vm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/vm

@@ -10,7 +10,7 @@ use nodelb_datapath::packets::PacketOptions;
 use super::columns::Start;
 use super::loaded::{CONSTANTS, Loaded};
 
-/// Constants whose values follow from the kernel and the machine, not from the configuration alone: with one CPU, there is
+/// Constants with values that follow from the kernel and the machine, not from the configuration alone: with one CPU, there is
 /// one shard of counters.
 const OF_KERNEL: [&str; 5] = ["counter_shards_mask", "has_mptcp", "has_set_retval", "node_netns", "weakly_ordered"];
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::columns::{COLUMNS, Column};
 
-/// The number of columns whose values are combined: with three, a load that fails only if three options have certain
+/// The number of columns that are combined: with three, a load that fails only if three options have certain
 /// values is found. The environment variable `VARIANTS` changes it.
 const STRENGTH: usize = 3;
 

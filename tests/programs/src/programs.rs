@@ -391,7 +391,7 @@ impl Programs {
         bytes
     }
 
-    /// Tells the program at XDP about a device with Ethernet, whose driver sends what another one has received.
+    /// Describes a device to the program at XDP: it has Ethernet, and its driver sends what another one has received.
     pub fn describe_device(&mut self, ifindex: u32, mac: [u8; 6]) {
         self.put("xdp_devices", &ifindex.to_ne_bytes(), &[&mac[..], &1_u16.to_ne_bytes()].concat());
     }
