@@ -13,7 +13,7 @@ use nodelb_programs::node::{Node, Packet, Reason};
 use nodelb_programs::programs::Outcome;
 
 use crate::case::{self, Case};
-use crate::kernel::{Entries, Entry, Kernel, Ran, TABLES, changes, find};
+use crate::kernel::{Entries, Entry, Kernel, Ran, TABLES, Tables, changes, find, sorted};
 use crate::print;
 use crate::sandbox;
 use crate::world::World;
@@ -75,7 +75,7 @@ fn shown(table: usize, (key, value): &Entry) -> String {
 }
 
 /// The entries that only the kernel or only the host has, but for times.
-fn compare_tables([kernel, host]: &[[Entries; TABLES.len()]; 2], text: &mut String) {
+fn compare_tables([kernel, host]: &[Tables; 2], text: &mut String) {
     for table in 0..TABLES.len() {
         let without = |entries: &Entries| -> Entries { entries.iter().map(|it| without_times(table, it)).collect() };
         let (kernel, host) = (without(&kernel[table]), without(&host[table]));
@@ -144,29 +144,33 @@ pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Op
     }
     wait_for_second();
     let early = if kernel.has_xdp { kernel.compare_xdp(world, &packet) } else { String::new() };
-    let before = kernel.tables();
+    let half_open = sorted(kernel.entries("half_open"));
     kernel.follow_cursors();
     let started = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let ran = kernel.run(&packet)?;
     let ended = clock(ClockId::CLOCK_MONOTONIC_COARSE);
-    let half_open = crate::kernel::sorted(kernel.entries("half_open"));
-    kernel.host.fix_random(Some(chosen(world, &before[0][1], &half_open)));
-    kernel.host.save();
-    let compared = |kernel: &mut Kernel, now_ns: u64| {
+    // A second may have begun before the program ran, or after it.
+    let has_two_seconds = started / NANOS != ended / NANOS;
+    if has_two_seconds {
+        kernel.host.save();
+    }
+    let after = kernel.own_tables();
+    kernel.host.fix_random(Some(chosen(world, &half_open, &after[1])));
+    let mut both = [after, Tables::default()];
+    let mut compared = |kernel: &mut Kernel, now_ns: u64| {
         let outcome = kernel.host.run(&Node { now_ns, ..world.node() }, &packet);
         let mut text = differences(&ran, &outcome);
-        let after = kernel.tables();
-        compare_tables(&after, &mut text);
-        (text, outcome, after)
+        both[1] = kernel.host.lists(TABLES).map(sorted);
+        compare_tables(&both, &mut text);
+        (text, outcome)
     };
     let mut found = compared(kernel, started);
-    // A second may have begun before the program ran, or after it.
-    if !found.0.is_empty() && started / NANOS != ended / NANOS {
+    if !found.0.is_empty() && has_two_seconds {
         kernel.host.restore();
         found = compared(kernel, ended);
     }
-    let (text, outcome, after) = found;
-    kernel.follow(&after);
+    let (text, outcome) = found;
+    kernel.follow(&both);
     Some((text + &early, outcome))
 }
 

@@ -44,6 +44,9 @@ pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 /// The entries of a map, sorted by their keys.
 pub(crate) type Entries = Vec<Entry>;
 
+/// The content of [`TABLES`].
+pub(crate) type Tables = [Entries; TABLES.len()];
+
 /// The loaded programs, and what they were loaded for.
 pub(crate) struct Kernel {
     programs: PacketPrograms,
@@ -61,6 +64,8 @@ pub(crate) struct Kernel {
     pub(crate) host: Programs,
     /// The counts after the last packet.
     counts: Counts,
+    /// What [`ARRAYS`] have.
+    written: [Vec<u8>; ARRAYS.len()],
 }
 
 /// Bytes of `struct packet_settings`, and of the part that the daemon writes.
@@ -134,6 +139,7 @@ impl Kernel {
             limits: world.limits,
             host: Programs::load(load_as_here(world.limits), &world.node()),
             counts: Counts::new(),
+            written: Default::default(),
         };
         kernel.counts = kernel.read_counts();
         kernel.set(world);
@@ -160,8 +166,14 @@ impl Kernel {
 
     /// Writes the first entries of an array.
     pub(crate) fn put_first(&self, array: &str, values: &[u8]) {
-        let count = u32::try_from(values.len()).unwrap() / self.map(array).value_size();
-        self.put_all(array, &(0..count).flat_map(u32::to_ne_bytes).collect::<Vec<_>>(), values);
+        self.put_from(0, array, values);
+    }
+
+    /// Writes entries of an array, the first one at this index.
+    fn put_from(&self, first: usize, array: &str, values: &[u8]) {
+        let count = values.len() / self.map(array).value_size() as usize;
+        let keys = (first..first + count).flat_map(|index| u32::try_from(index).unwrap().to_ne_bytes());
+        self.put_all(array, &keys.collect::<Vec<_>>(), values);
     }
 
     fn clear(&self, map: &str) {
@@ -178,6 +190,7 @@ impl Kernel {
             (self.programs, self.xdp, self.bloom, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;
             self.counts = self.read_counts();
+            self.written = Default::default();
         }
         self.host = Programs::load(load_as_here(world.limits), &world.node());
         TABLES.iter().for_each(|map| self.clear(map));
@@ -208,13 +221,20 @@ impl Kernel {
             gone.iter().for_each(|(key, _)| self.map(map).delete(key).unwrap());
             put.iter().for_each(|(key, value)| self.put(map, key, value));
         }
-        for (array, size, count) in ARRAYS {
+        for (number, (array, size, count)) in ARRAYS.into_iter().enumerate() {
             let mut values = vec![0; size * count];
             for (key, value) in self.host.list(array) {
                 let index = u32::from_ne_bytes(key.try_into().unwrap()) as usize;
                 values[size * index..][..size].copy_from_slice(&value);
             }
-            self.put_first(array, &values);
+            // No entry has these bytes.
+            self.written[number].resize(values.len(), 0xff);
+            let differs =
+                |index: &usize| self.written[number][size * index..][..size] != values[size * index..][..size];
+            if let (Some(first), Some(last)) = ((0..count).find(differs), (0..count).rfind(differs)) {
+                self.put_from(first, array, &values[size * first..size * (last + 1)]);
+                self.written[number] = values;
+            }
         }
         // The programs add what else they write.
         self.bloom.fill(self.programs.maps()).unwrap();
@@ -259,13 +279,18 @@ impl Kernel {
         if entries.len() + MOST_IN_BUCKET < BATCH as usize { entries } else { read(map.max_entries()) }
     }
 
+    /// What the programs remember in the kernel.
+    pub(crate) fn own_tables(&self) -> Tables {
+        TABLES.map(|map| sorted(self.entries(map)))
+    }
+
     /// What the programs remember, in the kernel and on the host.
-    pub(crate) fn tables(&mut self) -> [[Entries; TABLES.len()]; 2] {
-        [TABLES.map(|map| sorted(self.entries(map))), TABLES.map(|map| sorted(self.host.list(map)))]
+    pub(crate) fn tables(&mut self) -> [Tables; 2] {
+        [self.own_tables(), self.host.lists(TABLES).map(sorted)]
     }
 
     /// Gives the host what the programs remember in the kernel: their times differ.
-    pub(crate) fn follow(&mut self, [kernel, host]: &[[Entries; TABLES.len()]; 2]) {
+    pub(crate) fn follow(&mut self, [kernel, host]: &[Tables; 2]) {
         for (map, (kernel, host)) in TABLES.iter().zip(kernel.iter().zip(host)) {
             let [gone, put] = changes(host, kernel);
             gone.iter().filter(|(key, _)| find(kernel, key).is_none()).for_each(|(key, _)| self.host.delete(map, key));

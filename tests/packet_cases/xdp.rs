@@ -8,7 +8,7 @@ use nodelb_datapath::packets::{self, XdpDevice};
 use nodelb_programs::key::Hook;
 use nodelb_programs::node::{Node, Packet, Verdict};
 
-use crate::kernel::{Entries, Kernel, TABLES, sorted};
+use crate::kernel::{Entries, Kernel, TABLES, Tables, sorted};
 use crate::print;
 use crate::world::World;
 
@@ -32,7 +32,7 @@ impl Kernel {
     }
 
     /// Makes the maps what they were before the program ran.
-    fn undo(&self, before: &[Entries; TABLES.len()], cursors: &Entries) {
+    fn undo(&self, before: &Tables, cursors: &Entries) {
         for (map, before) in TABLES.iter().zip(before) {
             let after = sorted(self.entries(map));
             for (key, _) in after.iter().filter(|(key, _)| !before.iter().any(|(other, _)| other == key)) {

@@ -103,7 +103,24 @@ struct ran {
 };
 
 static unsigned char input[1 << 16], *content, *output;
-static size_t input_at, input_end, content_room, output_length, output_room;
+static size_t input_at, input_end, content_room, output_begin, output_length, output_room;
+
+/* Writes the answers that wait. */
+static void write_output(void)
+{
+	size_t at = 0;
+	ssize_t put;
+
+	while (at < output_length) {
+		put = write(1, output + at, output_length - at);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			exit(0);
+		at += put;
+	}
+	output_length = 0;
+}
 
 static void read_input(void *to, size_t size)
 {
@@ -113,6 +130,7 @@ static void read_input(void *to, size_t size)
 
 	while (size) {
 		if (input_at == input_end) {
+			write_output();
 			got = read(0, input, sizeof(input));
 			if (got < 0 && errno == EINTR)
 				continue;
@@ -142,29 +160,20 @@ static void add_output(const void *bytes, size_t size)
 	output_length += size;
 }
 
-static void send_output(void)
-{
-	uint32_t length = output_length - sizeof(length);
-	size_t at = 0;
-	ssize_t put;
-
-	memcpy(output, &length, sizeof(length));
-	while (at < output_length) {
-		put = write(1, output + at, output_length - at);
-		if (put < 0 && errno == EINTR)
-			continue;
-		if (put < 0)
-			exit(0);
-		at += put;
-	}
-}
-
+/* An answer waits until the next request is not there yet. */
 static void begin_output(void)
 {
 	uint32_t length = 0;
 
-	output_length = 0;
+	output_begin = output_length;
 	add_output(&length, sizeof(length));
+}
+
+static void end_output(void)
+{
+	uint32_t length = output_length - output_begin - sizeof(length);
+
+	memcpy(output + output_begin, &length, sizeof(length));
 }
 
 void ask_route(const struct route_question *question, struct route_answer *answer)
@@ -174,7 +183,7 @@ void ask_route(const struct route_question *question, struct route_answer *answe
 	begin_output();
 	add_output(&kind, sizeof(kind));
 	add_output(question, sizeof(*question));
-	send_output();
+	end_output();
 	read_input(answer, sizeof(*answer));
 }
 
@@ -262,7 +271,7 @@ static void list(void)
 
 	begin_output();
 	each_entry(map, map, add_entry);
-	send_output();
+	end_output();
 }
 
 static void begin_run(const struct run *run)
@@ -322,7 +331,7 @@ static void run(void)
 	begin_output();
 	add_output(&ran, sizeof(ran));
 	add_output(frame.start, frame.length);
-	send_output();
+	end_output();
 }
 
 static void sweep(void)
@@ -335,7 +344,7 @@ static void sweep(void)
 	deleted = run_sweep();
 	begin_output();
 	add_output(&deleted, sizeof(deleted));
-	send_output();
+	end_output();
 }
 
 static void list_rules(void)
@@ -346,7 +355,7 @@ static void list_rules(void)
 
 	begin_output();
 	add_output(names, sizeof(names) - 1);
-	send_output();
+	end_output();
 }
 
 static uint32_t take_number(void)

@@ -268,24 +268,34 @@ impl Programs {
 
     /// The keys and values of a map; of an array, those with a value that is not 0.
     pub fn list(&mut self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let name = named(map);
+        let [entries] = self.lists([map]);
+        entries
+    }
+
+    /// The same of several maps, with one question.
+    pub fn lists<const N: usize>(&mut self, maps: [&str; N]) -> [Vec<(Vec<u8>, Vec<u8>)>; N] {
         let host = self.host();
-        host.send(Request::List, &[&name]);
-        let (key, value) = layout::sizes(map);
-        host.receive().chunks(key + value).map(|entry| (entry[..key].to_vec(), entry[key..].to_vec())).collect()
+        maps.iter().for_each(|map| host.send(Request::List, &[&named(map)]));
+        maps.map(|map| {
+            let (key, value) = layout::sizes(map);
+            host.receive().chunks(key + value).map(|entry| (entry[..key].to_vec(), entry[key..].to_vec())).collect()
+        })
     }
 
     /// What the programs remember.
     pub fn tables(&mut self) -> Tables {
-        let mut entries = |map| self.list(map).into_iter();
+        let [connections, half_open, fragments, affinity] =
+            self.lists(["connections", "half_open", "fragments", "affinity"]);
         let connection = |(key, value): (Vec<u8>, Vec<u8>)| (layout::packet_key(&key), layout::connection(&value));
         Tables {
-            connections: entries("connections").map(connection).collect(),
-            half_open: entries("half_open").map(connection).collect(),
-            fragments: entries("fragments")
+            connections: connections.into_iter().map(connection).collect(),
+            half_open: half_open.into_iter().map(connection).collect(),
+            fragments: fragments
+                .into_iter()
                 .map(|(key, value)| (layout::fragment_key(&key), layout::fragment(&value)))
                 .collect(),
-            affinity: entries("affinity")
+            affinity: affinity
+                .into_iter()
                 .map(|(key, value)| (layout::affinity_key(&key), layout::affinity(&value)))
                 .collect(),
         }
