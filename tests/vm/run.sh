@@ -66,7 +66,7 @@ boot() {
     local kernel=$1 run=$2 arguments="console=ttyS0 root=/dev/nvme0n1 rw panic=-1 quiet mitigations=off"
     arguments+=" systemd.show_status=no nvme_core.io_timeout=86400"
     arguments+=" sysctl.kernel.hung_task_timeout_secs=0 nodelb.run=$run"
-    exec timeout --kill-after=10 "$time_limit" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off \
+    exec timeout --foreground --kill-after=10 "$time_limit" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off \
         -cpu max,cx16=off -smp 1 -m 1024 -nic none -display none -monitor none -parallel none \
         -serial "file:$directory/console-$kernel-$run" -serial "file:$directory/results-$kernel-$run" \
         -kernel "$directory/vmlinuz-$kernel" -append "$arguments" \
