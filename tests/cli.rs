@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
 
+#[path = "cli/accept.rs"]
+mod accept;
 #[path = "cli/hostile.rs"]
 mod hostile;
 #[path = "interference/mod.rs"]
@@ -20,6 +22,12 @@ struct Finished {
     code: i32,
     stdout: String,
     stderr: String,
+}
+
+impl Finished {
+    fn text(&self) -> String {
+        format!("{}{}", self.stdout, self.stderr)
+    }
 }
 
 fn nodelb(args: &[&str]) -> Finished {
@@ -383,7 +391,14 @@ fn a_table_that_is_watched_ends_with_its_reader() {
 
 /// A cluster with its server, and a configuration for a user with this role.
 fn cluster_for(role: nodelb_apiserver::Role) -> (nodelb_apiserver::Replica, tempfile::TempDir) {
-    let cluster = nodelb_apiserver::Cluster::new().expect("a cluster");
+    serve(&nodelb_apiserver::Cluster::new().expect("a cluster"), role)
+}
+
+/// The server of the cluster, and a configuration for a user with this role.
+fn serve(
+    cluster: &nodelb_apiserver::Cluster,
+    role: nodelb_apiserver::Role,
+) -> (nodelb_apiserver::Replica, tempfile::TempDir) {
     cluster.allow("nodelb", role);
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let url = format!("https://{}", listener.local_addr().expect("bound"));

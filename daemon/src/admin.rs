@@ -1,4 +1,4 @@
-//! The admin API: what nodelb knows, over HTTP on loopback. Only root can change anything ([`drain`]). Owns the lifetime of the listeners and the format
+//! The admin API: what nodelb knows, over HTTP on loopback. Only root can change anything ([`drain`], [`accept`]). Owns the lifetime of the listeners and the format
 //! of every answer; it reads every fact from the parts of [`AdminState`], which other modules publish. Knows nothing
 //! else of the sources and the datapath.
 //!
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::http::Listener;
 
+mod accept;
 mod answer;
 mod changes;
 pub mod connections;

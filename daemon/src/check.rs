@@ -18,6 +18,7 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_kube::apiserver::credentials::{self, Named, credstore};
 use nodelb_kube::apiserver::settings::Settings;
+use nodelb_kube::source::state_file;
 
 use crate::config::{Config, DEFAULT_PATH};
 use crate::{devices, files};
@@ -47,6 +48,9 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
             // A user who checks a configuration may keep it at another path than the unit.
             writeln!(out, "note: {problem}").context("writing a notice")?;
         }
+    }
+    if let Some(notice) = selection_notice(&config) {
+        writeln!(out, "{notice}").context("writing a notice")?;
     }
     let of_credentials = config.kubernetes_settings().map(|settings| check_credentials(&settings)).transpose()?;
     let directory = &config.files.directory;
@@ -79,6 +83,15 @@ fn refusals(config: &Config) -> Vec<String> {
         }
     }
     notices
+}
+
+/// Returns a line if a start with this selection of Kubernetes services would leave out most of those that the state
+/// directory has. A state that cannot be read is no problem of the configuration.
+fn selection_notice(config: &Config) -> Option<String> {
+    config.kubernetes_settings()?;
+    let path = state_file::path(&config.state.directory);
+    let held = state_file::held(&path, &config.kubernetes.selection()).ok().flatten()?;
+    Some(format!("note: {held} ({}): nodelb will keep the others as last known until `nodelb accept`", path.display()))
 }
 
 fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {

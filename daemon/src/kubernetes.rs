@@ -28,6 +28,7 @@ use nodelb_kube::apiserver::session::Apiservers;
 use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::apiserver::{self, Parts};
 use nodelb_kube::source::live::{Live, LiveTimeouts};
+use nodelb_kube::source::selecting::Accept;
 use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings, state_file};
@@ -65,7 +66,12 @@ pub struct KubernetesOutputs {
     pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     pub apiservers: watch::Receiver<Arc<PoolReport>>,
     pub live: AskLive,
+    /// What the operator accepts.
+    pub accepts: mpsc::Sender<Accept>,
 }
+
+/// Requests of an operator that may wait at the same time.
+const ACCEPTS: usize = 8;
 
 fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(Code::Config, error)
@@ -101,6 +107,7 @@ pub async fn start(
     let (by, of) = (selection.clone(), Arc::clone(&forward));
     let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), by, of, LiveTimeouts::default()));
     let (reports, sources) = watch::channel(Arc::default());
+    let (accepts, accepted) = mpsc::channel(ACCEPTS);
     let source = KubernetesSource {
         apiservers,
         changes: owner.changes.clone(),
@@ -113,10 +120,11 @@ pub async fn start(
         node: node.into(),
         has_node_object: config.kubernetes.node_object,
         in_maps: in_maps(&owner.snapshot.borrow().realised),
+        accepts: accepted,
         timeouts: WatchTimeouts::default(),
     };
     let source = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));
-    let published = KubernetesOutputs { sources, apiservers: report, live };
+    let published = KubernetesOutputs { sources, apiservers: report, live, accepts };
     Ok(Some((published, [supervisor, source])))
 }
 

@@ -204,9 +204,9 @@ async fn serve<D: Datapath + Send + 'static>(
     answer_load_balancers(&config, &handle, published.health.clone(), register, stop());
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
-    let config = watch::Sender::new(Arc::new(config));
-    let reloads = watch::Sender::default();
+    let (config, reloads) = (watch::Sender::new(Arc::new(config)), watch::Sender::default());
     let packets = devices::start(packets, &handle, &config.subscribe(), stop);
+    let (accepts, directory) = (kubernetes.as_ref().map(|it| it.accepts.clone()), files.directory);
     let state = AdminState {
         owner: published,
         datapath: reader,
@@ -233,7 +233,7 @@ async fn serve<D: Datapath + Send + 'static>(
     tokio::spawn(until(stop(), release_free_memory(handle.snapshot.clone())));
 
     let owner = tokio::spawn(owner.run(stop()));
-    let reload = Reload { config, reloads, config_path, level, identity, directory: files.directory, check, notifier };
+    let reload = Reload { config, reloads, config_path, level, identity, directory, check, accepts, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
     end(from_kubernetes.into_iter().flatten().chain([files.task, dns.task, checker]), owner, [recorder.task, since])

@@ -1,6 +1,8 @@
 //! A node that reads only a part of the cluster: what it does not read is not translated, as another service proxy
 //! expects, and its user has no permission for it.
 
+use std::process::Command;
+
 use nodelb_apiserver::{Cluster, Patch, Replica, Role};
 use nodelb_prober::Transport;
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use crate::cluster::{apply, cluster_at, configure, in_order, serve, service, sli
 use crate::host::{Host, answering, backend, errno, eventually, frontend, get};
 use crate::sandbox;
 
+const SOCKET: &str = "/run/nodelb-test/nodelb.sock";
 const SERVER: &str = "192.0.2.21:6443";
 
 const WEB: &str = "198.51.100.80:443";
@@ -44,7 +47,8 @@ fn role_in(namespaces: &[&str]) -> Role {
 
 fn configure_with(host: &Host, keys: &str) {
     let kubeconfig = format!("kubeconfig = {:?}\n", host.path("kubeconfig"));
-    configure(host, &format!("{keys}node-object = false\n{kubeconfig}{}", in_order(&[SERVER])));
+    let admin = format!("[admin]\nsocket = {SOCKET:?}\n");
+    configure(host, &format!("{keys}node-object = false\n{kubeconfig}{}\n{admin}", in_order(&[SERVER])));
 }
 
 /// Whether exactly these addresses are frontends. A connection to another one is not translated, so it finds no route.
@@ -110,7 +114,7 @@ fn only_what_is_selected_is_translated() {
         apply(&cluster, slice("web", &["192.0.2.80:80"]));
         cluster.allow("nodelb", role_in(&["default", "shop"]));
         eventually("the Role is back", || is_only(&[WEB, API]) && problems() == "[]");
-        // Another selection: the services stay until its lists are complete.
+        // Another selection: the services stay until it is accepted.
         drop(server);
         daemon.stop();
         configure_with(&host, "services = [\"default/kubernetes\"]\n");
@@ -120,6 +124,11 @@ fn only_what_is_selected_is_translated() {
         assert_eq!((answering(WEB), answering(API)), (vec!["web".to_owned()], vec!["api".to_owned()]));
         let server = serve(&cluster, SERVER);
         assert!(daemon.wait_ready(), "{}", host.log());
+        let held = "kubernetes.services = default/kubernetes selects 0 of 2 known services";
+        eventually("it waits to be accepted", || problems().contains(held));
+        assert_eq!((answering(WEB), answering(API)), (vec!["web".to_owned()], vec!["api".to_owned()]));
+        let accepted = Command::new(env!("CARGO_BIN_EXE_nodelb")).args(["accept", "--admin", SOCKET]).status();
+        assert!(accepted.unwrap().success());
         eventually("only the service of the apiservers", || is_only(&[KUBERNETES]));
         let asked = server.faults().take_requests();
         let is_narrow = |line: &String| line.contains("/namespaces/default/") || !line.contains("/services");

@@ -30,7 +30,7 @@ fn subjects(world: &[Change], change: &Change) -> BTreeSet<ServiceName> {
     let is_same = |fact: &&Change| object(fact) == object(change);
     let named = |fact: &Change| match fact {
         Change::UpsertService(service) => Some(service.name.clone()),
-        Change::RemoveService(name, _) => Some(name.clone()),
+        Change::RemoveService(name, _) | Change::Unselect(name, ..) => Some(name.clone()),
         Change::UpsertSlice(slice) => Some(slice.service.clone()),
         Change::Quarantine(name, _) | Change::Drains(name, ..) => Some(name.clone()),
         _ => None,

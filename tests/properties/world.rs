@@ -145,7 +145,9 @@ pub(crate) enum Object {
 pub(crate) fn object(change: &Change) -> Object {
     match change {
         Change::UpsertService(service) => Object::Service(service.name.clone(), service.source),
-        Change::RemoveService(name, source) => Object::Service(name.clone(), *source),
+        Change::RemoveService(name, source) | Change::Unselect(name, source, _) => {
+            Object::Service(name.clone(), *source)
+        }
         Change::UpsertSlice(slice) => Object::Slice(slice.name.clone(), slice.source),
         Change::RemoveSlice(name, source) => Object::Slice(name.clone(), *source),
         Change::Node(_) => Object::Node,
@@ -171,7 +173,9 @@ pub(crate) fn facts(changes: &[Change]) -> Vec<Change> {
     for change in changes {
         last.insert(object(change), change);
     }
-    let is_fact = |change: &&Change| !matches!(change, Change::RemoveService(..) | Change::RemoveSlice(..));
+    let is_removal =
+        |change: &Change| matches!(change, Change::RemoveService(..) | Change::Unselect(..) | Change::RemoveSlice(..));
+    let is_fact = |change: &&Change| !is_removal(change);
     let mut facts: Vec<Change> = last.into_values().filter(is_fact).cloned().collect();
     facts.sort_by_key(|change| !matches!(change, Change::Node(_)));
     facts
@@ -260,7 +264,10 @@ pub(crate) fn changes(len: usize) -> impl Strategy<Value = Vec<Change>> {
 pub(crate) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         5 => service().prop_map(Change::UpsertService),
-        1 => (name(), source()).prop_map(|(name, source)| Change::RemoveService(name, source)),
+        1 => (name(), source(), any::<bool>()).prop_map(|(name, source, is_selected)| match is_selected {
+            true => Change::RemoveService(name, source),
+            false => Change::Unselect(name, source, "not selected".into()),
+        }),
         6 => slice().prop_map(Change::UpsertSlice),
         1 => (slice_name(), source()).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
         1 => node().prop_map(Change::Node),

@@ -119,6 +119,7 @@ fn node(settings: Settings) -> Received {
         node: "n1".into(),
         has_node_object: true,
         in_maps: InMaps::default(),
+        accepts: mpsc::channel(1).1,
         timeouts: WatchTimeouts::default(),
     };
     tokio::spawn(source::run(source, std::future::pending()));

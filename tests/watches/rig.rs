@@ -34,12 +34,13 @@ use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::Apiservers;
 use nodelb_kube::apiserver::settings::Settings;
+use nodelb_kube::source::selecting::{Accept, By};
 use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, Followed, KubernetesSource, StateSettings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::objects;
 
@@ -82,6 +83,7 @@ pub(crate) struct Node {
     pub(crate) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     journal: Journal,
     kubeconfig: PathBuf,
+    accepts: mpsc::Sender<Accept>,
 }
 
 /// The log of the node.
@@ -341,8 +343,8 @@ impl Node {
             .worker_threads(1)
             .on_thread_start(move || written.begin())
             .enable_all()
-            .build();
-        let runtime = runtime.expect("a runtime");
+            .build()
+            .expect("a runtime");
         let directory = tempfile::tempdir().expect("a directory");
         let kubeconfig = directory.path().join("kubeconfig");
         let url = format!("https://{at}");
@@ -375,7 +377,7 @@ impl Node {
         };
         let observer = Arc::new(Mutex::new(observer));
         let (followed_in, followed) = watch::channel(Followed::default());
-        let (changes_in, changes) = mpsc::channel(64);
+        let ((changes_in, changes), (accepts, accepted)) = (mpsc::channel(64), mpsc::channel(1));
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
         let entered = runtime.enter();
         let credentials = credentials::CredentialTimeouts::default();
@@ -399,12 +401,12 @@ impl Node {
             node: "n1".into(),
             has_node_object: true,
             in_maps: InMaps::default(),
+            accepts: accepted,
             timeouts,
         };
         runtime.spawn(source::run(source, std::future::pending()));
-        let owner = (Arc::clone(&observer), directory);
-        runtime.spawn(own(changes, owner, (snapshot_in, followed_in), reads.round_after));
-        Self { runtime: Some(runtime), observer, sources, journal, kubeconfig }
+        runtime.spawn(own(changes, (Arc::clone(&observer), directory), (snapshot_in, followed_in), reads.round_after));
+        Self { runtime: Some(runtime), observer, sources, journal, kubeconfig, accepts }
     }
 
     /// Stops it like a kill.
@@ -412,6 +414,13 @@ impl Node {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(TIMEOUT);
         }
+    }
+
+    /// As `nodelb accept`; returns the problem that this ended.
+    pub(crate) fn accept(&self) -> Option<Arc<str>> {
+        let (reply, answer) = oneshot::channel();
+        self.accepts.blocking_send(Accept { by: By::Command, reply }).expect("the source runs");
+        answer.blocking_recv().expect("the source answers")
     }
 
     /// Whether the rows of `/sources` show that everything is up to date.
@@ -533,6 +542,11 @@ impl Observer {
             }
         }
         snapshot
+    }
+
+    /// What Kubernetes could not report, as of its latest change.
+    pub(crate) fn incomplete(&self) -> Option<String> {
+        self.snapshot().facts.incomplete(Source::Kubernetes).map(ToString::to_string)
     }
 
     /// The objects that the sources have sent.

@@ -68,11 +68,15 @@ impl Undrain {
         let parameters: Vec<Parameter> = named.into_iter().chain(more).collect();
         // Only the socket accepts changes.
         let at = self.asking.admin.clone().unwrap_or_else(|| At::Unix(PathBuf::from(DEFAULT_SOCKET)));
-        let body = client::change(&at, method, &target("/drains", &parameters))?;
-        match self.asking.output {
-            Format::Text | Format::Wide => print::print(format!("{}\n", decode::<Answer>(&body)?.done).as_bytes()),
-            Format::Json => print::print(&body),
-            Format::Yaml => print::print(yaml::text(&decode(&body)?).as_bytes()),
-        }
+        print_done(&client::change(&at, method, &target("/drains", &parameters))?, self.asking.output)
+    }
+}
+
+/// Prints the answer to a change.
+pub(super) fn print_done(body: &[u8], format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Text | Format::Wide => print::print(format!("{}\n", decode::<Answer>(body)?.done).as_bytes()),
+        Format::Json => print::print(body),
+        Format::Yaml => print::print(yaml::text(&decode(body)?).as_bytes()),
     }
 }

@@ -26,6 +26,8 @@ examples! {
         "nodelb drain shop/web 10.1.0.1     # every port of the address, until nodelb undrain";
     UNDRAIN:
         "nodelb undrain shop/web 10.1.0.1:8080";
+    ACCEPT:
+        "nodelb accept                      # what nodelb status says is held back";
     HISTORY:
         "nodelb history shop/web            # what changed, and who changed it"
         "nodelb history --since 10m --limit 20"

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use nodelb_report::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
 
+mod accept;
 pub mod answer;
 mod ask;
 mod asking;
@@ -57,7 +58,7 @@ use crate::exit::{Code, Failure};
 const GROUPS: [(&str, &str); 4] = [
     ("Look", "status services frontends backends top sources dns apiservers config maps metrics"),
     ("Explain", "diagnose trace history diff watch"),
-    ("Run", "run drain undrain check-config cleanup completions version help"),
+    ("Run", "run drain undrain accept check-config cleanup completions version help"),
     ("Packets of clients outside the node", "devices connections drops"),
 ];
 
@@ -180,6 +181,12 @@ enum Command {
     /// End a drain: the backend receives new connections again
     #[command(after_help = examples::UNDRAIN)]
     Undrain(drain::Undrain),
+    /// Accept a changed selection of Kubernetes services
+    ///
+    /// If kubernetes.namespaces, kubernetes.services or kubernetes.label-selector leaves out more than half of the services
+    /// that this node knew, nodelb keeps these until the change is accepted. Requires root.
+    #[command(after_help = examples::ACCEPT)]
+    Accept(Asking),
     /// Remove all BPF programs and maps: service addresses stop working
     ///
     /// A stopped daemon leaves its maps and programs in place, so that traffic continues. This command removes them. It
@@ -314,6 +321,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Devices(asking) => asking.ask::<Devices>("/devices", &[]),
         Command::Drain(options) => options.run(),
         Command::Undrain(options) => options.run(),
+        Command::Accept(asking) => accept::run(asking),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
         Command::Status(asking) => return status::run(asking),

@@ -20,6 +20,8 @@ pub enum Change {
     UpsertService(Service),
     /// The source no longer has the service.
     RemoveService(ServiceName, Source),
+    /// The source has the service, or may have it, and the operator's selection leaves it out, which the text says.
+    Unselect(ServiceName, Source, Arc<str>),
     /// The slice has exactly this content, even if it belonged to another service before.
     UpsertSlice(Slice),
     /// The source no longer has the slice.
@@ -75,7 +77,7 @@ impl Change {
         match self {
             Self::UpsertService(service) => service.source == source,
             Self::UpsertSlice(slice) => slice.source == source,
-            Self::RemoveService(_, of) | Self::RemoveSlice(_, of) => *of == source,
+            Self::RemoveService(_, of) | Self::Unselect(_, of, _) | Self::RemoveSlice(_, of) => *of == source,
             _ => false,
         }
     }

@@ -86,7 +86,8 @@ impl Table {
     pub fn apply(&mut self, change: Change) -> Effect {
         match change {
             Change::UpsertService(service) => self.upsert_service(service),
-            Change::RemoveService(name, source) => self.remove_service(name, source),
+            Change::RemoveService(name, source) => self.remove_service(name, source, Trigger::ServiceRemoved),
+            Change::Unselect(name, source, why) => self.remove_service(name, source, |_| Trigger::Unselected(why)),
             Change::UpsertSlice(slice) => self.upsert_slice(slice),
             Change::RemoveSlice(name, source) => self.remove_slice(&name, source),
             Change::Node(node) => {
@@ -170,13 +171,18 @@ impl Table {
         if is_known { Effect::None } else { Effect::Services(smallvec![name], Trigger::Service(service)) }
     }
 
-    fn remove_service(&mut self, name: ServiceName, source: Source) -> Effect {
+    fn remove_service(
+        &mut self,
+        name: ServiceName,
+        source: Source,
+        trigger: impl FnOnce(Arc<Service>) -> Trigger,
+    ) -> Effect {
         let Some(record) = self.facts.records.get_mut(&name) else { return Effect::None };
         let Some(place) = record.claims.iter().position(|claim| claim.source == source) else {
             return Effect::None;
         };
         let record = Arc::make_mut(record);
-        let trigger = Trigger::ServiceRemoved(record.claims.remove(place));
+        let trigger = trigger(record.claims.remove(place));
         let (owner, is_empty) = (record.claims.first().cloned(), record.is_empty());
         let is_deleted = owner.is_none();
         self.facts.note_owner(&name, owner.as_ref());

@@ -326,6 +326,13 @@ messages! {
         "An API server returned far fewer objects than nodelb knows. nodelb removes nothing until a second list \
          confirms the removal.",
         "Nothing, if the objects were deleted. Otherwise look for an API server with incomplete storage.";
+    SELECTION_HELD = 0x5ac1f3c3900d4dd5b5d80f99954905d0, "A selection leaves out most services",
+        "`kubernetes.namespaces`, `kubernetes.services` or `kubernetes.label-selector` was changed, and leaves out more \
+         than half of the services that this node knew. nodelb keeps these as last known until that is accepted.",
+        "Correct the key and restart nodelb, or run `nodelb accept`.";
+    SELECTION_APPLIED = 0x44c8efb9f7cb48aa988cf5bf5ef9e0aa, "A selection takes effect",
+        "The services that the changed selection leaves out are removed, or none is left out any more.",
+        "Nothing.";
     CLUSTER_CHANGED = 0xcf40c3c961b745cb9e8f1dcaf5d68bae, "The cluster was replaced or restored",
         "The Service default/kubernetes or the certificate authority differs from before, or the cluster's \
          resourceVersion has decreased. nodelb discards what it had stored about the previous cluster and lists all \

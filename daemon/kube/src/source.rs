@@ -4,6 +4,7 @@
 mod cidrs;
 pub mod live;
 mod run;
+pub mod selecting;
 pub mod state_file;
 mod status;
 pub mod store;

@@ -20,7 +20,7 @@ use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_r
 use super::route::{Admission, Content, Form, Route};
 use super::routes::ROUTES;
 use super::state::AdminState;
-use super::{drain, follow, guard, metrics, page};
+use super::{accept, drain, follow, guard, metrics, page};
 use crate::document::nearest;
 
 /// Time limit for rendering an answer, including the wait for its turn.
@@ -46,6 +46,7 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
     let state = Arc::new(state);
     let page = page::router(Arc::clone(&state), stop.clone());
     let drains = drain::router(state.drains.clone());
+    let accepts = accept::router(state.kubernetes.as_ref().map(|kubernetes| kubernetes.accepts.clone()));
     let shared = SharedByRequests {
         state,
         whole: Arc::new(Semaphore::new(1)),
@@ -71,6 +72,7 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
         .with_state(shared)
         .merge(page)
         .merge(drains)
+        .merge(accepts)
         .layer(axum::middleware::from_fn(guard::guard))
 }
 

@@ -51,7 +51,7 @@ async fn respond(
     caller: &Caller,
     (method, uri, headers): (&Method, &Uri, &HeaderMap),
 ) -> Result<String, Problem> {
-    let peer = check((caller.is_local, caller.peer), headers)?;
+    let peer = check((caller.is_local, caller.peer), headers, "drain backends")?;
     let is_drain = *method == Method::POST;
     let query = Query::parse(uri, if is_drain { &OF_DRAIN } else { &OF_UNDRAIN })?;
     let (Some(service), Some(backend)) = (query.filter.service, query.backend) else {
@@ -71,22 +71,22 @@ async fn respond(
     })
 }
 
-/// Returns the process that sends the request, if it may change anything.
-fn check((is_local, peer): (bool, Option<Peer>), headers: &HeaderMap) -> Result<Peer, Problem> {
+/// Returns the process that sends the request, if it may change anything. `what`: such as `drain backends`.
+pub(super) fn check((is_local, peer): (bool, Option<Peer>), headers: &HeaderMap, what: &str) -> Result<Peer, Problem> {
     let forbidden = |text: String| Problem::new(StatusCode::FORBIDDEN, text);
     if !is_local {
-        return Err(forbidden("backends are drained only over the Unix socket admin.socket, by root".into()));
+        return Err(forbidden(format!("only root may {what}, and only over the Unix socket admin.socket")));
     }
     if headers.contains_key(ORIGIN) || headers.keys().any(|name| name.as_str().starts_with("sec-fetch-")) {
-        return Err(forbidden("web pages cannot drain backends".into()));
+        return Err(forbidden(format!("web pages cannot {what}")));
     }
     let peer = peer.ok_or_else(|| forbidden("the kernel does not name the user of this connection".into()))?;
     if peer.uid != 0 {
-        return Err(forbidden(format!("only root may drain backends, and this is user {}: use sudo", peer.uid)));
+        return Err(forbidden(format!("only root may {what}, and this is user {}: use sudo", peer.uid)));
     }
     let has_length = headers.get_all(CONTENT_LENGTH).iter().any(|length| length.as_bytes() != b"0");
     if has_length || headers.contains_key(TRANSFER_ENCODING) {
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("{PATH} takes parameters and no body")));
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "this takes parameters and no body"));
     }
     Ok(peer)
 }

@@ -5,6 +5,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::accept;
 use super::drain::{self, OF_DRAIN, OF_UNDRAIN};
 use super::query::{Parameter, Values};
 use super::route::{Form, Route};
@@ -19,6 +20,8 @@ pub(super) fn describe(routes: &[Route]) -> Value {
         change("drain", "Drain a backend: new connections avoid it. Only over the Unix socket, by root.", &OF_DRAIN);
     let delete = change("undrain", "End a drain. Only over the Unix socket, by root.", &OF_UNDRAIN);
     paths.insert(drain::PATH.into(), json!({ "post": post, "delete": delete }));
+    let post = change("accept", "Accept a changed selection of services. Only over the Unix socket, by root.", &[]);
+    paths.insert(accept::PATH.into(), json!({ "post": post }));
     let mut schemas = generator.take_definitions(true);
     schemas.insert("Refusal".into(), refusal());
     json!({

@@ -21,7 +21,8 @@ use super::route::{Answer, Content, Cost, Form, Route};
 use super::state::{AdminState, latest};
 use super::trace::Kernel;
 use super::{
-    connections, counters, devices, diff, drain, drops, history, maps, metrics, openapi, packets, status, tables, trace,
+    accept, connections, counters, devices, diff, drain, drops, history, maps, metrics, openapi, packets, status,
+    tables, trace,
 };
 
 const PLACES: &[&Parameter] = &[&SERVICE, &NAMESPACE, &ADDRESS];
@@ -260,7 +261,8 @@ fn list_routes(_: &AdminState, _: &Query, now: Clocks) -> Answer {
         shows: drain::SHOWS.into(),
         parameters: drain::OF_DRAIN.iter().map(ToString::to_string).collect(),
     };
-    ok(Routes { routes: ROUTES.iter().map(row).chain([drains]).collect() }, now)
+    let accept = RouteRow { route: accept::PATH.into(), shows: accept::SHOWS.into(), parameters: Vec::new() };
+    ok(Routes { routes: ROUTES.iter().map(row).chain([drains, accept]).collect() }, now)
 }
 
 fn read_maps(state: &AdminState, query: &Query, now: Clocks) -> Answer {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use nodelb_host::clock::unix_millis;
 use nodelb_host::messages;
 use nodelb_host::threads::Threads;
+use nodelb_kube::source::selecting::{Accept, By};
 use nodelb_report::problems::Reloads;
 use nodelb_report::time::Time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
@@ -54,6 +55,8 @@ pub(super) struct Reload {
     pub(super) directory: watch::Sender<PathBuf>,
     /// Requests a comparison of the maps with their intended content.
     pub(super) check: Arc<Notify>,
+    /// Gets what a reload accepts.
+    pub(super) accepts: Option<mpsc::Sender<Accept>>,
     pub(super) notifier: Arc<Notifier>,
 }
 
@@ -144,6 +147,10 @@ impl Reload {
         self.directory.send_replace(config.files.directory.clone());
         self.identity.send_replace(Arc::new(identity));
         self.check.notify_one();
+        if let Some(accepts) = &self.accepts {
+            // Nobody waits for the answer, and a command may have filled the queue.
+            _ = accepts.try_send(Accept { by: By::Reload, reply: oneshot::channel().0 });
+        }
         // Keys that need a restart keep their old values, so that the next reload compares with those.
         let Config { dns, kubernetes, state, admin, datapath, .. } = Config::clone(&old);
         let packets = old.packets.reloaded(&config.packets);

@@ -23,6 +23,8 @@ pub enum Trigger {
     Service(Arc<Service>),
     /// A description of the service was removed; this is its last content.
     ServiceRemoved(Arc<Service>),
+    /// The operator's selection leaves the service out, which the text says.
+    Unselected(Arc<str>),
     /// nodelb's own health checks reported a different set of unhealthy backends.
     Checks(Checked),
     /// The operator drained these backends, or the drain of these ended.
@@ -50,7 +52,7 @@ impl Trigger {
     fn outranks(&self, before: &Self) -> bool {
         let rank = |trigger: &Self| match trigger {
             Self::Slice(_) | Self::SliceRemoved(_) => 2,
-            Self::Service(_) | Self::ServiceRemoved(_) | Self::Checks(_) | Self::Drain(..) => 1,
+            Self::Service(_) | Self::ServiceRemoved(_) | Self::Unselected(_) | Self::Checks(_) | Self::Drain(..) => 1,
             Self::Other => 0,
         };
         rank(self) >= rank(before)
@@ -63,6 +65,7 @@ impl Trigger {
             Self::SliceRemoved(slice) => (&slice.origin, true),
             Self::Service(service) => (&service.origin, false),
             Self::ServiceRemoved(service) => (&service.origin, true),
+            Self::Unselected(why) => return Cause::of_object(Arc::clone(why)),
             Self::Checks(checked) => return Cause::from_checks(checked),
             Self::Drain(cause, _) => return Cause::of_object(Arc::clone(cause.text())),
             Self::Other => return Cause::default(),
@@ -81,7 +84,7 @@ impl Trigger {
     }
 
     fn is_of_service(&self) -> bool {
-        matches!(self, Self::Service(_) | Self::ServiceRemoved(_))
+        matches!(self, Self::Service(_) | Self::ServiceRemoved(_) | Self::Unselected(_))
     }
 
     /// How likely the change explains that the port gained and lost these backends: 2 for a slice with backends of this
@@ -92,7 +95,7 @@ impl Trigger {
             Self::Slice(slice) | Self::SliceRemoved(slice) => slice,
             Self::Drain(_, drained) => return u8::from(is_of(&|at| drained.iter().any(|it| it.includes(at)))),
             Self::Checks(checked) => return u8::from(is_of(&|at| at == checked.backend())),
-            Self::Service(_) | Self::ServiceRemoved(_) | Self::Other => return 0,
+            Self::Service(_) | Self::ServiceRemoved(_) | Self::Unselected(_) | Self::Other => return 0,
         };
         let mut backends = slice.ports.iter().flat_map(|port| port.backends.iter().map(move |backend| (port, backend)));
         let mut is_empty = true;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use nodelb_core::model::service::ServiceName;
+use serde::{Deserialize, Serialize};
 
 use super::decode::Kind;
 
@@ -26,7 +27,7 @@ pub struct Scope {
 }
 
 /// The Services that nodelb reads, with their EndpointSlices. The default is all of the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     /// The label selector for Services; empty for all.
     pub labels: Arc<str>,
@@ -74,7 +75,33 @@ impl fmt::Display for Scope {
     }
 }
 
+/// The number of names that a text shows of a list.
+const SHOWN: usize = 3;
+
+fn listed<T: fmt::Display>(names: &[T]) -> String {
+    let shown: Vec<String> = names.iter().take(SHOWN).map(ToString::to_string).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 impl Selection {
+    /// The keys that leave out something other than this selection did before, such as `kubernetes.namespaces = shop`;
+    /// `None` if it leaves out nothing more.
+    pub fn narrowed_from(&self, before: &Self) -> Option<String> {
+        let labels = self.labels != before.labels && !self.labels.is_empty();
+        let namespaces = self.namespaces != before.namespaces && !self.namespaces.is_empty();
+        let services = self.services != before.services && !self.services.is_empty();
+        let keys = [
+            labels.then(|| format!("kubernetes.label-selector = {}", self.labels)),
+            namespaces.then(|| format!("kubernetes.namespaces = {}", listed(&self.namespaces))),
+            services.then(|| format!("kubernetes.services = {}", listed(&self.services))),
+        ];
+        let keys: Vec<String> = keys.into_iter().flatten().collect();
+        (!keys.is_empty()).then(|| keys.join(" and "))
+    }
+
     /// Whether nodelb reads the service if its labels match.
     pub fn covers(&self, service: &ServiceName) -> bool {
         (self.namespaces.is_empty() || self.namespaces.contains(&service.namespace))

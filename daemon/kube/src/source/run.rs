@@ -20,13 +20,14 @@ use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{BackendState, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::source_report::SourceReport;
+use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::cidrs;
+use super::selecting::{Accept, Selecting};
 use super::state_file::{Saver, StateSettings};
 use super::status::WatchStatus;
 use super::store::{InMaps, Store, Verdict};
@@ -70,6 +71,8 @@ pub struct KubernetesSource {
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
     pub in_maps: InMaps,
+    /// What the operator accepts.
+    pub accepts: mpsc::Receiver<Accept>,
     pub timeouts: WatchTimeouts,
 }
 
@@ -145,6 +148,7 @@ struct Running {
     cluster: Option<String>,
     /// The reason why `/healthz` lets load balancers avoid this node.
     leaving: Option<Arc<str>>,
+    selecting: Selecting,
 }
 
 /// The watch of this node's Node; without messages if it has none. Dropping it ends the watch and discards its queued
@@ -158,9 +162,10 @@ impl Running {
     fn new(source: KubernetesSource) -> Self {
         let scopes = source.selection.scopes();
         let node = source.has_node_object.then(|| Scope::node(&source.node));
+        let selecting = Selecting::new(source.selection.clone());
         Self {
             store: Store::new(&scopes, source.in_maps),
-            saver: Saver::new(&source.state, source.snapshot.clone()),
+            saver: Saver::new(&source.state, source.selection.clone(), source.snapshot.clone()),
             node: scopes.len(),
             watches: scopes.into_iter().chain(node).map(WatchStatus::new).collect(),
             source,
@@ -170,6 +175,7 @@ impl Running {
             vouched: None,
             cluster: None,
             leaving: None,
+            selecting,
         }
     }
 
@@ -239,14 +245,7 @@ impl Running {
                 _ => {}
             }
         }
-        let unselected = self.store.unselected();
-        if unselected > 0 {
-            info!(
-                message_id = %messages::STATE_LOADED,
-                "not selected by kubernetes.namespaces or kubernetes.services: {unselected} of them; nodelb removes these when \
-                 it has read the others"
-            );
-        }
+        self.selecting.recall(loaded.selection, &mut self.store, &mut self.saver);
         let end = is_whole.then_some(Change::Recalled(Source::Kubernetes));
         let mut changes = changes.into_iter().chain(end);
         loop {
@@ -258,6 +257,24 @@ impl Running {
         }
     }
 
+    /// Lets another selection take effect.
+    async fn accept(&mut self, accept: Accept) -> Result<(), OwnerIsGone> {
+        let mut changes = Vec::new();
+        let (reply, ended) = self.selecting.accept(accept, &mut self.store, &mut changes);
+        self.note_selection();
+        self.report();
+        if !changes.is_empty() {
+            self.send(changes).await?;
+        }
+        // Fails only if nobody waits for the answer.
+        _ = reply.send(ended);
+        Ok(())
+    }
+
+    fn note_selection(&mut self) {
+        self.is_reported &= !self.selecting.note(&self.store, &mut self.saver);
+    }
+
     async fn receive(&mut self, mut messages: mpsc::Receiver<Message>, mut node: NodeWatch) {
         let mut tick = ticking(REPORT_EVERY);
         let mut followed = self.source.followed.clone();
@@ -266,6 +283,7 @@ impl Running {
             let received = tokio::select! {
                 Some(message) = messages.recv() => self.process(message).await,
                 Some(message) = node.messages.recv() => self.process(message).await,
+                Some(accept) = self.source.accepts.recv() => self.accept(accept).await,
                 Ok(()) = followed.changed() => {
                     self.report_endpoints().await;
                     self.follow_name(&mut node).await
@@ -288,6 +306,7 @@ impl Running {
                 let mut changes = Vec::new();
                 if matches!(state, State::Failing(LinkError::Forbidden(_))) {
                     self.store.deny(number, &mut changes);
+                    self.note_selection();
                 }
                 self.set_state(number, state);
                 if changes.is_empty() { Ok(()) } else { self.send(changes).await }
@@ -317,6 +336,7 @@ impl Running {
         }
         self.watches[number].record_events();
         self.log_node(&changes);
+        self.note_selection();
         self.is_reported = false;
         if !changes.is_empty() {
             self.vouch();
@@ -430,7 +450,12 @@ impl Running {
         let row = |(number, status): (usize, &WatchStatus)| {
             status.row(&self.store.tally(number), self.store.was_listed(number))
         };
-        let rows: Vec<SourceReport> = self.watches.iter().enumerate().map(row).collect();
+        let mut rows: Vec<SourceReport> = self.watches.iter().enumerate().map(row).collect();
+        // The first scope is of Services.
+        if let (Some(problem), Some(row)) = (self.selecting.problem(), rows.first_mut()) {
+            row.state = row.state.max(SourceState::LastGood);
+            row.problems.push(problem);
+        }
         self.source.reports.send_if_modified(|reports| {
             let is_new = **reports != rows;
             if is_new {

@@ -18,7 +18,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
+use super::store::reselected::Reselected;
 use crate::api::names::Names;
+use crate::api::scope::Selection;
 use crate::apiserver::credentials::authorities::Authorities;
 use nodelb_host::state_file::{self, Limits, StateFile};
 
@@ -45,6 +47,9 @@ struct Header {
     /// The name of the node that the Node object in the file belongs to.
     #[serde(default)]
     node: String,
+    /// What the objects in the file were selected by; an earlier version wrote nothing.
+    #[serde(default)]
+    selection: Option<Selection>,
 }
 
 /// Like [`Change`], by reference.
@@ -62,6 +67,8 @@ pub struct Loaded {
     pub changes: Vec<Change>,
     /// The number of lines that could not be decoded.
     pub unreadable: usize,
+    /// What they were selected by, if the file says so.
+    pub selection: Option<Selection>,
 }
 
 pub fn path(state_directory: &Path) -> PathBuf {
@@ -87,16 +94,16 @@ pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Resul
     let mut reader = BufReader::new(file.take(MAX_FILE));
     let refused = |problem: &str| io::Error::new(io::ErrorKind::InvalidData, problem);
     let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
-    let is_own = match header {
-        Some(Header { form: FORM, clusters, node: stored })
+    let (is_own, selection) = match header {
+        Some(Header { form: FORM, clusters, node: stored, selection })
             if cluster.is_none_or(|cluster| clusters.iter().any(|known| cluster.include(known))) =>
         {
-            stored == node
+            (stored == node, selection)
         }
         Some(Header { form: FORM, .. }) => return Err(refused("it belongs to another cluster")),
         _ => return Err(refused("this nodelb does not support its format")),
     };
-    let (mut remembered, mut names) = (Loaded::default(), Names::default());
+    let (mut remembered, mut names) = (Loaded { selection, ..Loaded::default() }, Names::default());
     while let Some(line) = next_line(&mut reader)? {
         match serde_json::from_slice(&line) {
             Ok(Change::NodeObject(_)) if !is_own => {}
@@ -108,6 +115,24 @@ pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Resul
         }
     }
     Ok(remembered)
+}
+
+/// What a start with this selection will hold back, if it leaves out most of the services in the file: such as
+/// `kubernetes.namespaces = shopp selects 0 of 12 known services`. Only an API server knows what a label selector leaves
+/// out. May block.
+///
+/// # Errors
+/// As [`read`].
+pub fn held(path: &Path, selection: &Selection) -> io::Result<Option<String>> {
+    let stored = read(path, None, "")?;
+    let name = |change| match change {
+        Change::UpsertService(service) => Some(service.name),
+        _ => None,
+    };
+    let names: Vec<_> = stored.changes.into_iter().filter_map(name).collect();
+    let left_out = names.iter().filter(|name| !selection.covers(name)).count();
+    let keys = selection.narrowed_from(&stored.selection.unwrap_or_default());
+    Ok(keys.and_then(|keys| Reselected::new(&keys, names.len()).problem(left_out)))
 }
 
 fn is_remembered(change: &Change) -> bool {
@@ -130,11 +155,12 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// The file cannot be written. The previous contents remain.
-pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
+pub fn write(path: &Path, clusters: &[String], selection: &Selection, snapshot: &Snapshot) -> io::Result<()> {
     state_file::replace(path, &path.with_extension("new"), |file| {
         let mut writer = BufWriter::with_capacity(64 << 10, file);
         let facts = &snapshot.facts;
-        let header = Header { form: FORM, clusters: clusters.to_vec(), node: facts.node().name.to_string() };
+        let (clusters, selection) = (clusters.to_vec(), Some(selection.clone()));
+        let header = Header { form: FORM, clusters, node: facts.node().name.to_string(), selection };
         write_line(&mut writer, &header)?;
         if let Some(node) = facts.node_object() {
             write_line(&mut writer, &Line::NodeObject(Some(node)))?;
@@ -207,9 +233,9 @@ impl StateSettings {
     }
 }
 
-/// The names of the certificate authorities, and the latest snapshot at the time of the write. A stored snapshot would
-/// occupy memory for everything that has changed since.
-type Contents = (Vec<String>, watch::Receiver<Arc<Snapshot>>);
+/// The names of the certificate authorities, the selection, and the latest snapshot at the time of the write. A stored
+/// snapshot would occupy memory for everything that has changed since.
+type Contents = (Vec<String>, Selection, watch::Receiver<Arc<Snapshot>>);
 
 /// How many writes may follow each other as fast as possible. A rollout takes a few minutes.
 const WRITES_IN_A_ROW: u32 = 12;
@@ -254,6 +280,8 @@ pub(super) struct Saver {
     is_connected: bool,
     /// The names of the certificate authorities of the servers that were connected to in this run, the latest last.
     clusters: Vec<String>,
+    /// What the services were selected by: the latest selection that has taken effect.
+    selection: Selection,
     /// The number of names at the end of `clusters` that belong to the session in use.
     latest: usize,
     is_outdated: bool,
@@ -265,13 +293,17 @@ pub(super) struct Saver {
 const LAST_SNAPSHOT: Duration = Duration::from_secs(1);
 
 impl Saver {
-    pub(super) fn new(settings: &StateSettings, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
+    pub(super) fn new(
+        settings: &StateSettings,
+        selection: Selection,
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+    ) -> Self {
         let StateSettings { save_every, save_soon, timeout, .. } = *settings;
         let consequence = "after a reboot without a reachable apiserver, the services would be missing";
         let limits = Limits { every: Duration::ZERO, retry: save_soon, timeout };
-        let write = |path: &Path, (clusters, snapshot): Contents| {
+        let write = |path: &Path, (clusters, selection, snapshot): Contents| {
             let latest = Arc::clone(&snapshot.borrow());
-            write(path, &clusters, &latest)
+            write(path, &clusters, &selection, &latest)
         };
         let file = StateFile::start(path(&settings.directory), consequence, limits, write);
         Self {
@@ -280,6 +312,7 @@ impl Saver {
             pace: Pace::new(save_soon, save_every, Instant::now()),
             is_connected: false,
             clusters: Vec::new(),
+            selection,
             latest: 0,
             is_outdated: false,
             changed_at: None,
@@ -295,6 +328,14 @@ impl Saver {
     pub(super) fn mark_outdated(&mut self) {
         self.is_outdated = true;
         self.changed_at = Some(Instant::now());
+    }
+
+    /// Sets what the services are selected by.
+    pub(super) fn select(&mut self, selection: Selection) {
+        if self.selection != selection {
+            self.selection = selection;
+            self.mark_outdated();
+        }
     }
 
     /// Sets the certificate authorities of the session in use ([`Authorities::names`]). Earlier names of the same
@@ -341,7 +382,7 @@ impl Saver {
         }
         self.is_outdated = false;
         self.snapshot.mark_unchanged();
-        self.file.save((self.clusters.clone(), self.snapshot.clone()));
+        self.file.save((self.clusters.clone(), self.selection.clone(), self.snapshot.clone()));
     }
 
     /// Whether the latest snapshot may replace the file: the source is synced, or everything in the file was recalled and the

@@ -5,13 +5,15 @@
 //! - An object that a list lacks is removed when no list of its namespace is in progress, and never before Services and
 //!   EndpointSlices of its namespace have been listed once. If nodelb reads all namespaces, they count as one.
 //! - A list that lacks most of the known objects, even if these are few, must be confirmed by a second one.
-//! - A remembered object that the configuration does not select any more is removed when everything has been listed.
+//! - A remembered object that the configuration does not select any more is removed when everything has been listed. If
+//!   another selection leaves out most of the remembered services, they stay until the operator accepts it.
 //! - A namespace that nodelb may not read keeps its objects, and the others do not wait for it.
 //! - An object with a new UID replaces the previous one; late events about the previous one are ignored.
 //! - A deleted Node is missing immediately. A Node that a list lacks is missing when a second list lacks it as well,
 //!   because load balancers avoid a node without a Node.
 
 mod collection;
+pub(super) mod reselected;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,8 +21,9 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{ServiceName, Source};
 
-use self::collection::{Collection, is_mass, removal};
+use self::collection::{Collection, is_mass, removal, unselected};
 pub use self::collection::{Tally, Verdict};
+use self::reselected::Reselected;
 use crate::api::decode::{Key, Kind, ListWatchEvent};
 use crate::api::scope::Scope;
 
@@ -33,6 +36,10 @@ pub struct Store {
     absence: Absence,
     /// The remembered objects that belong to no scope.
     unselected: BTreeSet<(Kind, Key)>,
+    /// What another selection than that of the remembered objects leaves out, until that is decided.
+    reselected: Option<Reselected>,
+    /// What leaves out objects that were remembered.
+    why_unselected: Option<Arc<str>>,
     /// What the maps have, until the first lists of each kind.
     in_maps: InMaps,
     /// The `incomplete` field of the latest [`Change::Synced`].
@@ -40,6 +47,9 @@ pub struct Store {
     /// The latest [`Change::Unread`].
     unread: BTreeSet<Arc<str>>,
 }
+
+/// Why an object is not selected, if an earlier version has stored it, without its selection.
+const UNSELECTED: &str = "not selected by kubernetes.namespaces or kubernetes.services";
 
 /// The number of service ports of Kubernetes in the maps at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +88,8 @@ impl Store {
             nodes: Collection::new(Kind::Node),
             absence: Absence::default(),
             unselected: BTreeSet::new(),
+            reselected: None,
+            why_unselected: None,
             in_maps,
             synced: None,
             unread: BTreeSet::new(),
@@ -96,6 +108,39 @@ impl Store {
     /// The number of remembered objects that the configuration does not select, until they are removed.
     pub fn unselected(&self) -> usize {
         self.unselected.len()
+    }
+
+    /// Records that the remembered objects, all of which are known now, were those of another selection, and the keys that
+    /// differ.
+    pub fn reselect(&mut self, keys: &str) {
+        let known = self.services().map(|watched| watched.objects.tally().served).sum::<usize>();
+        self.reselected = Some(Reselected::new(keys, known + self.unselected_services()));
+    }
+
+    /// Whether another selection has not been decided about.
+    pub fn is_reselected(&self) -> bool {
+        self.reselected.is_some()
+    }
+
+    /// Why the services stay that another selection leaves out, if they do.
+    pub fn held(&self) -> Option<&Arc<str>> {
+        self.reselected.as_ref()?.held()
+    }
+
+    /// Lets the selection take effect. Returns the problem that this ends, if there was one.
+    pub fn accept(&mut self, changes: &mut Vec<Change>) -> Option<Arc<str>> {
+        let held = self.held().cloned()?;
+        self.reselected.as_mut()?.accept();
+        self.settle(changes);
+        Some(held)
+    }
+
+    fn services(&self) -> impl Iterator<Item = &Watched> {
+        self.served.iter().filter(|watched| watched.scope.kind == Kind::Service)
+    }
+
+    fn unselected_services(&self) -> usize {
+        self.unselected.iter().filter(|(kind, _)| *kind == Kind::Service).count()
     }
 
     /// Adds the Node of this name from the state file.
@@ -213,9 +258,11 @@ impl Store {
     /// Removes the missing objects of each namespace of which all is listed and no list is in progress. Sends
     /// [`Change::Synced`] if that is so for all of them, except for those that nodelb may not read.
     fn settle(&mut self, changes: &mut Vec<Change>) {
-        for number in 0..self.served.len() {
-            if self.of_namespace(number).all(|watched| watched.objects.is_settled()) {
-                self.objects_mut(number).remove_missing(changes);
+        if self.reselected.is_none() {
+            for number in 0..self.served.len() {
+                if self.of_namespace(number).all(|watched| watched.objects.is_settled()) {
+                    self.objects_mut(number).remove_missing(changes);
+                }
             }
         }
         let is_denied = |watched: &Watched| watched.is_denied && !watched.objects.was_listed;
@@ -224,6 +271,7 @@ impl Store {
         if !self.served.iter().all(is_read) || !self.served.iter().any(is_listed) {
             return;
         }
+        let held = self.decide_selection(changes);
         let skipped: usize = self.served.iter().filter_map(|watched| watched.objects.incomplete).sum();
         let denied: Vec<&Scope> = self.served.iter().filter(|it| is_denied(it)).map(|watched| &watched.scope).collect();
         let unread: BTreeSet<Arc<str>> = denied.iter().filter_map(|scope| scope.namespace.clone()).collect();
@@ -232,10 +280,10 @@ impl Store {
         let skipped = (skipped > 0).then(|| format!("{skipped} objects without a name that could be decoded"));
         let names: Vec<String> = denied.iter().map(ToString::to_string).collect();
         let denied = (!names.is_empty()).then(|| format!("{} may not be read", names.join(", ")));
-        if denied.is_none() {
+        if denied.is_none() && held.is_none() {
             self.remove_unselected(changes);
         }
-        let parts: Vec<String> = skipped.into_iter().chain(denied).collect();
+        let parts: Vec<String> = skipped.into_iter().chain(denied).chain(held).collect();
         let incomplete: Option<Arc<str>> = (!parts.is_empty()).then(|| parts.join("; ").into());
         if self.synced.as_ref() != Some(&incomplete) {
             if self.unread != unread {
@@ -247,6 +295,23 @@ impl Store {
         }
     }
 
+    /// Decides, when everything is listed, whether another selection takes effect. Returns why not.
+    fn decide_selection(&mut self, changes: &mut Vec<Change>) -> Option<String> {
+        let left_out =
+            self.unselected_services() + self.services().map(|watched| watched.objects.missing_count()).sum::<usize>();
+        let reselected = self.reselected.as_mut()?;
+        if reselected.decide(left_out) {
+            let why = reselected.why();
+            self.why_unselected = Some(Arc::clone(&why));
+            self.reselected = None;
+            for watched in &mut self.served {
+                watched.objects.unselect_missing(&why, changes);
+            }
+            return None;
+        }
+        reselected.held().map(ToString::to_string)
+    }
+
     /// Removes the remembered objects that the configuration does not select any more. An EndpointSlice may belong to
     /// another service since.
     fn remove_unselected(&mut self, changes: &mut Vec<Change>) {
@@ -255,7 +320,8 @@ impl Store {
             !served.iter().any(|watched| watched.scope.kind == *kind && watched.objects.knows(key))
         };
         let gone = std::mem::take(&mut self.unselected).into_iter().filter(is_gone);
-        changes.extend(gone.map(|(kind, key)| removal(kind, &key)));
+        let why = self.why_unselected.clone().unwrap_or_else(|| UNSELECTED.into());
+        changes.extend(gone.map(|(kind, key)| unselected(removal(kind, &key), &why)));
     }
 }
 

@@ -6,7 +6,7 @@ fn refusal(is_local: bool, uid: Option<u32>, headers: &[(&'static str, &'static 
     let headers: HeaderMap =
         headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect();
     let peer = uid.map(|uid| Peer { uid, pid: None });
-    check((is_local, peer), &headers).err().map(|problem| (problem.status.as_u16(), problem.message))
+    check((is_local, peer), &headers, "drain backends").err().map(|problem| (problem.status.as_u16(), problem.message))
 }
 
 #[test]
@@ -14,7 +14,7 @@ fn only_root_at_the_socket_drains_and_no_page_does() {
     assert_eq!(refusal(true, Some(0), &[("host", "localhost"), ("content-length", "0")]), None);
     let text =
         |is_local, uid, headers: &[_]| refusal(is_local, uid, headers).map(|(status, text)| format!("{status} {text}"));
-    let over_tcp = "403 backends are drained only over the Unix socket admin.socket, by root";
+    let over_tcp = "403 only root may drain backends, and only over the Unix socket admin.socket";
     assert_eq!(text(false, None, &[]).as_deref(), Some(over_tcp));
     assert_eq!(text(false, Some(0), &[]).as_deref(), Some(over_tcp));
     let user = "403 only root may drain backends, and this is user 1000: use sudo";
@@ -25,7 +25,7 @@ fn only_root_at_the_socket_drains_and_no_page_does() {
         assert_eq!(text(true, Some(0), &[header]).as_deref(), Some(page), "{header:?}");
     }
     for header in [("content-length", "1"), ("content-length", "99999999999"), ("transfer-encoding", "chunked")] {
-        let body = "413 /drains takes parameters and no body";
+        let body = "413 this takes parameters and no body";
         assert_eq!(text(true, Some(0), &[header]).as_deref(), Some(body), "{header:?}");
     }
 }

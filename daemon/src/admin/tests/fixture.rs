@@ -56,5 +56,6 @@ pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::Owne
 /// A Kubernetes source with this report about the apiservers, and with nothing else.
 pub(super) fn kubernetes(report: PoolReport) -> kubernetes::KubernetesOutputs {
     let live: kubernetes::AskLive = Arc::new(|_| Vec::new());
-    kubernetes::KubernetesOutputs { sources: always(Vec::new()), apiservers: always(report), live }
+    let accepts = tokio::sync::mpsc::channel(1).0;
+    kubernetes::KubernetesOutputs { sources: always(Vec::new()), apiservers: always(report), live, accepts }
 }

@@ -60,8 +60,19 @@ const OTHERS: [&str; 2] = ["top", "diagnose"];
 const DIAGNOSED: [&str; 3] = ["production/service-00002", "production/service-00003", "production/service-0001"];
 
 /// The commands without a table: their output does not depend on the width; tests/README.md names their tests.
-const WITHOUT_TABLE: [&str; 10] =
-    ["run", "check-config", "watch", "drain", "undrain", "cleanup", "metrics", "version", "completions", "reaper"];
+const WITHOUT_TABLE: [&str; 11] = [
+    "run",
+    "check-config",
+    "watch",
+    "drain",
+    "undrain",
+    "accept",
+    "cleanup",
+    "metrics",
+    "version",
+    "completions",
+    "reaper",
+];
 
 /// The outputs: the heading in the file, and the width that the command line uses: at most 100 on a terminal.
 const OUTPUTS: [(&str, Option<usize>); 3] =

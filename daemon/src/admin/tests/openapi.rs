@@ -8,7 +8,7 @@ fn every_route_and_parameter_is_described() {
     let document = describe(ROUTES);
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), ROUTES.len() + 1);
+    assert_eq!(paths.len(), ROUTES.len() + 2);
     for (method, number) in [("post", 4), ("delete", 2)] {
         assert_eq!(paths["/drains"][method]["parameters"].as_array().unwrap().len(), number);
     }

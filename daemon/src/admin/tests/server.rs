@@ -6,8 +6,8 @@ use nodelb_core::model::service::FrontendKind;
 use tokio::net::TcpStream;
 
 use super::{LIMITS, STREAMS};
-use crate::admin::drain;
 use crate::admin::routes::ROUTES;
+use crate::admin::{accept, drain};
 use crate::http::ServerLimits;
 use crate::status::{Check, Health};
 
@@ -27,9 +27,10 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
     let body: serde_json::Value = serde_json::from_str(list.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     let routes: Vec<&str> =
         body["routes"].as_array().unwrap().iter().map(|row| row["route"].as_str().unwrap()).collect();
-    let expected: Vec<&str> = ROUTES.iter().map(|route| route.path).chain([drain::PATH]).collect();
+    let expected: Vec<&str> = ROUTES.iter().map(|route| route.path).chain([drain::PATH, accept::PATH]).collect();
     assert_eq!(routes, expected);
-    for route in routes.into_iter().filter(|route| !["/metrics", "/openapi.json", "/drains"].contains(route)) {
+    let others = ["/metrics", "/openapi.json", drain::PATH, accept::PATH];
+    for route in routes.into_iter().filter(|route| !others.contains(route)) {
         let question = if route == "/trace" { "/trace?to=10.96.7.7:80".into() } else { format!("{route}?output=text") };
         let text = server.get(&question).await;
         assert_eq!(status(&text), "200", "{text}");

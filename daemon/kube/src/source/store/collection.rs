@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
@@ -144,6 +145,18 @@ impl Collection {
         let mut missing: Vec<Key> = self.missing.drain().collect();
         missing.sort();
         missing.iter().for_each(|key| self.remove(key, changes));
+    }
+
+    /// The number of known objects that the lists lack, and that stay for now.
+    pub(super) fn missing_count(&self) -> usize {
+        self.missing.iter().filter(|key| self.known.get(*key).is_some_and(|known| known.is_served)).count()
+    }
+
+    /// Removes the missing objects because of another selection.
+    pub(super) fn unselect_missing(&mut self, why: &Arc<str>, changes: &mut Vec<Change>) {
+        let mut removed = Vec::new();
+        self.remove_missing(&mut removed);
+        changes.extend(removed.into_iter().map(|change| unselected(change, why)));
     }
 
     pub(super) fn begin_list(&mut self, is_rewound: bool) {
@@ -347,5 +360,13 @@ pub(super) fn removal(kind: Kind, key: &Key) -> Change {
         Kind::Service => Change::RemoveService(ServiceName::of(key.namespace, key.name), Source::Kubernetes),
         Kind::EndpointSlice => Change::RemoveSlice(key, Source::Kubernetes),
         Kind::Node => Change::NodeObject(None),
+    }
+}
+
+/// The removal, with the operator's selection as the reason.
+pub(super) fn unselected(removal: Change, why: &Arc<str>) -> Change {
+    match removal {
+        Change::RemoveService(name, source) => Change::Unselect(name, source, Arc::clone(why)),
+        other => other,
     }
 }

@@ -46,10 +46,13 @@ fn what_is_written_is_what_is_read() {
     let path = path(directory.path());
     assert_eq!(read(&path, None, NODE).expect("absent"), Loaded::default());
     let ca = Authorities::for_test(&["ca"]);
-    write(&path, &ca.names(), &snapshot()).expect("written");
-    write(&path, &ca.names(), &snapshot()).expect("written over");
+    write(&path, &ca.names(), &Selection::default(), &snapshot()).expect("written");
+    write(&path, &ca.names(), &Selection::default(), &snapshot()).expect("written over");
     for cluster in [Some(&ca), None] {
-        assert_eq!(read(&path, cluster, NODE).expect("read"), Loaded { changes: changes(), unreadable: 0 });
+        assert_eq!(
+            read(&path, cluster, NODE).expect("read"),
+            Loaded { changes: changes(), unreadable: 0, selection: Some(Selection::default()) }
+        );
     }
 }
 
@@ -57,7 +60,7 @@ fn what_is_written_is_what_is_read() {
 fn objects_of_the_file_share_their_names() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    write(&path, &[], &snapshot()).expect("written");
+    write(&path, &[], &Selection::default(), &snapshot()).expect("written");
     let changes = read(&path, None, NODE).expect("read").changes;
     let [_, Change::UpsertService(service), Change::UpsertSlice(slice)] = &changes[..] else { panic!("{changes:?}") };
     assert!(Arc::ptr_eq(&service.name.namespace, &slice.name.namespace));
@@ -73,7 +76,7 @@ fn objects_of_the_file_share_their_names() {
 fn the_state_of_another_cluster_or_form_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    write(&path, &["ca".into()], &snapshot()).expect("written");
+    write(&path, &["ca".into()], &Selection::default(), &snapshot()).expect("written");
     assert!(read(&path, Some(&Authorities::for_test(&["another"])), NODE).is_err());
     for text in ["", "{\"form\":1,\"cluster\":null}\n", "{\"form\":3}\n", "garbage\n", "\u{0}"] {
         fs::write(&path, text).expect("written");
@@ -85,7 +88,7 @@ fn the_state_of_another_cluster_or_form_is_refused() {
 fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    write(&path, &[], &snapshot()).expect("written");
+    write(&path, &[], &Selection::default(), &snapshot()).expect("written");
     let text = fs::read_to_string(&path).expect("text");
     let removal = Change::RemoveService(ServiceName::new("a", "b"), Source::Kubernetes);
     let removal = serde_json::to_string(&removal).expect("JSON");
@@ -102,16 +105,16 @@ fn a_state_is_of_everyone_who_vouched_for_the_cluster() {
     let [old, both, new] = [&["old"][..], &["old", "new"], &["new"]].map(Authorities::for_test);
     // An earlier version wrote one name for the whole bundle.
     for written in [both.names(), vec![old.bundle(), both.bundle()]] {
-        write(&path, &written, &snapshot()).expect("written");
+        write(&path, &written, &Selection::default(), &snapshot()).expect("written");
         for cluster in [&old, &both, &Authorities::for_test(&["old", "new", "third"])] {
             assert_eq!(read(&path, Some(cluster), NODE).expect("read").changes, changes());
         }
         assert!(read(&path, Some(&Authorities::for_test(&["other"])), NODE).is_err());
     }
-    write(&path, &old.names(), &snapshot()).expect("written");
+    write(&path, &old.names(), &Selection::default(), &snapshot()).expect("written");
     assert!(read(&path, Some(&both), NODE).is_ok(), "the bundle has gained a certificate authority");
     assert!(read(&path, Some(&new), NODE).is_err());
-    write(&path, &[], &snapshot()).expect("written");
+    write(&path, &[], &Selection::default(), &snapshot()).expect("written");
     assert!(read(&path, Some(&old), NODE).is_err(), "no certificate authority vouched for it");
     assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
 }
@@ -124,7 +127,7 @@ fn neither_pipes_nor_links_are_read_or_written_to() {
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
     assert!(read(&path, None, NODE).is_err());
     nix::unistd::mkfifo(&path.with_extension("new"), Mode::S_IRWXU).expect("a pipe");
-    write(&path, &[], &snapshot()).expect("written");
+    write(&path, &[], &Selection::default(), &snapshot()).expect("written");
     assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
     let kept = directory.path().join("kept");
     fs::rename(&path, &kept).expect("renamed");
@@ -141,9 +144,13 @@ fn a_node_that_was_missing_is_missing_still() {
     let known = Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..NodeObject::default() }));
     let reported = [known, Change::NodeObject(None)];
     reported.iter().cloned().for_each(|change| engine.change(change));
-    write(&path, &[], &engine.snapshot(Moment(0))).expect("written");
+    write(&path, &[], &Selection::default(), &engine.snapshot(Moment(0))).expect("written");
     assert_eq!(read(&path, None, NODE).expect("read").changes, reported);
-    assert_eq!(read(&path, None, "n2").expect("read"), Loaded::default(), "another node's, in a copied image");
+    assert_eq!(
+        read(&path, None, "n2").expect("read"),
+        Loaded { selection: Some(Selection::default()), ..Loaded::default() },
+        "another node's, in a copied image"
+    );
 }
 
 /// Pauses of tests, such as before they look whether something has not happened.
@@ -177,7 +184,7 @@ impl World {
     }
 
     fn saver(&self) -> Saver {
-        Saver::new(&self.settings, self.snapshot.clone())
+        Saver::new(&self.settings, Selection::default(), self.snapshot.clone())
     }
 
     async fn is_written(&self, text: &str) {
@@ -310,7 +317,7 @@ async fn what_is_known_at_the_end_is_stored_before_the_source_is_synced_again() 
     let mut world = world();
     let ca = Authorities::for_test(&["ca"]);
     world.settings.cluster = Some(ca.clone());
-    write(&world.path(), &ca.names(), &snapshot()).expect("written");
+    write(&world.path(), &ca.names(), &Selection::default(), &snapshot()).expect("written");
     let recalled = world.settings.load(NODE).await;
     assert_eq!(recalled.changes, changes());
     assert!(world.settings.is_whole(&recalled));
@@ -352,7 +359,7 @@ async fn a_file_that_was_not_recalled_whole_is_replaced_only_when_the_source_is_
     {
         let mut world = world();
         world.settings.cluster = cluster;
-        write(&world.path(), &ca.names(), &unsynced).expect("written");
+        write(&world.path(), &ca.names(), &Selection::default(), &unsynced).expect("written");
         let before = fs::read_to_string(world.path()).expect("text") + text;
         fs::write(world.path(), &before).expect("written");
         let recalled = world.settings.load(NODE).await;
@@ -373,7 +380,7 @@ async fn a_file_that_was_recalled_is_not_replaced_before_a_snapshot_has_its_cont
     let ca = Authorities::for_test(&["ca"]);
     let mut world = world();
     world.settings.cluster = Some(ca.clone());
-    write(&world.path(), &ca.names(), &snapshot()).expect("written");
+    write(&world.path(), &ca.names(), &Selection::default(), &snapshot()).expect("written");
     let before = fs::read_to_string(world.path()).expect("text");
     let recalled = world.settings.load(NODE).await;
     assert!(world.settings.is_whole(&recalled));

@@ -350,6 +350,8 @@ const OF_SHOP: [usize; 2] = [2, 3];
 struct Sent {
     served: BTreeSet<String>,
     synced: Option<String>,
+    /// The services that the selection leaves out, and why.
+    unselected: Vec<(String, String)>,
 }
 
 impl Sent {
@@ -358,6 +360,10 @@ impl Sent {
             match change {
                 Change::UpsertService(service) => drop(self.served.insert(service.name.to_string())),
                 Change::RemoveService(name, _) => drop(self.served.remove(&name.to_string())),
+                Change::Unselect(name, _, why) => {
+                    self.served.remove(&name.to_string());
+                    self.unselected.push((name.to_string(), why.to_string()));
+                }
                 Change::Synced { incomplete, .. } => self.synced = Some(incomplete.unwrap_or_default().to_string()),
                 _ => {}
             }
@@ -447,6 +453,66 @@ fn a_slice_that_moved_into_the_selection_stays() {
         _ = store.apply(number, ListWatchEvent::ListDone(Version(9)), &mut changes);
     }
     assert!(store.synced.is_some() && !changes.iter().any(|it| matches!(it, Change::RemoveSlice(..))), "{changes:?}");
+}
+
+/// A store of namespace shop, with remembered services of the whole cluster: some of shop, and some of another namespace.
+fn reselected(of_shop: u32, of_another: u32) -> Store {
+    let selection = Selection { namespaces: vec!["default".into(), "shop".into()], ..Selection::default() };
+    let mut store = Store::new(&selection.scopes(), InMaps::default());
+    for (namespace, count) in [("shop", of_shop), ("pay", of_another)] {
+        for number in 0..count {
+            let name = ServiceName::new(namespace, &format!("s{number}"));
+            store.remember(Service, &Key { namespace: namespace.into(), name: Arc::clone(&name.name) }, &name);
+        }
+    }
+    store.reselect("kubernetes.namespaces = default, shop");
+    store
+}
+
+/// Lists both namespaces, with these services of shop. Returns the services that are removed, and why.
+fn list_shop(store: &mut Store, names: &[&str]) -> Vec<(String, String)> {
+    let mut sent = Sent::default();
+    _ = sent.list(store, OF_DEFAULT, "default", &[]);
+    // A list that lacks much is confirmed by another one.
+    for _ in 0..2 {
+        _ = sent.list(store, OF_SHOP, "shop", names);
+    }
+    sent.unselected
+}
+
+#[test]
+fn a_selection_that_leaves_out_most_services_waits_to_be_accepted() {
+    let mut store = reselected(1, 2);
+    assert_eq!(list_shop(&mut store, &["s0"]), []);
+    let held = "kubernetes.namespaces = default, shop selects 1 of 3 known services";
+    assert_eq!(store.held().map(|held| &**held), Some(held));
+    assert_eq!(store.synced, Some(Some(held.into())));
+    let mut changes = Vec::new();
+    assert_eq!(store.accept(&mut changes).as_deref(), Some(held));
+    let why: Arc<str> = "not selected by kubernetes.namespaces = default, shop".into();
+    let gone = |name| Change::Unselect(ServiceName::new("pay", name), Source::Kubernetes, Arc::clone(&why));
+    let synced = Change::Synced { source: Source::Kubernetes, incomplete: None };
+    assert_eq!(changes, [gone("s0"), gone("s1"), synced]);
+    assert_eq!(store.accept(&mut changes), None);
+}
+
+#[test]
+fn a_selection_that_leaves_out_half_of_the_services_takes_effect() {
+    let mut store = reselected(2, 2);
+    let why = "not selected by kubernetes.namespaces = default, shop";
+    let gone = list_shop(&mut store, &["s0", "s1"]);
+    assert_eq!(gone, [("pay/s0".to_owned(), why.to_owned()), ("pay/s1".to_owned(), why.to_owned())]);
+    assert!(!store.is_reselected());
+}
+
+/// Labels that match again later end the wait: what the lists lack counts, not what they lacked once.
+#[test]
+fn a_selection_that_selects_again_waits_for_nothing() {
+    let mut store = reselected(3, 0);
+    assert_eq!(list_shop(&mut store, &[]), []);
+    assert!(store.held().is_some());
+    assert_eq!(list_shop(&mut store, &["s0", "s1", "s2"]), []);
+    assert!(!store.is_reselected());
 }
 
 #[test]
