@@ -82,6 +82,7 @@ struct OpenDatapath<D> {
 /// # Errors
 /// If it cannot start. Later errors degrade the service and do not end the daemon.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    Signals::defer_hangups().map_err(system("deferring SIGHUP"))?;
     memory::share_heap();
     log::end_on_panic();
     let result = start(options);

@@ -26,6 +26,12 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
+        Self::start_with(false, |_, _| {})
+    }
+
+    /// Starts a daemon, and calls `meanwhile` with the path of its configuration, which may be a pipe: then the text is in
+    /// a file next to it.
+    fn start_with(is_pipe: bool, meanwhile: impl FnOnce(&Child, &Path)) -> Self {
         let scratch = tempfile::tempdir().expect("a directory");
         let tcp = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("loopback");
         let path = |name: &str| scratch.path().join(name).display().to_string();
@@ -36,12 +42,17 @@ impl Daemon {
             path("state"),
             path("nodelb.sock")
         );
-        fs::write(scratch.path().join("nodelb.toml"), config).expect("written");
+        fs::write(scratch.path().join(if is_pipe { "nodelb.text" } else { "nodelb.toml" }), config).expect("written");
+        if is_pipe {
+            let made = Command::new("mkfifo").arg(path("nodelb.toml")).status().expect("mkfifo runs");
+            assert!(made.success());
+        }
         let child = Command::new(NODELB)
             .args(["run", "--datapath", "memory", "--config", &path("nodelb.toml")])
             .stderr(Stdio::null())
             .spawn()
             .expect("the binary starts");
+        meanwhile(&child, &scratch.path().join("nodelb.toml"));
         let daemon = Self { child, scratch, tcp };
         // The daemon listens before it can handle signals: wait until it responds.
         let socket = daemon.socket().display().to_string();
@@ -181,4 +192,22 @@ fn the_daemon_removes_its_socket() {
     assert!(killed.success());
     assert!(daemon.child.wait().expect("it ends").success());
     assert!(!Path::new(&socket).exists());
+}
+
+/// The configuration is a pipe: the daemon is in its start until the configuration has been written into it.
+#[test]
+fn a_sighup_during_the_start_is_a_reload() {
+    let daemon = Daemon::start_with(true, |child, config| {
+        let text = fs::read_to_string(config.with_extension("text")).expect("readable");
+        // This waits until the daemon reads.
+        let mut pipe = fs::OpenOptions::new().write(true).open(config).expect("opened");
+        let sent = Command::new("kill").args(["-HUP", &child.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+        // What a reload refuses.
+        fs::remove_file(config).expect("removed");
+        fs::write(config, "[log]\nlevel = 3\n").expect("written");
+        pipe.write_all(text.as_bytes()).expect("written");
+    });
+    let socket = daemon.socket().display().to_string();
+    daemon.wait("reload", || nodelb(&["status", "--admin", &socket]).stdout.contains("not reloaded"));
 }

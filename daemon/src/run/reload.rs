@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal as Number};
 use nodelb_host::clock::unix_millis;
 use nodelb_host::messages;
 use nodelb_host::threads::Threads;
@@ -34,15 +35,27 @@ pub(super) struct Signals {
     hangup: Signal,
 }
 
+fn hangups() -> SigSet {
+    SigSet::from_iter([Number::SIGHUP])
+}
+
 impl Signals {
-    /// Installs the handlers: from now on no signal is lost or kills the process. Must be called before the daemon is
-    /// reported as ready.
+    /// Lets SIGHUP, which would end the process, wait for [`Self::listen`]. Must be called before there are threads, which
+    /// inherit this: then only the first thread receives the signal.
+    pub(super) fn defer_hangups() -> io::Result<()> {
+        Ok(hangups().thread_block()?)
+    }
+
+    /// Installs the handlers, in the first thread: from now on no signal is lost or kills the process. Must be called
+    /// before the daemon is reported as ready.
     pub(super) fn listen() -> io::Result<Self> {
-        Ok(Self {
+        let signals = Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
-        })
+        };
+        hangups().thread_unblock()?;
+        Ok(signals)
     }
 }
 
