@@ -1,11 +1,11 @@
-//! The monotonic clock behind every moment, as the time since the boot, and timers for loops. No other module reads the
-//! clock.
+//! The monotonic clock behind every moment, as the time since the boot, timers for loops, and time limits that a pause of
+//! this process does not use up. No other module reads the clock.
 
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 use nix::time::ClockId;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 
 /// A monotonic clock. Its times begin at [`Self::start`], or at the boot of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +88,33 @@ pub async fn at(instant: Option<Instant>) {
     }
 }
 
+/// A time limit that ends this long after its deadline shows that the process did not run: a timer of the runtime is late
+/// by some milliseconds, also on a busy machine.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Why work has no result at its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// It took too long.
+    Work,
+    /// This process did not run (a signal, a frozen cgroup, a suspended machine), which is nobody else's fault.
+    Process,
+}
+
+/// Waits for work until the deadline. After a pause of this process, time limits end before the runtime has looked at what
+/// arrived meanwhile: the work gets another moment to look at it.
+pub async fn by<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T, Late> {
+    // In a box, because a future has its arguments and its variables.
+    let mut work = Box::pin(work);
+    if let Ok(done) = timeout_at(deadline, &mut work).await {
+        return Ok(done);
+    }
+    if Instant::now() <= deadline + PAUSE {
+        return Err(Late::Work);
+    }
+    timeout(PAUSE, work).await.map_err(|_elapsed| Late::Process)
+}
+
 /// Runs a task until it ends or `stop` resolves.
 pub async fn until(stop: impl Future<Output = ()>, task: impl Future<Output = ()>) {
     tokio::select! {
@@ -95,3 +122,7 @@ pub async fn until(stop: impl Future<Output = ()>, task: impl Future<Output = ()
         () = task => {}
     }
 }
+
+#[cfg(test)]
+#[path = "tests/clock.rs"]
+mod tests;

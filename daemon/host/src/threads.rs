@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::Instant;
+
+use crate::clock::by;
 
 /// The maximum number of threads for the work of the start. Each file is read once.
 const AT_START: usize = 64;
@@ -66,7 +68,7 @@ impl Threads {
         limit: Duration,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        timeout(limit, self.run(work)).await.unwrap_or_else(|_elapsed| Err(timed_out(limit)))
+        by(Instant::now() + limit, self.run(work)).await.unwrap_or_else(|_late| Err(timed_out(limit)))
     }
 
     /// Begins the work at once.

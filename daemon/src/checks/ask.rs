@@ -23,10 +23,11 @@ use nodelb_core::durations;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::Method;
 use nodelb_datapath::packets::{CheckWays, DIRECT_TTL};
+use nodelb_host::clock::{Late, by};
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::board::Question;
 use super::state::CheckOutcome;
@@ -52,6 +53,13 @@ pub(super) struct CheckFailure {
 impl CheckFailure {
     fn new(outcome: CheckOutcome, text: impl Into<Arc<str>>) -> Self {
         Self { outcome, text: text.into(), has_no_route: false }
+    }
+
+    fn timed_out(late: Late, text: String) -> Self {
+        match late {
+            Late::Work => Self::new(CheckOutcome::Timeout, text),
+            Late::Process => Self::new(CheckOutcome::Unasked, "nodelb was stopped during the check"),
+        }
     }
 
     fn from_error(error: &io::Error) -> Self {
@@ -92,14 +100,14 @@ impl Asker {
     /// Makes the check, and waits for the answer no longer than its time limit.
     pub(super) async fn ask(&self, question: &Question) -> Result<(), CheckFailure> {
         let deadline = Instant::now() + question.check.timeout;
-        let stream = timeout_at(deadline, self.connect(question)).await.map_err(|_elapsed| {
+        let stream = by(deadline, self.connect(question)).await.map_err(|late| {
             let within = durations::exact(question.check.timeout);
             let text = match question.way {
                 Some((service, Forward::Tunnel)) => format!("no connection to {service} in the tunnel within {within}"),
                 Some((service, _)) => format!("no connection to {service} within {within}"),
                 None => format!("no connection within {within}"),
             };
-            CheckFailure::new(CheckOutcome::Timeout, text)
+            CheckFailure::timed_out(late, text)
         })??;
         answer(question, stream, deadline).await
     }
@@ -138,11 +146,8 @@ async fn answer(question: &Question, stream: TcpStream, deadline: Instant) -> Re
         Method::Http { path, host, status } => {
             let host = host.as_deref().map_or_else(|| question.at.to_string(), str::to_owned);
             let asking = Box::pin(get(stream, path, &host));
-            let answer = timeout_at(deadline, asking).await.map_err(|_elapsed| {
-                CheckFailure::new(
-                    CheckOutcome::Timeout,
-                    format!("no answer within {}", durations::exact(check.timeout)),
-                )
+            let answer = by(deadline, asking).await.map_err(|late| {
+                CheckFailure::timed_out(late, format!("no answer within {}", durations::exact(check.timeout)))
             })??;
             if status.contains(&answer.as_u16()) {
                 return Ok(());

@@ -193,3 +193,29 @@ fn every_error_of_a_connect_has_its_outcome() {
         assert_eq!(of(errno).has_no_route, has_no_route, "{errno}");
     }
 }
+
+#[tokio::test]
+async fn an_answer_that_arrived_during_a_pause_of_the_daemon_counts() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        // A second check is never answered.
+        listener.accept().unwrap()
+    });
+    let timeout = Duration::from_millis(300);
+    let paused = || async move {
+        let (asker, question) = (own(), question(at, http("/", None), timeout));
+        let asked = tokio::spawn(async move { asker.ask(&question).await });
+        // The request is on its way when this thread, which runs all tasks, stops.
+        tokio::time::sleep(timeout / 2).await;
+        std::thread::sleep(4 * timeout);
+        asked.await.unwrap()
+    };
+    assert_eq!(paused().await, Ok(()));
+    assert_eq!(paused().await.map_err(|failure| failure.outcome), Err(CheckOutcome::Unasked));
+    drop(server.join().unwrap());
+}

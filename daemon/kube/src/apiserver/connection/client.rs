@@ -9,6 +9,8 @@ use hyper::body::Bytes;
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
+use nodelb_host::clock::by;
+use tokio::time::Instant;
 
 use super::error::LinkError;
 use super::link::Link;
@@ -33,8 +35,8 @@ async fn answer(
     let answer = link.send(Request::from_parts(head, body.collect_bytes().await?.into()), timeout).await?;
     drop(link);
     let (head, body) = answer.into_parts();
-    let body = tokio::time::timeout(timeout, Limited::new(body, max_bytes).collect()).await;
-    let body = body.map_err(|_elapsed| LinkError::TimedOut(format!("{what} is not complete within {timeout:?}")))?;
+    let body = by(Instant::now() + timeout, Limited::new(body, max_bytes).collect()).await;
+    let body = body.map_err(|_late| LinkError::TimedOut(format!("{what} is not complete within {timeout:?}")))?;
     let body = body.map_err(|error| LinkError::Broken(format!("{what}: {error}")))?;
     Ok(Response::from_parts(head, body.to_bytes().into()))
 }

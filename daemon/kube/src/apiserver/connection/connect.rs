@@ -7,10 +7,11 @@ use std::net::{SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nodelb_host::clock::by;
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::error::LinkError;
 use super::proxy::{Proxy, ProxyError};
@@ -84,7 +85,7 @@ impl Connector {
             unreachable(format!("cannot register the socket ({error}), and BPF might translate it; not connected"))
         })?;
         let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
-        match timeout_at(deadline, connecting).await {
+        match by(deadline, connecting).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(unreachable(error.to_string())),
             Err(_) => Err(unreachable(format!("no connection within {:?}", self.timeouts.connect))),

@@ -22,6 +22,8 @@ use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
+use nodelb_host::clock::by;
+use tokio::time::Instant;
 
 use self::http2::Http2;
 use self::sockets::{Kept, Sockets};
@@ -143,7 +145,7 @@ impl Link {
         let request = self.complete(request, login).map_err(|error| bad_request(path_and_query, &error))?;
         let answer = tokio::select! {
             biased;
-            answer = tokio::time::timeout(timeout, self.exchange(request, login)) => answer.unwrap_or_else(|_elapsed| {
+            answer = by(Instant::now() + timeout, self.exchange(request, login)) => answer.unwrap_or_else(|_late| {
                 let at = self.target.at;
                 Err(LinkError::TimedOut(format!("{at} has not answered {method} {path_and_query} within {timeout:?}")))
             })?,

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::text::is_control;
+use nodelb_host::clock::by;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig};
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -48,7 +50,7 @@ pub(super) async fn handshake(
 ) -> Result<Stream, LinkError> {
     let stream = BufReader::with_capacity(READ, stream);
     let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
-    match tokio::time::timeout(timeout, connecting).await {
+    match by(Instant::now() + timeout, connecting).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(explain(&error, at, name)),
         Err(_) => {

@@ -95,9 +95,9 @@ impl Attempt {
             resolved = resolve(address, &self.last, Duration::from_millis(self.timeouts.resolve)).await?;
             self.race(&resolved, work).await
         };
-        let done = tokio::time::timeout(timeout, working)
+        let done = clock::by(Instant::now() + timeout, working)
             .await
-            .unwrap_or_else(|_elapsed| Err(LinkError::TimedOut(format!("{address} {late} within {timeout:?}"))));
+            .unwrap_or_else(|_late| Err(LinkError::TimedOut(format!("{address} {late} within {timeout:?}"))));
         (done, resolved)
     }
 
