@@ -43,6 +43,12 @@ const QUEUE: usize = 256;
 /// The time in milliseconds between two attempts to send a change to the owner task if its queue is full.
 const ANNOUNCE_AGAIN: u64 = 100;
 
+/// How many seconds the wall clock must have moved, compared with the monotonic one, to have been set.
+const CLOCK_SET: u64 = 2;
+
+/// How often in milliseconds this is examined while there is no session.
+const CLOCK_EVERY: u64 = 1_000;
+
 pub struct Parts {
     pub settings: Settings,
     pub register: Register,
@@ -94,6 +100,7 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         credentials,
         changes,
         is_frontend,
+        set: unix_of_zero(unix, now),
         cidrs: settings.service_cidrs.clone(),
         saver: Saver::new(&settings.state_directory, timeouts),
         settings,
@@ -117,6 +124,11 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         report_in,
     };
     Ok((supervisor, reports, Apiservers { session, reports: reports_in }, report))
+}
+
+/// The wall-clock time, in seconds, at the zero of the monotonic clock: it changes when the wall clock is set.
+fn unix_of_zero(unix: fn() -> u64, now: Moment) -> i64 {
+    unix().cast_signed() - (now.0 / 1_000).cast_signed()
 }
 
 impl Supervisor {
@@ -157,6 +169,7 @@ impl Supervisor {
 
     fn act(&mut self) {
         let now = self.clock.now();
+        self.note_clock(now);
         // A service may have received a learned address, or lost it.
         self.revalidate(now);
         if self.look_at <= now && !self.tasks.is_out(&Task::Login) {
@@ -186,6 +199,15 @@ impl Supervisor {
         self.publish();
     }
 
+    /// Tries refused servers again after the clock was set: a certificate that was not valid yet may be valid now.
+    fn note_clock(&mut self, now: Moment) {
+        let set = unix_of_zero(self.unix, now);
+        if set.abs_diff(self.set) > CLOCK_SET {
+            self.set = set;
+            self.pool.retry_refused(now);
+        }
+    }
+
     /// Reads the credentials and, before the first login, the remembered addresses.
     fn read_credentials(&mut self) {
         let credentials = Arc::clone(&self.credentials);
@@ -206,7 +228,8 @@ impl Supervisor {
         let now = self.clock.now();
         let looking = Some(self.look_at).filter(|_| !self.tasks.is_out(&Task::Login));
         let pool = self.login.as_ref().and_then(|_| self.pool.wake(now));
-        [looking, self.saver.due, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
+        let clock = self.current.is_none().then(|| now.plus(CLOCK_EVERY));
+        [looking, self.saver.due, pool, self.announce_at, self.journal.loss_is_due(), clock].into_iter().flatten().min()
     }
 
     fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {

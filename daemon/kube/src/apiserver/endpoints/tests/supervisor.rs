@@ -3,6 +3,7 @@
 #[path = "supervisor/world.rs"]
 mod world;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -527,6 +528,23 @@ async fn a_token_that_is_refused_everywhere_is_tried_again_as_soon_as_there_is_a
     let mut running = world.start(&[1]);
     running.until("refused", |report, now| status(report, 1, now) == ServerStatus::Refused).await;
     world.write("token", "good");
+    running.session_at(1).await;
+}
+
+/// A certificate is refused before the clock is right; here, a missing permission stands for that.
+#[tokio::test]
+async fn a_server_that_was_refused_is_tried_again_at_once_when_the_clock_is_set() {
+    static UNIX: AtomicU64 = AtomicU64::new(1);
+    let world = World::with(&[1]).await;
+    world.behaviour(1, |behaviour| behaviour.list = 403);
+    let (mut parts, changes) = world.parts(world.settings(&[1]));
+    parts.unix = || UNIX.load(Ordering::Relaxed);
+    // The next attempt without the clock comes after the end of the test.
+    (parts.timeouts.retry_most, parts.timeouts.slow_retry) = (10 * LIMIT, 10 * LIMIT);
+    let mut running = World::run(parts, changes);
+    running.until("refused", |report, now| status(report, 1, now) == ServerStatus::Refused).await;
+    world.behaviour(1, |behaviour| behaviour.list = 200);
+    UNIX.store(NOW, Ordering::Relaxed);
     running.session_at(1).await;
 }
 
