@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,8 @@ use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_core::state::entries::{MapState, ServiceId};
+use nodelb_core::state::entries::{MapState, ServiceEntry, ServiceId};
+use nodelb_core::state::owner::hash_of;
 use nodelb_core::trace::{self, Verdict};
 use nodelb_host::clock::{unix_seconds, until};
 use nodelb_host::messages;
@@ -142,6 +144,7 @@ fn start_supervisor(
         register,
         changes: owner.changes.clone(),
         is_frontend: is_frontend(owner.snapshot.clone()),
+        in_maps: apiservers_in_maps(&owner.snapshot.borrow().realised),
         clock: owner.clock,
         unix: || unix_seconds(SystemTime::now()),
         seed: std::process::id().into(),
@@ -259,6 +262,16 @@ pub async fn recall(
 
 fn state_settings(directory: PathBuf, cluster: Option<Authorities>) -> StateSettings {
     StateSettings { directory, cluster, save_every: SAVE_EVERY, save_soon: SAVE_SOON, timeout: STATE_TIMEOUT }
+}
+
+/// The backends that the maps have for `default/kubernetes`.
+fn apiservers_in_maps(maps: &MapState) -> Vec<SocketAddr> {
+    let name = hash_of(&ServiceName::new("default", "kubernetes"));
+    let is_own = |entry: &&Arc<ServiceEntry>| {
+        entry.tag.is_some_and(|tag| tag.source == Source::Kubernetes && tag.service == name)
+    };
+    let slots = maps.services.values().filter(is_own).flat_map(|entry| entry.cluster.iter());
+    slots.map(|slot| SocketAddr::new(slot.addr.addr.ip(), slot.addr.port)).collect()
 }
 
 /// The service ports in the maps that Kubernetes describes. Those without an owner's tag count, too.

@@ -461,6 +461,7 @@ pub(crate) fn connect_to(
         register: Arc::new(|_| Ok(())),
         changes,
         is_frontend: Arc::new(|_| false),
+        in_maps: Vec::new(),
         clock: Clock::start(),
         unix: || 0,
         seed: 1,

@@ -107,6 +107,17 @@ impl Pool {
         }
     }
 
+    /// Adds addresses of which only this is known, that they were learned in this boot.
+    pub fn remember_backends(&mut self, backends: Vec<SocketAddr>, now: Moment) {
+        for at in backends.into_iter().take(MOST_LEARNED) {
+            let address = Address::from(at);
+            if self.position(&address).is_none() {
+                let order = self.order_of(&address);
+                self.insert(Candidate::new(self.learned_server(at), Origin::Remembered, order, now));
+            }
+        }
+    }
+
     /// Sets the addresses that the cluster lists, which must have been validated. Adds new ones and removes none.
     /// Returns the addresses that exceed the limit.
     pub fn learn(&mut self, listed: &BTreeSet<SocketAddr>, now: Moment) -> Vec<SocketAddr> {

@@ -56,6 +56,8 @@ pub struct Parts {
     pub changes: mpsc::Sender<Vec<Change>>,
     /// Returns whether an address is a frontend; frontends are never learned.
     pub is_frontend: IsFrontend,
+    /// The backends of `default/kubernetes` in the maps at the start.
+    pub in_maps: Vec<SocketAddr>,
     /// The clock for all times in reports.
     pub clock: Clock,
     /// Returns the current time in seconds since 1970.
@@ -82,7 +84,8 @@ pub fn start(
 type Made = (Supervisor, mpsc::Receiver<Report>, Apiservers, watch::Receiver<Arc<PoolReport>>);
 
 fn make(parts: Parts) -> anyhow::Result<Made> {
-    let Parts { settings, register, changes, is_frontend, clock, unix, seed, timeouts, connect, credentials } = parts;
+    let Parts { settings, register, changes, is_frontend, in_maps, clock, unix, seed, timeouts, .. } = parts;
+    let (connect, credentials) = (parts.connect, parts.credentials);
     let connector = Connector::new(register, connect, settings.proxy.as_deref())?;
     let credentials = Arc::new(Credentials::new(&settings, credentials)?);
     let now = clock.now();
@@ -100,6 +103,7 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         credentials,
         changes,
         is_frontend,
+        in_maps,
         set: unix_of_zero(unix, now),
         cidrs: settings.service_cidrs.clone(),
         saver: Saver::new(&settings.state_directory, timeouts),

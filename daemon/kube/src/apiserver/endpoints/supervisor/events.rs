@@ -224,6 +224,10 @@ impl Supervisor {
             let remembered = self.saver.loaded(stored, &login.authority);
             self.pool.remember(remembered, now);
         }
+        // What the maps have may be newer than what could be stored.
+        let usable = std::mem::take(&mut self.in_maps).into_iter().filter(|at| self.refusal(*at).is_none());
+        let usable: Vec<SocketAddr> = usable.collect();
+        self.pool.remember_backends(usable, now);
     }
 
     /// Switches the session in use to a new login. A new token is used on the existing link. A new certificate needs a

@@ -49,6 +49,8 @@ pub(super) struct Supervisor {
     pub(super) credentials: Arc<Credentials>,
     pub(super) changes: mpsc::Sender<Vec<Change>>,
     pub(super) is_frontend: IsFrontend,
+    /// The backends of `default/kubernetes` in the maps at the start.
+    pub(super) in_maps: Vec<SocketAddr>,
     /// How the wall clock was last set.
     pub(super) set: i64,
     /// The configured service CIDRs and those of the cluster.

@@ -112,6 +112,7 @@ impl World {
             register: Arc::new(|_| Ok(())),
             changes: changes_in,
             is_frontend: self.is_frontend(),
+            in_maps: Vec::new(),
             clock,
             unix: || NOW,
             seed: 7,
@@ -546,6 +547,18 @@ async fn a_server_that_was_refused_is_tried_again_at_once_when_the_clock_is_set(
     world.behaviour(1, |behaviour| behaviour.list = 200);
     UNIX.store(NOW, Ordering::Relaxed);
     running.session_at(1).await;
+}
+
+#[tokio::test]
+async fn a_backend_of_default_kubernetes_in_the_maps_is_a_remembered_apiserver() {
+    let world = World::with(&[1, 2]).await;
+    world.way(1, Way::Down);
+    let (mut parts, changes) = world.parts(world.settings(&[1]));
+    parts.in_maps = vec![at(2), at(1)];
+    let mut running = World::run(parts, changes);
+    running.session_at(2).await;
+    let origins: Vec<_> = running.rows().into_iter().map(|row| (row.address, row.origin)).collect();
+    assert_eq!(origins, [(at(1).into(), Origin::Configured), (at(2).into(), Origin::Remembered)]);
 }
 
 #[tokio::test]
