@@ -42,6 +42,9 @@ pub enum Change {
     /// The backends of the service that the operator drains, and why this changes; without a reason, it is not news. This
     /// replaces any earlier drains of the service.
     Drains(ServiceName, Drains, Option<DrainCause>),
+    /// Whether the drains of the previous run could not be read yet. After true, which comes before any source reports,
+    /// no source brings a backend into use that the maps do not have; before false, no drain is known.
+    DrainsUnread(bool),
     /// The NodePorts that a process of this node has bound, under the unspecified address of their family. The text
     /// names the process and the consequence. This replaces any earlier list.
     Bound(BTreeMap<L4Addr, Arc<str>>),

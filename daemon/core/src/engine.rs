@@ -46,6 +46,7 @@ use event_recorder::EventRecorder;
 use failures::Failures;
 use references::References;
 use rings::Ringless;
+use unread_drains::UnreadDrains;
 
 mod absent;
 mod access;
@@ -65,6 +66,7 @@ mod hold;
 mod recall;
 mod references;
 mod rings;
+mod unread_drains;
 
 pub use absent::{Kept, KeptBecause};
 pub use conflicts::{AddressConflict, Takeover};
@@ -140,6 +142,7 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
+    unread_drains: UnreadDrains,
     /// The owners of the addresses at the start, as long as it is not known whether they still are.
     former: Realised,
     /// The addresses that this round has led elsewhere.
@@ -181,6 +184,7 @@ impl Engine {
         let mut engine = Self {
             sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
+            unread_drains: UnreadDrains::default(),
             former: realised.clone(),
             moved: Vec::new(),
             before: Before::default(),
@@ -238,8 +242,10 @@ impl Engine {
     /// Accepts one change. The maps do not change before the next round.
     pub fn change(&mut self, change: Change) {
         self.at_start.note_kept_out(&change);
-        if let Change::Happened(event) = &change {
-            self.event_recorder.note_happened(event);
+        match &change {
+            Change::Happened(event) => self.event_recorder.note_happened(event),
+            Change::DrainsUnread(are_unread) => self.set_drains_unread(*are_unread),
+            _ => {}
         }
         match self.table.apply(change) {
             Effect::None => {}

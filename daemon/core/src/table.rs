@@ -124,7 +124,7 @@ impl Table {
                 self.facts.translation = translation;
                 Effect::None
             }
-            Change::Happened(_) => Effect::None,
+            Change::Happened(_) | Change::DrainsUnread(_) => Effect::None,
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);
                 self.newly_known.extend(new);

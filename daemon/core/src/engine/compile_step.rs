@@ -58,6 +58,7 @@ impl Engine {
             self.round.by_checks += usize::from(matches!(reason.trigger, Trigger::Checks(_)));
             self.round.compiled.push(CompiledService { name, what });
         }
+        self.note_complete_sources();
     }
 
     /// Compiles one service again and records which entries that touches. Returns [`CompiledService::what`].
@@ -67,6 +68,9 @@ impl Engine {
         reason: &DirtyReason,
         now: Moment,
     ) -> Option<What> {
+        if let Some(owner) = description {
+            self.presume_drains(name, owner);
+        }
         let old = self.compiled.remove(name);
         let was_described = old.is_some();
         let old = old.unwrap_or_default();

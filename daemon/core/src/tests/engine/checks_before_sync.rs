@@ -262,3 +262,34 @@ fn checks_and_drains_take_effect_in_any_order_before_the_sync() {
         }
     }
 }
+
+/// The state directory does not answer: the maps show what was drained.
+#[test]
+fn drains_that_cannot_be_read_are_kept_as_the_maps_have_them() {
+    let mut node = Node::restarted(Node::serving(list(&B[..2]), [drained(&B[..1])]));
+    node.send([Change::DrainsUnread(true), described(), Change::UpsertSlice(list(&B[..2]))]);
+    assert_eq!(node.list(), [B[1]]);
+    node.send([synced_kubernetes()]);
+    assert_eq!(node.list(), [B[1]]);
+    assert_eq!(node.engine.snapshot(node.now).facts.drains(&name("shop/web")).map(Drains::len), Some(1));
+    // What comes later was not drained.
+    node.send([Change::UpsertSlice(list(&B))]);
+    assert_eq!(node.list(), B[1..]);
+    node.send([Change::DrainsUnread(false), Change::Drains(name("shop/web"), drains(&B[..1]), None)]);
+    assert_eq!(node.list(), B[1..]);
+    node.send([undrained(&[])]);
+    assert_eq!(node.list(), B);
+}
+
+#[test]
+fn unread_drains_end_with_the_read_and_empty_no_service() {
+    for rest in [&B[1..2], &B[2..]] {
+        let mut node = Node::restarted(Node::serving(list(&B[..2]), [drained(&B[..1])]));
+        let all = [&B[..1], rest].concat();
+        node.send([Change::DrainsUnread(true), described(), Change::UpsertSlice(list(&all)), synced_kubernetes()]);
+        let is_replaced = rest == &B[2..];
+        assert_eq!(node.list(), if is_replaced { all.clone() } else { rest.to_vec() });
+        node.send([Change::DrainsUnread(false)]);
+        assert_eq!(node.list(), all);
+    }
+}
