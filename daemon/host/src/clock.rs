@@ -68,6 +68,19 @@ pub fn unix_millis() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The wall-clock time in seconds since 1970.
+pub fn unix_now() -> u64 {
+    unix_seconds(SystemTime::now())
+}
+
+/// The wall-clock time of the boot, in seconds, according to the clock that also runs while the machine is suspended: it
+/// changes when the wall clock is set.
+pub fn unix_of_boot() -> i64 {
+    // It never fails.
+    let since_boot = nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).map(|time| time.tv_sec()).unwrap_or_default();
+    unix_now().cast_signed() - since_boot
+}
+
 /// A time in seconds since 1970; 0 for an earlier time.
 pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())

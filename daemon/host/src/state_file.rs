@@ -16,14 +16,13 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::warn;
 
-use crate::messages;
 use crate::threads::{Threads, run_within, timed_out};
-use crate::unwritten;
+use crate::{clock, messages, unwritten};
 
 /// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
 /// writer. The file system may block.
@@ -144,11 +143,97 @@ pub async fn load<T: Send + 'static>(
 ) -> Option<T> {
     let file = path.to_owned();
     let loaded = run_within(limit, move || read(&file)).await;
-    let warn = |problem: &io::Error| {
-        let path = path.display();
-        warn!(message_id = %messages::STATE_UNREADABLE, "{path} cannot be read: {problem}; {consequence}");
-    };
-    loaded.inspect_err(warn).ok()
+    loaded.inspect_err(|problem| warn_unreadable(path, problem, consequence)).ok()
+}
+
+fn warn_unreadable(path: &Path, problem: &io::Error, consequence: &str) {
+    let path = path.display();
+    warn!(message_id = %messages::STATE_UNREADABLE, "{path} cannot be read: {problem}; {consequence}");
+}
+
+/// How long a start waits for the files of the previous run, all together: a disk answers within milliseconds, and
+/// connections wait for the start.
+pub const START: Duration = Duration::from_secs(1);
+
+/// The time until a file is read again after a failure.
+const READ_AGAIN: Duration = Duration::from_secs(10);
+
+type ReadFn<T> = dyn Fn(&Path) -> io::Result<T> + Send + Sync;
+
+/// A file of the previous run, until it has been read. What the disk does not answer in time is unread, not empty: it is
+/// read as soon as the disk answers.
+pub struct Reading<T> {
+    path: PathBuf,
+    consequence: &'static str,
+    read: Arc<ReadFn<T>>,
+    threads: Threads,
+    under_way: Option<oneshot::Receiver<io::Result<T>>>,
+    begun: Instant,
+    /// The time of the next attempt.
+    again: Instant,
+}
+
+impl<T: Default + Send + 'static> Reading<T> {
+    /// Begins to read. `read` may block. `consequence` completes the sentence that the file cannot be read.
+    pub fn begin(
+        path: PathBuf,
+        consequence: &'static str,
+        read: impl Fn(&Path) -> io::Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        let (threads, begun) = (Threads::new("state", 1), Instant::now());
+        let read = Arc::new(read);
+        let mut reading = Self { path, consequence, read, threads, under_way: None, begun, again: begun };
+        reading.attempt();
+        reading
+    }
+
+    fn attempt(&mut self) {
+        let (read, path) = (Arc::clone(&self.read), self.path.clone());
+        self.under_way = self.threads.begin(move || read(&path)).ok();
+        self.again = Instant::now() + READ_AGAIN;
+    }
+
+    /// What is in the file; `None` if the attempt fails or exceeds the time limit, which counts from the beginning. That is a
+    /// problem until [`Self::wait`] returns.
+    pub async fn within(&mut self, limit: Duration) -> Option<T> {
+        let read = clock::by(self.begun + limit, self.result()).await;
+        read.unwrap_or_else(|_late| {
+            unwritten::unread(&self.path, &timed_out(limit), self.consequence);
+            None
+        })
+    }
+
+    /// What is in the file, as soon as the disk answers; nothing, with a warning, if the file is damaged. May be dropped
+    /// and called again.
+    pub async fn wait(&mut self) -> T {
+        loop {
+            if let Some(read) = self.result().await {
+                return read;
+            }
+            sleep_until(self.again).await;
+            self.attempt();
+        }
+    }
+
+    /// The result of the attempt that is under way.
+    async fn result(&mut self) -> Option<T> {
+        let result = self.under_way.as_mut()?.await.unwrap_or_else(|ended| Err(io::Error::other(ended)));
+        self.under_way = None;
+        match result {
+            Err(error) if error.kind() != ErrorKind::InvalidData => {
+                unwritten::unread(&self.path, &error, self.consequence);
+                None
+            }
+            result => {
+                unwritten::read(&self.path);
+                Some(
+                    result
+                        .inspect_err(|error| warn_unreadable(&self.path, error, self.consequence))
+                        .unwrap_or_default(),
+                )
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use nodelb_core::model::addr::Family;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::unix_seconds;
-use nodelb_host::unwritten;
+use nodelb_host::unwritten::{Files, UNREAD, UNWRITTEN};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::problems::{
     self, ApiserverState, Beginnings, DroppedPackets, Earlier, Observed, Problem, TableUsage, Untranslated,
@@ -109,6 +109,12 @@ impl AdminState {
         rows
     }
 
+    /// The files of the state directory that cannot be written, or that have not been read.
+    fn failing(&self, files: &Files) -> Vec<(Time, String)> {
+        let files = files.below(&self.config.borrow().state.directory);
+        files.into_iter().map(|it| (Time::from_seconds(unix_seconds(it.since)), it.text)).collect()
+    }
+
     fn observed(&self, now: Clocks) -> Observed {
         let observed = self.observed_of_node(now);
         Observed { summary: self.summaries.of(&observed.snapshot), ..observed }
@@ -142,11 +148,8 @@ impl AdminState {
             is_reaper_down: self.stale_sockets.as_ref().is_some_and(|report| !latest(report).is_working),
             open_files: open_files(),
             reloads: latest(&self.reloads),
-            unwritten: {
-                let files = unwritten::below(&self.config.borrow().state.directory);
-                let since = |at| Time::from_seconds(unix_seconds(at));
-                files.into_iter().map(|it| (since(it.since), it.text)).collect()
-            },
+            unwritten: self.failing(&UNWRITTEN),
+            unread: self.failing(&UNREAD),
             closed_listeners: {
                 let unopened = latest(&self.unopened);
                 unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()

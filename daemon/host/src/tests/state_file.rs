@@ -206,7 +206,7 @@ async fn a_file_that_cannot_be_written_is_listed_until_it_is_written() {
     });
     file.save(1);
     let listed = |is_listed| async move {
-        while unwritten::below(directory).is_empty() == is_listed {
+        while unwritten::UNWRITTEN.below(directory).is_empty() == is_listed {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -214,4 +214,36 @@ async fn a_file_that_cannot_be_written_is_listed_until_it_is_written() {
     may_write.store(true, std::sync::atomic::Ordering::SeqCst);
     listed(false).await;
     file.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_read_is_unread_until_it_can() {
+    let (answers_in, answers) = mpsc::channel();
+    let answers = Mutex::new(answers);
+    let directory = Path::new("/nodelb-test-reading");
+    let mut reading = Reading::begin(directory.join("name"), "nothing follows", move |_| {
+        answers.lock().expect("no panic").recv().expect("an answer")
+    });
+    // The disk hangs.
+    assert_eq!(reading.within(START).await, None);
+    let texts = || unwritten::UNREAD.below(directory).into_iter().map(|it| it.text).collect::<Vec<_>>();
+    assert_eq!(texts(), ["/nodelb-test-reading/name cannot be read: timed out after 1s; nothing follows"]);
+    // It answers with an error, and is asked again.
+    answers_in.send(Err(io::Error::from_raw_os_error(nix::libc::EIO))).expect("read");
+    answers_in.send(Ok(7)).expect("read");
+    assert_eq!(reading.wait().await, 7);
+    assert_eq!(texts(), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_error_of_the_disk_is_not_waited_for_and_a_damaged_file_is_empty() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file/name.json");
+    fs::write(directory.path().join("file"), "{").expect("written");
+    let read = |path: &Path| read_json::<u32>(path, 9, 1).map(Option::unwrap_or_default);
+    // Without a deadline, as far as the test is concerned.
+    assert_eq!(Reading::begin(path, "nothing follows", read).within(100 * LIMIT).await, None);
+    let path = directory.path().join("file");
+    assert_eq!(Reading::begin(path.clone(), "nothing follows", read).within(100 * LIMIT).await, Some(0));
+    assert_eq!(unwritten::UNREAD.below(&path).len(), 1);
 }

@@ -304,10 +304,11 @@ fn process(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("{used} of {limit} file descriptors are open: raise LimitNOFILE= of the unit");
         found.push(Problem::new(Reason::FilesShort, "nodelb", cause));
     }
-    if let [(_, first), more @ ..] = &observed.unwritten[..] {
+    for (reason, files) in [(Reason::StateUnwritten, &observed.unwritten), (Reason::StateUnread, &observed.unread)] {
+        let [(_, first), more @ ..] = &files[..] else { continue };
         let more = if more.is_empty() { String::new() } else { format!(" (and {})", counted(more.len(), "more file")) };
-        let since = observed.unwritten.iter().map(|(since, _)| *since).min();
-        found.push(Problem::new(Reason::StateUnwritten, "state.directory", format!("{first}{more}")).since(since));
+        let since = files.iter().map(|(since, _)| *since).min();
+        found.push(Problem::new(reason, "state.directory", format!("{first}{more}")).since(since));
     }
     if let Some((since, why)) = &observed.reloads.refused {
         // Only a reload reads the file again.

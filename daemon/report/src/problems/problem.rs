@@ -152,6 +152,8 @@ pub struct Observed {
     pub reloads: Arc<Reloads>,
     /// The files of the state directory that cannot be written: since when, and what follows.
     pub unwritten: Vec<(Time, String)>,
+    /// The files of the state directory that have not been read yet: since when, and what follows.
+    pub unread: Vec<(Time, String)>,
     /// The addresses of `admin.listen` that cannot be opened, with the reasons.
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.

@@ -137,6 +137,8 @@ reasons! {
         "The daemon uses more than 80 % of its file descriptors";
     StateUnwritten, Warning, "journalctl -u nodelb", [],
         "Files of the state directory cannot be written";
+    StateUnread, Warning, "journalctl -u nodelb", [],
+        "Files of the state directory could not be read at the start, and what they contain is not in effect yet";
     Restarts, Warning, "journalctl -u nodelb", ["NodelbRestarts"],
         "The daemon ended unexpectedly 3 times in 30 minutes";
     ExternalChanges, Warning, "nodelb history", ["NodelbDriftRepaired"],

@@ -689,6 +689,7 @@ fn the_daemon_reports_its_own_problems_worst_first() {
             dropped("ttl", node.observed().clocks.time),
         ],
         unwritten: vec![(Time(5), "/s/a cannot be written: c".into()), (Time(4), "b".into())],
+        unread: vec![(Time(3), "/s/d cannot be read: e".into())],
         sweep_failures: 1,
         ..node.observed()
     };
@@ -706,6 +707,7 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         Reason::ReaperDown,
         Reason::FilesShort,
         Reason::StateUnwritten,
+        Reason::StateUnread,
         Reason::ConfigRefused,
         Reason::ListenerClosed,
         Reason::RestartPending,
