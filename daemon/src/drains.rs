@@ -15,4 +15,4 @@ mod writer;
 pub use author::{Peer, author};
 pub use request::{Action, Refusal, Request, Wish};
 pub use run::start;
-pub use state_file::stored;
+pub use state_file::{begin, stored};

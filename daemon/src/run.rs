@@ -172,6 +172,7 @@ async fn serve<D: Datapath + Send + 'static>(
     // The state of the previous run.
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let since_file = since::path(&config.state.directory);
+    let stored_drains = drains::begin(&config.state.directory);
     let (previous_sources, past) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
     let mut recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
@@ -191,7 +192,7 @@ async fn serve<D: Datapath + Send + 'static>(
     watch_ports(&config, handle.clone(), stop());
 
     // The sources. No connection goes to a backend that was drained before the start.
-    let drains = drains::start(&directory, &handle, stop()).await;
+    let drains = drains::start((stored_drains, &directory), &handle, stop()).await;
     kubernetes::recall(&config, &previous_sources, &name, &handle.changes).await;
     let files = files::start(config.files.directory.clone(), directory.clone(), stop());
     let dns = dns::start(files.changes, &config.dns, &handle, (directory.clone(), Arc::clone(&register)), stop());

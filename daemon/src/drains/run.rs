@@ -3,22 +3,23 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::ServiceEntry;
+use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_core::state::owner::hash_of;
-use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
+use nodelb_host::clock::{ticking, unix_millis, unix_now, unix_of_boot, until};
+use nodelb_host::state_file::{Reading, START};
 use nodelb_host::unwritten;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::journal;
 use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, why_kept, with_drain, without_drain};
-use super::state_file::{self, All};
+use super::state_file::{self, All, Stored, follow_clock};
 use super::writer::Writer;
 use crate::reconcile::OwnerHandle;
 
@@ -26,6 +27,9 @@ const QUEUE: usize = 16;
 
 /// The interval at which the task looks for drains that are over. The wall clock may be set at any time.
 const TICK_EVERY: Duration = Duration::from_secs(1);
+
+/// How many seconds the wall clock must have moved, compared with the monotonic one, to have been set.
+const CLOCK_SET: u64 = 2;
 
 /// The time until the file is written again after a failure.
 const RETRY: Duration = Duration::from_secs(30);
@@ -35,50 +39,65 @@ const SYNC_TIME: Duration = Duration::from_secs(10);
 
 const APPLY_TIME: Duration = Duration::from_secs(4);
 
-/// Reads the drains of the previous run and sends them to the owner task, then starts the task, which runs until
-/// `shutdown` is ready. `directory` is the state directory.
+/// Sends the drains of the previous run to the owner task, then starts the task, which runs until `shutdown` is ready. While
+/// the drains in the state directory are being read for too long, the owner task keeps what the maps have.
 pub async fn start(
-    directory: &Path,
+    (reading, directory): (Reading<Stored>, &Path),
     owner: &OwnerHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> mpsc::Sender<Request> {
-    let path = state_file::path(directory);
-    let all = state_file::load(&path).await;
-    let writer = Writer::new(path, all.clone());
-    start_with(writer, all, owner, shutdown).await
+    start_with(reading, Writer::new(state_file::path(directory)), owner, shutdown).await
 }
 
 async fn start_with(
+    mut reading: Reading<Stored>,
     writer: Writer,
-    mut all: All,
     owner: &OwnerHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> mpsc::Sender<Request> {
-    forget_ended(&mut all, &owner.snapshot.borrow(), unix_seconds(SystemTime::now()));
-    let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
-    // Fails only if the owner task has ended.
-    let _ = owner.changes.send(known.collect()).await;
     let (to, requests) = mpsc::channel(QUEUE);
-    let started = Instant::now();
-    let mut drainer = Drainer { all, owner: owner.clone(), writer, started, has_failed: false, written_at: None };
+    let maps = owner.snapshot.borrow().realised.clone();
+    let mut drainer = Drainer {
+        all: All::new(),
+        owner: owner.clone(),
+        writer,
+        unread: None,
+        maps,
+        set: unix_of_boot(),
+        started: Instant::now(),
+        has_failed: false,
+        written_at: None,
+    };
+    match reading.within(START).await {
+        Some(stored) => drainer.take(stored).await,
+        None => {
+            drainer.unread = Some(reading);
+            // Fails only if the owner task has ended.
+            let _ = owner.changes.send(vec![Change::DrainsUnread(true)]).await;
+        }
+    }
     tokio::spawn(async move { until(shutdown, drainer.run(requests)).await });
     to
 }
 
-/// Forgets the drains that are over and had ended before the start, as the maps show: the previous run could not store that.
-/// The others end when their service is known.
-fn forget_ended(all: &mut All, snapshot: &Snapshot, now: u64) {
-    for (service, drains) in all.iter_mut() {
+/// Forgets the drains that had ended before the start, as the maps show: the previous run could not store that. In
+/// `default/kubernetes`, which is never empty, a drained backend is in use if there is no other one.
+fn forget_ended(all: &mut All, maps: &MapState) {
+    let kubernetes = ServiceName::new("default", "kubernetes");
+    for (service, drains) in all.iter_mut().filter(|(service, _)| **service != kubernetes) {
         let hash = hash_of(service);
         let own = |entry: &&Arc<ServiceEntry>| entry.tag.is_some_and(|tag| tag.service == hash);
-        let is_offered =
-            |backend| snapshot.realised.services.values().filter(own).any(|it| includes(Some(it), backend));
-        let is_known_to_end = |(backend, drain): (&Drained, &Drain)| drain.is_over(now) && is_offered(*backend);
-        let ended: Vec<Drained> =
-            drains.iter().filter(|it| is_known_to_end(*it)).map(|(backend, _)| *backend).collect();
-        ended.iter().for_each(|backend| drop(drains.remove(backend)));
+        drains.retain(|backend, _| !maps.services.values().filter(own).any(|it| includes(Some(it), *backend)));
     }
     all.retain(|_, drains| !drains.is_empty());
+}
+
+/// Waits until the drains have been read; forever if they have been.
+async fn wait(unread: &mut Option<Reading<Stored>>) -> Stored {
+    match unread {
+        Some(reading) => reading.wait().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Removes the drains that are over, logs them, and returns the changes for the owner task.
@@ -105,6 +124,12 @@ struct Drainer {
     all: All,
     owner: OwnerHandle,
     writer: Writer,
+    /// The drains of the previous run, until they have been read.
+    unread: Option<Reading<Stored>>,
+    /// The maps at the start.
+    maps: MapState,
+    /// How the wall clock is set.
+    set: i64,
     started: Instant,
     has_failed: bool,
     written_at: Option<Instant>,
@@ -115,10 +140,16 @@ impl Drainer {
         let mut tick = ticking(TICK_EVERY);
         loop {
             tokio::select! {
+                stored = wait(&mut self.unread) => self.take(stored).await,
                 request = requests.recv() => {
                     // The admin API has ended, because the daemon ends.
                     let Some(Request { wish, by, reply }) = request else { return };
+                    self.follow_clock().await;
                     let answer = match wish.action {
+                        _ if self.unread.is_some() => Err(Refusal::Failed(format!(
+                            "{} has not been read since the start: its file system does not answer. Until then, backends \
+                             stay drained as the maps have them", self.writer.path().display()
+                        ))),
                         Action::Drain { length, is_forced } => {
                             let since = unix_millis().div_ceil(1_000);
                             let until = length.map(|length| since.saturating_add(length.as_secs()));
@@ -129,9 +160,41 @@ impl Drainer {
                     // The client may have gone.
                     let _ = reply.send(answer);
                 }
-                _ = tick.tick(), if !self.all.is_empty() || !self.writer.has_written(&self.all) => self.tick().await,
+                _ = tick.tick(), if self.needs_ticks() => self.tick().await,
             }
         }
+    }
+
+    /// Takes over the drains of the previous run. They are in effect as far as the maps at the start agree.
+    async fn take(&mut self, (mut all, unusable): Stored) {
+        self.unread = None;
+        let path = self.writer.path();
+        unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
+        self.writer.note_read(&all);
+        forget_ended(&mut all, &std::mem::take(&mut self.maps));
+        let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
+        let changes = std::iter::once(Change::DrainsUnread(false)).chain(known).collect();
+        // Fails only if the owner task has ended.
+        let _ = self.owner.changes.send(changes).await;
+        self.all = all;
+    }
+
+    fn needs_ticks(&self) -> bool {
+        self.unread.is_none() && (!self.all.is_empty() || !self.writer.has_written(&self.all))
+    }
+
+    /// Moves the ends of drains after the clock was set.
+    async fn follow_clock(&mut self) {
+        let set = unix_of_boot();
+        if set.abs_diff(self.set) <= CLOCK_SET {
+            return;
+        }
+        let moved = follow_clock(&mut self.all, self.set, set, unix_now());
+        self.set = set;
+        let changes =
+            moved.into_iter().filter_map(|name| Some(Change::Drains(name.clone(), self.all.get(&name)?.clone(), None)));
+        // Fails only if the owner task has ended.
+        let _ = self.owner.changes.send(changes.collect()).await;
     }
 
     async fn drain(&mut self, wish: &Wish, (drain, is_forced): (Drain, bool)) -> Result<String, Refusal> {
@@ -214,6 +277,7 @@ impl Drainer {
     }
 
     async fn tick(&mut self) {
+        self.follow_clock().await;
         // A drain that was over at the start ends when its service is known, so that the history of the service has it.
         let is_late = self.started.elapsed() >= SYNC_TIME;
         let snapshot = self.owner.snapshot.borrow().clone();
@@ -221,8 +285,7 @@ impl Drainer {
             let owner = snapshot.facts.owner(service);
             owner.is_some_and(|(service, _)| snapshot.facts.is_synced(service.source))
         };
-        let now = unix_seconds(SystemTime::now());
-        let ended = end_over(&mut self.all, now, |service| is_late || is_known(service));
+        let ended = end_over(&mut self.all, unix_now(), |service| is_late || is_known(service));
         let has_news = !ended.is_empty();
         if has_news {
             // Fails only if the owner task has ended.

@@ -9,12 +9,14 @@ use std::time::Duration;
 use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
-use nodelb_host::state_file;
+use nodelb_host::clock::{boot_id, unix_now, unix_of_boot};
+use nodelb_host::state_file::{self, Reading};
 use serde::{Deserialize, Serialize};
 
-use super::journal;
-
 pub(super) type All = BTreeMap<ServiceName, Drains>;
+
+/// The drains in the file, and the entries that cannot be used, each with the problem.
+pub(super) type Stored = (All, Vec<(ServiceName, String)>);
 
 const VERSION: u32 = 1;
 
@@ -29,6 +31,12 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(4);
 struct Form {
     version: u32,
     drains: Vec<Entry>,
+    /// The boot in which it was written, and how the wall clock was set then ([`unix_of_boot`]). Earlier versions neither
+    /// write nor read this.
+    #[serde(default)]
+    boot: String,
+    #[serde(default)]
+    set: i64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -49,11 +57,16 @@ pub fn stored(directory: &Path) -> io::Result<BTreeMap<ServiceName, Drains>> {
     read(&path(directory)).map(|(all, _)| all)
 }
 
-/// The drains in the file, and the entries that cannot be used, each with the problem.
-fn read(path: &Path) -> io::Result<(All, Vec<(ServiceName, String)>)> {
+/// Begins to read the file in the state directory.
+pub fn begin(directory: &Path) -> Reading<Stored> {
+    Reading::begin(path(directory), "backends stay drained as the maps have them, and drain commands are refused", read)
+}
+
+fn read(path: &Path) -> io::Result<Stored> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let (mut all, mut unusable) = (All::new(), Vec::new());
-    for Entry { service, backend, by, since, until } in form.into_iter().flat_map(|form| form.drains).take(MAX_DRAINS) {
+    let Some(Form { drains, boot, set, .. }) = form else { return Ok((all, unusable)) };
+    for Entry { service, backend, by, since, until } in drains.into_iter().take(MAX_DRAINS) {
         let backend = match backend.parse::<Drained>() {
             Ok(backend) => backend,
             Err(problem) => {
@@ -64,7 +77,27 @@ fn read(path: &Path) -> io::Result<(All, Vec<(ServiceName, String)>)> {
         let by: String = by.chars().filter(|c| !is_control(*c)).take(MAX_AUTHOR).collect();
         all.entry(service).or_default().insert(backend, Drain { by: by.into(), since, until });
     }
+    if boot_id().is_ok_and(|current| current == boot) {
+        follow_clock(&mut all, set, unix_of_boot(), unix_now());
+    }
     Ok((all, unusable))
+}
+
+/// Moves the times of the drains that began in this boot, after the wall clock was set: a drain lasts as long as the
+/// monotonic clock says. `before` and `now` say how the wall clock was and is set ([`unix_of_boot`]); `time` is the wall-clock
+/// time in seconds. Drains of an earlier boot end at their time by the wall clock.
+pub(super) fn follow_clock(all: &mut All, before: i64, now: i64, time: u64) -> Vec<ServiceName> {
+    let by = now - before;
+    let moved = |at: u64| at.saturating_add_signed(by);
+    let of_boot = u64::try_from(before).unwrap_or(0)..=time.saturating_add_signed(-by).saturating_add(1);
+    let mut changed = Vec::new();
+    for (service, drains) in all.iter_mut() {
+        let begun = drains.values_mut().filter(|drain| of_boot.contains(&drain.since));
+        let count =
+            begun.map(|drain| (drain.since, drain.until) = (moved(drain.since), drain.until.map(moved))).count();
+        changed.extend((count > 0).then(|| service.clone()));
+    }
+    changed
 }
 
 /// Replaces the file, unless the flag is set before that takes effect. May block.
@@ -77,18 +110,10 @@ pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Re
         until: drain.until,
     };
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
-    let form = Form { version: VERSION, drains: entries.collect() };
+    let form = Form { version: VERSION, drains: entries.collect(), boot: boot_id()?, set: unix_of_boot() };
     state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
-}
-
-/// Reads the file: nothing, with a warning, if this fails or takes too long. Also logs each entry that cannot be used.
-pub(super) async fn load(path: &Path) -> All {
-    let consequence = "backends that were drained receive new connections";
-    let (all, unusable) = state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default();
-    unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
-    all
 }
 
 #[cfg(test)]
 #[path = "tests/state_file.rs"]
-mod tests;
+pub(in crate::drains) mod tests;

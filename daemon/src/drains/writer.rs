@@ -33,23 +33,26 @@ struct UnderWay {
 }
 
 impl Writer {
-    /// `written` is what the file contains.
-    pub(super) fn new(path: PathBuf, written: All) -> Self {
-        Self::with(path, written, state_file::TIMEOUT, state_file::write)
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self::with(path, state_file::TIMEOUT, state_file::write)
     }
 
     pub(super) fn with(
         path: PathBuf,
-        written: All,
         limit: Duration,
         write: impl Fn(&Path, &All, &AtomicBool) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
         let threads = Threads::new("drains", 1);
-        Self { path, limit, write: Arc::new(write), threads, under_way: None, written: Some(written) }
+        Self { path, limit, write: Arc::new(write), threads, under_way: None, written: None }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file has been read, and contains this.
+    pub(super) fn note_read(&mut self, all: &All) {
+        self.written = Some(all.clone());
     }
 
     pub(super) fn has_written(&self, all: &All) -> bool {

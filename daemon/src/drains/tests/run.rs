@@ -6,6 +6,7 @@ use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{oneshot, watch};
 
 use super::super::request::tests::Owner;
+use super::super::state_file::tests::load;
 use super::super::writer::tests::Disk;
 use super::*;
 
@@ -29,21 +30,34 @@ struct Rig {
 impl Rig {
     async fn start(directory: &Path) -> Self {
         let path = state_file::path(directory);
-        let all = state_file::load(&path).await;
-        Self::with(Writer::new(path, all.clone()), all).await
+        let all = load(&path).await;
+        Self::with(Writer::new(path), all).await
     }
 
+    /// After a restart: the maps are as these drains make them.
     async fn with(writer: Writer, all: All) -> Self {
+        let maps = all.clone();
+        Self::reading(writer, &maps, move || Ok((all.clone(), Vec::new()))).await
+    }
+
+    /// With maps as these drains make them, and this file.
+    async fn reading(
+        writer: Writer,
+        maps: &All,
+        read: impl Fn() -> io::Result<Stored> + Send + Sync + 'static,
+    ) -> Self {
         let (changes, mut received) = mpsc::channel::<Vec<Change>>(8);
         let mut owner = Owner::with(&TWO);
-        let (publish, snapshot) = watch::channel(Arc::new(owner.send([])));
+        let drained = maps.iter().map(|(name, drains)| Change::Drains(name.clone(), drains.clone(), None));
+        let (publish, snapshot) = watch::channel(Arc::new(owner.send(drained)));
         tokio::spawn(async move {
             while let Some(changes) = received.recv().await {
                 publish.send_replace(Arc::new(owner.send(changes)));
             }
         });
         let handle = OwnerHandle::of_test(changes, snapshot.clone());
-        let requests = start_with(writer, all, &handle, std::future::pending()).await;
+        let reading = Reading::begin(writer.path().to_owned(), "nothing follows", move |_| read());
+        let requests = start_with(reading, writer, &handle, std::future::pending()).await;
         Self { requests, snapshot }
     }
 
@@ -94,7 +108,7 @@ async fn a_drain_is_in_effect_when_it_is_answered_and_survives() {
     assert_eq!(answer, "192.0.2.11:8080 of shop/web is no longer drained");
     assert_eq!(rig.used(), 2);
     assert!(matches!(rig.ask(Action::Undrain).await, Err(Refusal::Unknown(_))));
-    assert_eq!(state_file::load(&state_file::path(directory.path())).await, All::new());
+    assert_eq!(load(&state_file::path(directory.path())).await, All::new());
 }
 
 #[tokio::test]
@@ -112,7 +126,7 @@ async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
     let all = All::from([(ServiceName::new("shop", "web"), [(ONE.parse().unwrap(), over)].into())]);
     let path = state_file::path(directory.path());
     state_file::write(&path, &all, &AtomicBool::new(false)).unwrap();
-    let mut read = state_file::load(&path).await;
+    let mut read = load(&path).await;
     assert!(end_over(&mut read, 4_599, |_| true).is_empty() && end_over(&mut read, 4_600, |_| false).is_empty());
     let changes = end_over(&mut read, 4_600, |_| true);
     let [Change::Drains(_, left, Some(DrainCause::Ended(text)))] = &changes[..] else { panic!("{changes:?}") };
@@ -126,18 +140,54 @@ async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
 #[tokio::test]
 async fn a_drain_that_the_maps_show_to_have_ended_does_not_begin_again() {
     let directory = tempfile::tempdir().unwrap();
-    let rig = Rig::start(directory.path()).await;
-    let over = Drain { by: "root".into(), since: 1_000, until: Some(4_600) };
-    let service = ServiceName::new("shop", "web");
-    let ended = |backend: &str, now: u64| {
-        let mut all = All::from([(service.clone(), [(backend.parse().unwrap(), over.clone())].into())]);
-        forget_ended(&mut all, &rig.snapshot.borrow(), now);
+    let mut maps = Owner::with(&TWO).send([]).realised;
+    let ended = |backend: &str, maps: &MapState| {
+        let mut all = drained(&[backend]);
+        forget_ended(&mut all, maps);
         all.is_empty()
     };
-    assert!(ended(ONE, 4_600) && ended("192.0.2.11", 4_600));
-    assert!(!ended(ONE, 4_599) && !ended("192.0.2.13:8080", 4_600));
+    assert!(ended(ONE, &maps) && ended("192.0.2.11", &maps) && !ended("192.0.2.13:8080", &maps));
+    // A reboot.
+    assert!(!ended(ONE, &MapState::default()));
+    // The file was not written when the drain ended.
+    let writer = Writer::new(state_file::path(directory.path()));
+    let rig = Rig::reading(writer, &All::new(), || Ok((drained(&[ONE]), Vec::new()))).await;
+    assert!(matches!(rig.ask(Action::Undrain).await, Err(Refusal::Unknown(_))));
+    assert_eq!(rig.used(), 2);
+    maps = Owner::with(&TWO)
+        .send([Change::Drains(
+            ServiceName::new("shop", "web"),
+            drained(&[ONE])[&ServiceName::new("shop", "web")].clone(),
+            None,
+        )])
+        .realised;
+    assert!(!ended(ONE, &maps), "it ends when the service is known, with an event");
+}
+
+/// Commands would replace what the file has.
+#[tokio::test]
+async fn drains_that_cannot_be_read_in_time_are_read_later_and_commands_refused_until_then() {
+    let directory = tempfile::tempdir().unwrap();
+    let (answer, answers) = std::sync::mpsc::channel();
+    let answers = std::sync::Mutex::new(answers);
+    let path = state_file::path(directory.path());
+    tokio::time::pause();
+    let read = move || Ok((answers.lock().unwrap().recv().map_err(io::Error::other)?, Vec::new()));
+    let mut rig = Rig::reading(Writer::new(path.clone()), &All::new(), read).await;
+    tokio::time::resume();
+    assert_eq!(unwritten::UNREAD.below(directory.path()).len(), 1);
+    for action in [Action::Drain { length: None, is_forced: true }, Action::Undrain] {
+        let refusal = rig.ask(action).await.unwrap_err();
+        assert!(matches!(&refusal, Refusal::Failed(text) if text.contains("has not been read")), "{refusal:?}");
+    }
+    tokio::time::sleep(2 * TICK_EVERY).await;
+    assert!(!path.exists(), "nothing replaces what is unread");
+    answer.send(drained(&["192.0.2.13:8080"])).unwrap();
+    let is_read = |snapshot: &Arc<Snapshot>| snapshot.facts.drains(&ServiceName::new("shop", "web")).is_some();
+    drop(timeout(Duration::from_secs(20), rig.snapshot.wait_for(is_read)).await.unwrap().unwrap());
+    assert_eq!(unwritten::UNREAD.below(directory.path()), []);
     rig.drain(None).await.unwrap();
-    assert!(!ended(ONE, 4_600), "it ends when the service is known, with an event");
+    assert_eq!(load(&path).await[&ServiceName::new("shop", "web")].len(), 2);
 }
 
 #[tokio::test]

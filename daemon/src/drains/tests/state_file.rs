@@ -2,6 +2,11 @@ use tempfile::TempDir;
 
 use super::*;
 
+/// Reads the file like a start.
+pub(in crate::drains) async fn load(path: &Path) -> All {
+    Reading::begin(path.to_owned(), "nothing follows", read).wait().await.0
+}
+
 fn save(path: &Path, all: &All) -> io::Result<()> {
     write(path, all, &AtomicBool::new(false))
 }
@@ -71,4 +76,52 @@ fn an_entry_with_an_unreadable_backend_is_reported_and_the_others_are_in_effect(
     let [(service, problem)] = &unusable[..] else { panic!("{unusable:?}") };
     assert_eq!(service, &ServiceName::new("shop", "web"));
     assert!(problem.starts_with("`2001:db8:11` is not an address"), "{problem}");
+}
+
+/// A clock that is wrong for a moment neither ends nor prolongs a drain.
+#[test]
+fn a_drain_lasts_as_long_as_the_monotonic_clock_says() {
+    const BOOT: i64 = 1_763_640_000;
+    let begun = all();
+    for by in [7_200, -7_200, -1_763_640_000] {
+        let (mut moved, now) = (begun.clone(), 1_763_640_190_u64.saturating_add_signed(by));
+        assert_eq!(follow_clock(&mut moved, BOOT, BOOT + by, now), [ServiceName::new("shop", "web")]);
+        let drains = &moved[&ServiceName::new("shop", "web")];
+        let ends: Vec<_> = drains.values().map(|it| it.until.map(|until| until.checked_signed_diff(now))).collect();
+        assert!(ends.contains(&Some(Some(3_594))) && ends.contains(&None), "{by}: {ends:?}");
+        follow_clock(&mut moved, BOOT + by, BOOT, 1_763_640_190);
+        assert_eq!(moved, begun, "{by}");
+    }
+}
+
+/// The machine has no clock of its own and starts in 1970.
+#[test]
+fn a_drain_of_an_earlier_boot_ends_at_its_time() {
+    let mut kept = all();
+    assert_eq!(follow_clock(&mut kept, 0, 1_763_643_000, 1_763_643_030), []);
+    assert_eq!(kept, all());
+    assert_eq!(follow_clock(&mut kept, 1_763_643_000, 1_763_650_200, 1_763_650_300), []);
+    assert_eq!(kept, all());
+}
+
+#[test]
+fn a_drain_follows_a_clock_that_is_set_while_nodelb_is_down() {
+    let directory = TempDir::new().expect("a directory");
+    let path = path(directory.path());
+    let since = unix_now().saturating_sub(1);
+    let drain = Drain { by: "root".into(), since, until: Some(since + 3_600) };
+    let drains =
+        All::from([(ServiceName::new("shop", "web"), [("192.0.2.11".parse().expect("a backend"), drain)].into())]);
+    save(&path, &drains).expect("saved");
+    let text = std::fs::read_to_string(&path).expect("read");
+    let mut form: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let later = |value: &serde_json::Value| serde_json::json!(value.as_i64().expect("a number") + 7_200);
+    form["set"] = later(&form["set"]);
+    for time in ["since", "until"] {
+        form["drains"][0][time] = later(&form["drains"][0][time]);
+    }
+    std::fs::write(&path, form.to_string()).expect("written");
+    let (read, _) = read(&path).expect("read");
+    let until = read.values().flat_map(Drains::values).next().and_then(|drain| drain.until).expect("an end");
+    assert!(until.abs_diff(since + 3_600) <= 1, "the file says {form}");
 }

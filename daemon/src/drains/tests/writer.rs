@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use tempfile::TempDir;
 
 use super::super::run::tests::drained;
+use super::super::state_file::tests::load;
 use super::*;
 
 /// Longer than a write takes on a busy machine. Tests pause the clock while one hangs.
@@ -27,7 +28,7 @@ impl Disk {
         let (thaw, frozen) = mpsc::channel();
         let (frozen, counts) = (Mutex::new(frozen), Arc::<[AtomicUsize; 2]>::default());
         let counted = Arc::clone(&counts);
-        let writer = Writer::with(path, written, LIMIT, move |path, all, is_withdrawn| {
+        let mut writer = Writer::with(path, LIMIT, move |path, all, is_withdrawn| {
             let [begun, under_way] = &*counted;
             assert_eq!(under_way.fetch_add(1, Ordering::SeqCst), 0, "one write at a time");
             if begun.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -40,6 +41,7 @@ impl Disk {
             under_way.fetch_sub(1, Ordering::SeqCst);
             written
         });
+        writer.note_read(&written);
         (Self { directory, thaw, counts }, writer)
     }
 
@@ -59,7 +61,7 @@ impl Disk {
     }
 
     pub(in crate::drains) async fn contents(&self) -> All {
-        state_file::load(&state_file::path(self.directory.path())).await
+        load(&state_file::path(self.directory.path())).await
     }
 }
 
