@@ -15,7 +15,7 @@ use nodelb_core::history::{Event, History, Record, Stamp, What};
 use nodelb_core::text::counted;
 use nodelb_host::clock::Taken;
 use nodelb_host::messages;
-use nodelb_host::state_file::{self, Limits, StateFile};
+use nodelb_host::state_file::{self, Limits, Reading, StateFile};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::info;
@@ -119,9 +119,19 @@ struct Recorder {
 
 impl Recorder {
     async fn run(mut self) {
-        let file = self.restore().await;
-        while let Some(batch) = self.from.recv().await {
-            self.take(batch);
+        let (directory, consequence) = (self.directory.clone(), "`nodelb history` shows and stores only this run");
+        let mut reading = Reading::begin(file_path(&directory), consequence, move |_| read_files(&directory));
+        // Events wait meanwhile.
+        let found = reading.within(self.limits.timeout).await;
+        let mut file = found.map(|found| self.restore(found));
+        loop {
+            tokio::select! {
+                found = reading.wait(), if file.is_none() => file = Some(self.restore(found)),
+                batch = self.from.recv() => match batch {
+                    Some(batch) => self.take(batch),
+                    None => break,
+                }
+            }
             if let Some(file) = &file {
                 file.save(self.publish.borrow().clone());
             }
@@ -134,19 +144,17 @@ impl Recorder {
         }
     }
 
-    /// Reads the records of earlier runs. Events wait meanwhile. Returns the file that new records are appended to;
-    /// `None` if it could not be read.
-    async fn restore(&mut self) -> Option<StateFile<Arc<History>>> {
-        let (path, directory) = (file_path(&self.directory), self.directory.clone());
-        let consequence = "/history contains only this run, and is not stored";
-        let read = move |_: &Path| read_files(&directory);
-        let found = state_file::load(&path, self.limits.timeout, consequence, read).await?;
+    /// Puts the records of earlier runs before those of this run, if it has any, which get new numbers. Returns the file that
+    /// new records are appended to.
+    fn restore(&mut self, found: Found) -> StateFile<Arc<History>> {
+        let path = file_path(&self.directory);
         if found.unreadable > 0 {
             info!(
                 message_id = %messages::STATE_UNREADABLE,
                 "ignored {} lines of {} that cannot be decoded", found.unreadable, path.display()
             );
         }
+        let of_this_run = std::mem::take(&mut self.history);
         found.records.into_iter().for_each(|record| self.history.restore(record));
         if !self.history.is_empty() {
             self.history.skip(LEFT_OUT);
@@ -158,7 +166,11 @@ impl Recorder {
             written.store(history.last(), Ordering::Relaxed);
             Ok(())
         };
-        Some(StateFile::start(path, "`nodelb history` loses these changes when nodelb ends", self.limits, append))
+        for Record { event, at, to_kernel, .. } in of_this_run.after(0).map(|record| Record::clone(record)) {
+            self.history.add(event, Stamp { at, to_kernel: to_kernel.unwrap_or_default() });
+        }
+        self.publish.send_replace(Arc::new(self.history.clone()));
+        StateFile::start(path, "`nodelb history` loses these changes when nodelb ends", self.limits, append)
     }
 
     /// Records the batch and all other waiting batches.

@@ -135,3 +135,26 @@ async fn the_owner_never_waits() {
     let said: Vec<Option<&str>> = events.iter().map(|event| event.detail.as_deref()).collect();
     assert_eq!(said, [None, Some("the queue is full: 6 more changes not recorded")]);
 }
+
+/// The disk answers when the run has events already.
+#[tokio::test]
+async fn records_that_are_read_late_come_before_those_of_this_run() {
+    let directory = directory();
+    let daemon = Daemon::start(directory.path());
+    daemon.end().await;
+    let (publish, mut history) = watch::channel(Arc::default());
+    let (to, from) = mpsc::channel(QUEUE);
+    let (latencies, limits) = (Latencies::default(), LIMITS);
+    let directory = directory.path().to_owned();
+    let mut recorder = Recorder { from, publish, latencies, history: History::default(), directory, limits };
+    recorder.take(Batch { events: vec![changed()], stamp: Stamp { at: 7, to_kernel: 8 } });
+    let file = recorder.restore(find(&recorder.directory).unwrap());
+    let first = whats(&history.borrow_and_update())[0];
+    assert_eq!((first, whats(&recorder.history).len()), ((1, What::Started, true), 2));
+    let now = recorder.history.after(1).next().unwrap();
+    assert_eq!((now.sequence, now.event.what, now.at, now.to_kernel), (LEFT_OUT + 2, What::Changed, 7, Some(8)));
+    file.save(recorder.publish.borrow().clone());
+    file.close().await;
+    assert_eq!(find(&recorder.directory).unwrap().records.len(), 2, "the new one is stored");
+    drop(to);
+}
