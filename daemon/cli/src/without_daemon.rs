@@ -20,14 +20,14 @@ pub struct StoredState {
     pub find_pins: Box<dyn Fn() -> Pins>,
     /// The file with the recorded changes.
     pub history: PathBuf,
-    /// A problem that makes the answers doubtful.
-    pub notice: Option<String>,
+    /// A problem that makes the answers so far doubtful.
+    pub notice: Box<dyn Fn() -> Option<String>>,
 }
 
 impl fmt::Debug for StoredState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { answer: _, find_pins: _, pins, history, notice } = self;
-        f.debug_struct("StoredState").field("pins", pins).field("history", history).field("notice", notice).finish()
+        let Self { answer: _, find_pins: _, pins, history, notice: _ } = self;
+        f.debug_struct("StoredState").field("pins", pins).field("history", history).finish_non_exhaustive()
     }
 }
 
@@ -88,7 +88,7 @@ impl Fallback {
             Shown::Kernel => format!("this is what the kernel has, read from {}", stored_state.pins.display()),
             Shown::History => format!("these are the changes that it has stored in {}", stored_state.history.display()),
         };
-        let notice = stored_state.notice.as_ref().map(|notice| format!("; {notice}")).unwrap_or_default();
+        let notice = (stored_state.notice)().map(|notice| format!("; {notice}")).unwrap_or_default();
         exit::eprint(&format!("The nodelb daemon does not answer at {}; {source}{notice}", unreachable.first()));
         let _ = self.stored_state.set(stored_state);
         answer

@@ -2,8 +2,11 @@
 
 use nodelb_report::time::{Clocks, Time};
 use std::cell::OnceCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use axum::http::Uri;
 use nix::unistd::geteuid;
@@ -43,10 +46,10 @@ pub fn open() -> StoredState {
         ),
     };
     let (pins, history) = (config.datapath.pin_directory.clone(), recorder::file_path(&config.state.directory));
-    let reader = Reader { config, history: OnceCell::new(), maps: OnceCell::new() };
-    let reader = Rc::new(reader);
-    let of_pins = Rc::clone(&reader);
+    let reader = Rc::new(Reader { config, ..Reader::default() });
+    let (of_pins, of_notice) = (Rc::clone(&reader), Rc::clone(&reader));
     let find_pins = Box::new(move || of_pins.find_pins());
+    let notice = Box::new(move || notice.clone().or_else(|| of_notice.silence()));
     StoredState { answer: Box::new(move |target| reader.answer(target)), pins, find_pins, history, notice }
 }
 
@@ -55,8 +58,30 @@ struct ReadMaps {
     usage: Vec<TableUsage>,
 }
 
+/// How long a command waits for a directory.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+/// Whether the file system of the directory answers. Another process asks: one that waits for a disk cannot end before the
+/// disk answers.
+fn answers(directory: &Path) -> bool {
+    let mut ask = Command::new("ls");
+    ask.arg("-lA").arg(directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut asked) = ask.spawn() else { return true };
+    let begun = Instant::now();
+    while begun.elapsed() < ANSWER_TIME {
+        if asked.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+#[derive(Default)]
 struct Reader {
     config: Config,
+    /// Whether the state directory answers.
+    answers: OnceCell<bool>,
     /// The recorded changes, or why they cannot be read.
     history: OnceCell<Result<History, String>>,
     /// The maps, or why they cannot be read.
@@ -104,23 +129,41 @@ impl Reader {
     }
 
     fn find_pins(&self) -> Pins {
-        match self.maps.get_or_init(|| self.find_maps()) {
+        if self.maps.get().is_some_and(Result::is_ok) {
+            return Pins::Present;
+        }
+        match self.read_pinned() {
             Ok(_) => Pins::Present,
-            Err(NoMaps::Unpinned(directory)) => Pins::Absent(directory.clone()),
-            Err(NoMaps::Unreadable(why)) => Pins::Unknown(why.clone()),
+            Err(NoMaps::Unpinned(directory)) => Pins::Absent(directory),
+            Err(NoMaps::Unreadable(why)) => Pins::Unknown(why),
         }
     }
 
-    fn find_maps(&self) -> Result<ReadMaps, NoMaps> {
+    fn read_pinned(&self) -> Result<PinnedContent, NoMaps> {
         let directory = &self.config.datapath.pin_directory;
-        let pinned = match nodelb_datapath::read_pinned(directory) {
-            Ok(Some(pinned)) => pinned,
-            Ok(None) => return Err(NoMaps::Unpinned(directory.clone())),
+        match nodelb_datapath::read_pinned(directory) {
+            Ok(Some(pinned)) => Ok(pinned),
+            Ok(None) => Err(NoMaps::Unpinned(directory.clone())),
             Err(error) => {
                 let why = format!("the maps of the kernel cannot be read: {error}{}", as_root());
-                return Err(NoMaps::Unreadable(why));
+                Err(NoMaps::Unreadable(why))
             }
-        };
+        }
+    }
+
+    /// Whether the state directory answers.
+    fn has_state(&self) -> bool {
+        *self.answers.get_or_init(|| answers(&self.config.state.directory))
+    }
+
+    /// What is unknown because the state directory does not answer.
+    fn silence(&self) -> Option<String> {
+        let is_silent = self.answers.get() == Some(&false);
+        is_silent.then(|| format!("names unknown: {} does not answer", self.config.state.directory.display()))
+    }
+
+    fn find_maps(&self) -> Result<ReadMaps, NoMaps> {
+        let pinned = self.read_pinned()?;
         let PinnedContent { content, clients, limits } = pinned;
         let usage = maps::usage_of(&content.state, limits, (content.state.slot_count(), Some(clients.len())));
         let content = MapContent {
@@ -136,11 +179,16 @@ impl Reader {
     /// the drains. A file that cannot be read only leaves them unknown.
     fn known_names(&self) -> Names {
         let mut names = Names::default();
+        if answers(&self.config.files.directory) {
+            let (services, slices) = files::described(&self.config.files.directory).unwrap_or_default();
+            services.iter().for_each(|service| names.add_service(service));
+            slices.iter().for_each(|slice| names.add_slice(slice));
+        }
+        if !self.has_state() {
+            return names;
+        }
         names.drains = drains::stored(&self.config.state.directory).unwrap_or_default();
         names.statuses = since::stored(&self.config.state.directory).unwrap_or_default();
-        let (services, slices) = files::described(&self.config.files.directory).unwrap_or_default();
-        services.iter().for_each(|service| names.add_service(service));
-        slices.iter().for_each(|slice| names.add_slice(slice));
         let stored = state_file::read(&state_file::path(&self.config.state.directory), None, "");
         for change in stored.map(|stored| stored.changes).unwrap_or_default() {
             match change {
@@ -159,6 +207,9 @@ impl Reader {
         let directory = &self.config.state.directory;
         let read = || {
             let path = recorder::file_path(directory);
+            if !self.has_state() {
+                return Err(format!("{} cannot be read: its file system does not answer", path.display()));
+            }
             match recorder::stored(directory) {
                 Ok(history) if history.is_empty() => Err(format!("no changes are stored in {}", path.display())),
                 Ok(history) => Ok(history),

@@ -8,7 +8,7 @@ fn stored(pins: Pins) -> StoredState {
         pins: PathBuf::new(),
         find_pins: Box::new(move || pins.clone()),
         history: PathBuf::new(),
-        notice: None,
+        notice: Box::new(|| None),
     }
 }
 

@@ -24,7 +24,7 @@ fn reader(directory: &Path, state: Option<MapState>) -> Reader {
     config.datapath.pin_directory = directory.join("pins");
     config.state.directory = directory.join("state");
     config.files.directory = directory.join("services.d");
-    let reader = Reader { config, history: OnceCell::new(), maps: OnceCell::new() };
+    let reader = Reader { config, ..Reader::default() };
     if let Some(state) = state {
         let limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40, outside: 0, source_ranges: 0 };
         let usage = maps::usage_of(&state, limits, (1, Some(2)));
@@ -163,4 +163,22 @@ fn a_client_that_only_the_daemon_can_find_is_refused() {
     assert!(code == Code::Unavailable && problem.contains("--from host, pod or outside"), "{problem}");
     let (code, problem) = refused(&reader, "/frontends?address=nonsense");
     assert!(code == Code::Usage && problem.contains("parameter `address`"), "{problem}");
+}
+
+/// A hung disk or network file system.
+#[test]
+fn a_state_directory_that_does_not_answer_leaves_only_the_names_unknown() {
+    let directory = directory(None);
+    let config = reader(directory.path(), None).config;
+    let state = config.state.directory.display().to_string();
+    let silent = Reader { config, answers: OnceCell::from(false), ..Reader::default() };
+    assert_eq!(silent.silence(), Some(format!("names unknown: {state} does not answer")));
+    let names = silent.known_names();
+    let content = MapContent { state: held(), names, nodeport_range: 1..=2, has_outside: false };
+    assert!(silent.maps.set(Ok(ReadMaps { content, usage: Vec::new() })).is_ok());
+    let frontends = asked(&silent, "/frontends?output=json");
+    assert_eq!(frontends["frontends"][0]["backends"], json!(["192.0.2.1:8080/TCP"]));
+    let (_, history) = refused(&silent, "/history?output=json");
+    assert!(history.ends_with("history.jsonl cannot be read: its file system does not answer"), "{history}");
+    assert!(answers(directory.path()) && answers(Path::new("/nonexistent")));
 }
