@@ -20,6 +20,7 @@ use nodelb_core::trace::{self, Verdict};
 use nodelb_host::clock::{unix_seconds, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
+use nodelb_host::state_file::START;
 use nodelb_host::threads::run_within;
 use nodelb_kube::apiserver::connection::connect::ConnectTimeouts;
 use nodelb_kube::apiserver::credentials::authorities::Authorities;
@@ -95,8 +96,8 @@ pub async fn start(
     // If the credentials cannot be read yet, the supervisor logs the reason.
     let credentials = Credentials::new(&settings, CredentialTimeouts::default()).map_err(config_failure)?;
     let directory = settings.state_directory.clone();
-    let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(directory.clone()));
-    let state = state_settings(directory, cluster.ok());
+    tokio::spawn(make_directory(directory.clone()));
+    let state = state_settings(directory, credentials.authority().await.ok());
     let (apiservers, report, supervisor) = start_supervisor(settings, owner, register, shutdown)?;
     let snapshot = &owner.snapshot;
     if config.kubernetes.events {
@@ -184,7 +185,7 @@ fn not_asked() -> Difference {
     }
 }
 
-/// Creates the state directory. A directory that blocks does not delay the start.
+/// Creates the state directory.
 async fn make_directory(directory: PathBuf) {
     let shown = directory.display().to_string();
     if let Err(problem) = run_within(STATE_TIMEOUT, move || std::fs::create_dir_all(directory)).await {
@@ -209,7 +210,7 @@ pub async fn previous_sources(config: &Config) -> BTreeSet<Source> {
     let mut was_there = config.is_kubernetes_unset();
     if was_there {
         let path = state_file::path(&config.state.directory);
-        was_there = is_there(STATE_TIMEOUT, move || path.try_exists()).await;
+        was_there = is_there(START, move || path.try_exists()).await;
     }
     was_there.then_some(Source::Kubernetes).into_iter().collect()
 }
@@ -227,10 +228,10 @@ pub fn disabled_sources(config: &Config) -> BTreeSet<Source> {
 /// Sends the stored state of Kubernetes if the configuration does not define whether it is a source: its services stay
 /// as last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
 pub async fn recall(
-    config: &Config,
-    previous_sources: &BTreeSet<Source>,
-    node: &str,
-    changes: &mpsc::Sender<Vec<Change>>,
+    config: Config,
+    previous_sources: BTreeSet<Source>,
+    node: Arc<str>,
+    changes: mpsc::Sender<Vec<Change>>,
 ) {
     let directory = config.state.directory.clone();
     if !config.kubernetes.enabled {
@@ -253,7 +254,7 @@ pub async fn recall(
         return;
     }
     let state = state_settings(directory, None);
-    let recalled = state.load(node).await.changes;
+    let recalled = state.load(&node).await.changes;
     if !recalled.is_empty() {
         // Fails only if the owner has ended, and with it the daemon.
         let _ = changes.send(recalled).await;

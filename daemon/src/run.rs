@@ -171,8 +171,7 @@ async fn serve<D: Datapath + Send + 'static>(
 
     // The state of the previous run.
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
-    let since_file = since::path(&config.state.directory);
-    let stored_drains = drains::begin(&config.state.directory);
+    let (since_file, stored_drains) = (since::path(&config.state.directory), drains::begin(&config.state.directory));
     let (previous_sources, past) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
     let mut recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
@@ -193,7 +192,8 @@ async fn serve<D: Datapath + Send + 'static>(
 
     // The sources. No connection goes to a backend that was drained before the start.
     let drains = drains::start((stored_drains, &directory), &handle, stop()).await;
-    kubernetes::recall(&config, &previous_sources, &name, &handle.changes).await;
+    // What is not known of Kubernetes stays as the maps have it, so that nothing waits for this.
+    tokio::spawn(kubernetes::recall(config.clone(), previous_sources, Arc::clone(&name), handle.changes.clone()));
     let files = files::start(config.files.directory.clone(), directory.clone(), stop());
     let dns = dns::start(files.changes, &config.dns, &handle, (directory.clone(), Arc::clone(&register)), stop());
     let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);

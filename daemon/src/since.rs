@@ -22,7 +22,7 @@ use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_host::clock::{Taken, boot_id, unix_millis};
-use nodelb_host::state_file::{self, Limits, StateFile};
+use nodelb_host::state_file::{self, Limits, START, StateFile};
 use nodelb_report::problems::{Beginnings, Reason};
 use nodelb_report::time::Time;
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ pub fn path(state_directory: &Path) -> PathBuf {
 /// Reads the file and the latest events: nothing, with a warning, if this fails or takes too long.
 pub async fn load(path: &Path) -> Past {
     let consequence = "`Since` begins at this start";
-    state_file::load(path, LIMITS.timeout, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
+    state_file::load(path, START, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
 }
 
 /// The statuses that a daemon has stored, for a command that works without it. May block.

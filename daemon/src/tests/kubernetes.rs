@@ -25,7 +25,7 @@ fn after_a_reset(keys: &str) -> (tempfile::TempDir, Config) {
 
 async fn recalled(config: &Config) -> Vec<Change> {
     let (changes, mut recalled) = mpsc::channel(1);
-    recall(config, &previous_sources(config).await, "n", &changes).await;
+    recall(config.clone(), previous_sources(config).await, "n".into(), changes).await;
     recalled.try_recv().unwrap_or_default()
 }
 
