@@ -13,6 +13,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{PortKey, Source};
 use nodelb_core::state::entries::{MapOp, MapState, Realised};
+use nodelb_core::statuses::KnownStatuses;
 
 #[path = "dump.rs"]
 mod dump;
@@ -80,6 +81,7 @@ pub(crate) struct Host<M = MemoryDatapath> {
     pub(crate) rounds: Vec<Round>,
     /// The flight recorder, with all rounds.
     pub(crate) history: History,
+    known_statuses: KnownStatuses,
     /// The sources in the configuration of the next start.
     pub(crate) sources: BTreeSet<Source>,
     guard: Guard,
@@ -103,6 +105,7 @@ impl<M: Maps> Host<M> {
             round_millis: 0,
             rounds: Vec::new(),
             history: History::default(),
+            known_statuses: KnownStatuses::default(),
             sources,
             guard,
             packets: PacketsConfig::default(),
@@ -164,6 +167,9 @@ impl<M: Maps> Host<M> {
         let stamp = Stamp { at: self.now.0, to_kernel: 0 };
         round.events.iter().for_each(|event| drop(self.history.add(event.clone(), stamp)));
         self.rounds.push(round.clone());
+        let snapshot = self.engine.snapshot(self.now);
+        self.known_statuses = self.known_statuses.of(&snapshot);
+        assert_eq!(self.known_statuses.statuses, snapshot.statuses(), "the statuses follow from what has changed");
         round
     }
 

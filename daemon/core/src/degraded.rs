@@ -28,6 +28,11 @@ pub struct DegradedPorts {
 }
 
 impl DegradedPorts {
+    /// Whether the ports are the same and in the same states. This costs what differs.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.ports.diff(&other.ports).next().is_none()
+    }
+
     /// Records the state of a port that was compiled; `None` if it has a healthy backend. A port that stays in the same
     /// state keeps its time and cause. Returns the state before.
     pub(crate) fn note(

@@ -29,6 +29,7 @@ pub mod snapshot;
 pub mod source_report;
 pub mod stale;
 pub mod state;
+pub mod statuses;
 pub mod table;
 pub mod text;
 pub mod trace;

@@ -196,17 +196,20 @@ impl Snapshot {
     /// this run does not know yet are as the previous run had them.
     pub fn statuses(&self) -> Statuses {
         let mut statuses = Statuses::new();
-        for (address, row) in &self.rows {
-            // The first claim of a service decides.
-            for (place, claim) in row.claims().iter().enumerate().rev() {
-                let RowStatus { status, since, .. } = self.status_of(row, place, *address);
-                if !matches!(status, Status::Kept | Status::Pending) {
-                    statuses.insert((*address, hash_of(&claim.key.service)), Lasting { status, since });
-                }
-            }
-        }
+        self.rows.keys().for_each(|address| self.add_statuses(*address, &mut statuses));
         statuses.extend(self.before.iter().map(|(key, before)| (*key, *before)));
         statuses
+    }
+
+    pub(crate) fn add_statuses(&self, address: L4Addr, statuses: &mut Statuses) {
+        let Some(row) = self.rows.get(&address) else { return };
+        // The first claim of a service decides.
+        for (place, claim) in row.claims().iter().enumerate().rev() {
+            let RowStatus { status, since, .. } = self.status_of(row, place, address);
+            if !matches!(status, Status::Kept | Status::Pending) {
+                statuses.insert((address, hash_of(&claim.key.service)), Lasting { status, since });
+            }
+        }
     }
 
     /// The names of the service ports for the next run, which passes them to

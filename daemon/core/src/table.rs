@@ -19,6 +19,7 @@ use apiservers::{leads_to, lists_apiservers};
 use record::{Record, change_record, share_names};
 use slices_by_name::SlicesByName;
 
+pub(crate) use facts::key_of;
 pub use facts::{Described, Facts};
 pub(crate) use record::Owner;
 pub use sameness::{same_service, same_slice};

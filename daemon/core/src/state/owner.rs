@@ -18,7 +18,7 @@ pub struct OwnerTag {
 }
 
 /// The service port that owns a service id.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdOwner {
     pub key: Arc<PortKey>,
     pub source: Source,

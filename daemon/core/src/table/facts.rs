@@ -213,7 +213,7 @@ impl Facts {
 }
 
 /// The key of a difference between two maps.
-fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
+pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     match item {
         DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
     }
