@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod lines;
 pub mod messages;
 pub mod netlink;
 pub mod register;

@@ -1,17 +1,20 @@
 //! The latest state from Kubernetes, stored in the state directory. After a reboot the daemon starts from it if no
 //! apiserver is reachable. The file has one JSON object per line: a header, then the [`Change`]s that result in the
-//! state. A partly readable file is still useful, because nothing is removed due to its contents.
+//! state; what changes later is appended. A partly readable file is still useful, because nothing is removed due to its
+//! contents.
 
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::node::NodeObject;
-use nodelb_core::model::service::{Service, Slice, Source};
+use nodelb_core::model::service::{Origin, Service, ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::remembered;
+use nodelb_host::lines::Lines;
 use nodelb_host::messages;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -57,6 +60,8 @@ struct Header {
 enum Line<'a> {
     UpsertService(&'a Service),
     UpsertSlice(&'a Slice),
+    RemoveService(&'a ServiceName, Source),
+    RemoveSlice(&'a SliceName, Source),
     Remember(&'a [remembered::Remembered]),
     NodeObject(Option<&'a NodeObject>),
 }
@@ -103,18 +108,23 @@ pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Resul
         Some(Header { form: FORM, .. }) => return Err(refused("it belongs to another cluster")),
         _ => return Err(refused("this nodelb does not support its format")),
     };
-    let (mut remembered, mut names) = (Loaded { selection, ..Loaded::default() }, Names::default());
+    let (mut latest, mut names, mut unreadable) = (Latest::default(), Names::default(), 0);
     while let Some(line) = next_line(&mut reader)? {
         match serde_json::from_slice(&line) {
             Ok(Change::NodeObject(_)) if !is_own => {}
-            Ok(mut change) if is_remembered(&change) => {
+            Ok(mut change) => {
                 names.share(&mut change);
-                remembered.changes.push(change);
+                unreadable += usize::from(!latest.take(change));
             }
-            _ => remembered.unreadable += 1,
+            Err(_) => unreadable += 1,
         }
     }
-    Ok(remembered)
+    let Latest { first, services, slices } = latest;
+    Ok(Loaded {
+        changes: first.into_iter().chain(services.into_values()).chain(slices.into_values()).collect(),
+        unreadable,
+        selection,
+    })
 }
 
 /// What a start with this selection will hold back, if it leaves out most of the services in the file: such as
@@ -135,12 +145,30 @@ pub fn held(path: &Path, selection: &Selection) -> io::Result<Option<String>> {
     Ok(keys.and_then(|keys| Reselected::new(&keys, names.len()).problem(left_out)))
 }
 
-fn is_remembered(change: &Change) -> bool {
-    match change {
-        Change::UpsertService(service) => service.source == Source::Kubernetes,
-        Change::UpsertSlice(slice) => slice.source == Source::Kubernetes,
-        Change::Remember(_) | Change::NodeObject(_) => true,
-        _ => false,
+/// The latest line about each object, and those that come first.
+#[derive(Default)]
+struct Latest {
+    first: Vec<Change>,
+    services: BTreeMap<ServiceName, Change>,
+    slices: BTreeMap<SliceName, Change>,
+}
+
+impl Latest {
+    /// Returns whether the file may have such a change.
+    fn take(&mut self, change: Change) -> bool {
+        match change {
+            Change::UpsertService(ref service) if service.source == Source::Kubernetes => {
+                self.services.insert(service.name.clone(), change);
+            }
+            Change::UpsertSlice(ref slice) if slice.source == Source::Kubernetes => {
+                self.slices.insert(slice.name.clone(), change);
+            }
+            Change::RemoveService(name, Source::Kubernetes) => drop(self.services.remove(&name)),
+            Change::RemoveSlice(name, Source::Kubernetes) => drop(self.slices.remove(&name)),
+            Change::Remember(_) | Change::NodeObject(_) => self.first.push(change),
+            _ => return false,
+        }
+        true
     }
 }
 
@@ -151,36 +179,90 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     Ok((!line.is_empty()).then_some(line))
 }
 
-/// Replaces the file atomically. May block.
-///
-/// # Errors
-/// The file cannot be written. The previous contents remain.
-pub fn write(path: &Path, clusters: &[String], selection: &Selection, snapshot: &Snapshot) -> io::Result<()> {
-    state_file::replace(path, &path.with_extension("new"), |file| {
-        let mut writer = BufWriter::with_capacity(64 << 10, file);
+/// The content of an object without comparing it: its place in memory, and its resourceVersion, because a place may be used
+/// again.
+type Version = (usize, Arc<str>);
+
+/// What the file has.
+#[derive(Default)]
+struct Written {
+    lines: Lines,
+    /// The lines before the objects.
+    first: Vec<u8>,
+    services: BTreeMap<ServiceName, Version>,
+    slices: BTreeMap<SliceName, Version>,
+}
+
+impl Written {
+    /// Brings the file up to date. May block.
+    ///
+    /// # Errors
+    /// The file cannot be written. The previous contents remain.
+    fn write(&mut self, path: &Path, of: (&[String], &Selection), snapshot: &Snapshot) -> io::Result<()> {
         let facts = &snapshot.facts;
-        let (clusters, selection) = (clusters.to_vec(), Some(selection.clone()));
-        let header = Header { form: FORM, clusters, node: facts.node().name.to_string(), selection };
-        write_line(&mut writer, &header)?;
-        if let Some(node) = facts.node_object() {
-            write_line(&mut writer, &Line::NodeObject(Some(node)))?;
-        }
-        if facts.is_node_missing {
-            write_line(&mut writer, &Line::NodeObject(None))?;
-        }
-        let remembered = snapshot.remembered();
-        if !remembered.is_empty() {
-            // These come first: they apply if the objects that follow have no backends left.
-            write_line(&mut writer, &Line::Remember(&remembered))?;
-        }
-        for service in facts.services_of(Source::Kubernetes) {
-            write_line(&mut writer, &Line::UpsertService(service))?;
-        }
-        for slice in facts.slices_of(Source::Kubernetes) {
-            write_line(&mut writer, &Line::UpsertSlice(slice))?;
-        }
-        writer.flush()
-    })
+        let (services, slices) = (facts.services_of(Source::Kubernetes), facts.slices_of(Source::Kubernetes));
+        let services: BTreeMap<_, _> = services.map(|it| (it.name.clone(), version(it, &it.origin))).collect();
+        let slices: BTreeMap<_, _> = slices.map(|it| (it.name.clone(), version(it, &it.origin))).collect();
+        let mut before = std::mem::take(self);
+        let first = first_lines(of, snapshot)?;
+        let changed = (first == before.first).then(|| {
+            let mut lines = Vec::new();
+            for name in before.services.keys().filter(|name| !services.contains_key(*name)) {
+                write_line(&mut lines, &Line::RemoveService(name, Source::Kubernetes))?;
+            }
+            for name in before.slices.keys().filter(|name| !slices.contains_key(*name)) {
+                write_line(&mut lines, &Line::RemoveSlice(name, Source::Kubernetes))?;
+            }
+            let is_new_service = |it: &Service| before.services.get(&it.name) != services.get(&it.name);
+            let is_new_slice = |it: &Slice| before.slices.get(&it.name) != slices.get(&it.name);
+            write_objects(&mut lines, snapshot, is_new_service, is_new_slice).map(|()| lines)
+        });
+        let changed = changed.transpose()?;
+        before.lines.write(path, changed.as_deref(), |writer| {
+            writer.write_all(&first)?;
+            write_objects(writer, snapshot, |_| true, |_| true)
+        })?;
+        *self = Self { lines: before.lines, first, services, slices };
+        Ok(())
+    }
+}
+
+fn version<T>(object: &T, origin: &Origin) -> Version {
+    (std::ptr::from_ref(object).addr(), Arc::clone(&origin.resource_version))
+}
+
+fn first_lines((clusters, selection): (&[String], &Selection), snapshot: &Snapshot) -> io::Result<Vec<u8>> {
+    let (facts, mut lines) = (&snapshot.facts, Vec::new());
+    let (clusters, selection) = (clusters.to_vec(), Some(selection.clone()));
+    let header = Header { form: FORM, clusters, node: facts.node().name.to_string(), selection };
+    write_line(&mut lines, &header)?;
+    if let Some(node) = facts.node_object() {
+        write_line(&mut lines, &Line::NodeObject(Some(node)))?;
+    }
+    if facts.is_node_missing {
+        write_line(&mut lines, &Line::NodeObject(None))?;
+    }
+    let remembered = snapshot.remembered();
+    if !remembered.is_empty() {
+        // These come first: they apply if the objects that follow have no backends left.
+        write_line(&mut lines, &Line::Remember(&remembered))?;
+    }
+    Ok(lines)
+}
+
+fn write_objects(
+    mut writer: &mut dyn Write,
+    snapshot: &Snapshot,
+    has_service: impl Fn(&Service) -> bool,
+    has_slice: impl Fn(&Slice) -> bool,
+) -> io::Result<()> {
+    for service in snapshot.facts.services_of(Source::Kubernetes).filter(|it| has_service(it)) {
+        write_line(&mut writer, &Line::UpsertService(service))?;
+    }
+    for slice in snapshot.facts.slices_of(Source::Kubernetes).filter(|it| has_slice(it)) {
+        write_line(&mut writer, &Line::UpsertSlice(slice))?;
+    }
+    Ok(())
 }
 
 fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
@@ -240,8 +322,7 @@ type Contents = (Vec<String>, Selection, watch::Receiver<Arc<Snapshot>>);
 /// How many writes may follow each other as fast as possible. A rollout takes a few minutes.
 const WRITES_IN_A_ROW: u32 = 12;
 
-/// When the file may be written: soon after a change, and seldom while everything changes all the time. A write of
-/// 10,000 services takes 60 ms of CPU time and 20 MB of the disk.
+/// When the file may be written: soon after a change, and seldom while everything changes all the time.
 #[derive(Debug)]
 struct Pace {
     soon: Duration,
@@ -301,9 +382,10 @@ impl Saver {
         let StateSettings { save_every, save_soon, timeout, .. } = *settings;
         let consequence = "after a reboot without a reachable apiserver, the services would be missing";
         let limits = Limits { every: Duration::ZERO, retry: save_soon, timeout };
-        let write = |path: &Path, (clusters, selection, snapshot): Contents| {
+        let written = Mutex::new(Written::default());
+        let write = move |path: &Path, (clusters, selection, snapshot): Contents| {
             let latest = Arc::clone(&snapshot.borrow());
-            write(path, &clusters, &selection, &latest)
+            written.lock().unwrap_or_else(PoisonError::into_inner).write(path, (&clusters, &selection), &latest)
         };
         let file = StateFile::start(path(&settings.directory), consequence, limits, write);
         Self {
