@@ -3,15 +3,13 @@
 //! After a reboot it is of no use.
 //!
 //! The file is true or absent: what cannot be written removes the earlier file, for which a full disk has room, and where
-//! nothing can be removed, nothing is read.
+//! nothing can be removed, nothing is read. It has one JSON value per line; what changes is appended.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::io::{ErrorKind, Write};
+use std::collections::BTreeSet;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use std::{fs, io};
 
 use nodelb_core::before::{Lasting, Statuses};
 use nodelb_core::engine::Engine;
@@ -21,7 +19,9 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
+use nodelb_core::statuses::KnownStatuses;
 use nodelb_host::clock::{Taken, boot_id, unix_millis};
+use nodelb_host::lines::Lines;
 use nodelb_host::state_file::{self, Limits, START, StateFile};
 use nodelb_report::problems::{Beginnings, Reason};
 use nodelb_report::time::Time;
@@ -35,10 +35,14 @@ use crate::recorder::{self, Reporter};
 
 mod unstored;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Maximum size of the file in bytes, enough for a million frontends.
-const MAX_BYTES: usize = 128 << 20;
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Of the file of an earlier version.
+const EARLIER_VERSION: u32 = 1;
+const EARLIER_MAX_BYTES: usize = 128 << 20;
 
 const LIMITS: Limits =
     Limits { every: Duration::ZERO, retry: Duration::from_secs(30), timeout: Duration::from_secs(2) };
@@ -50,18 +54,15 @@ const FRONTENDS_IN_A_SECOND: usize = 20_000;
 const LONGEST_PAUSE: u64 = 5;
 
 #[derive(Serialize, Deserialize)]
-struct Form {
-    version: u32,
-    /// The boot since which times are counted.
-    boot: String,
-    /// Address, hash of the service, status, and the time in milliseconds.
-    statuses: Vec<(L4Addr, u32, Status, u64)>,
-    /// Service, name, protocol and family of each service port.
-    #[serde(default)]
-    ports: Vec<(ServiceName, Arc<str>, Protocol, Family)>,
+enum Line {
+    /// The first line: the version of the format, and the boot since which times are counted.
+    Since(u32, String),
+    /// Address, hash of the service, status or none any more, and the time in milliseconds.
+    Status(L4Addr, u32, Option<Status>, u64),
+    /// Service, name, protocol and family of a service port.
+    Port(ServiceName, Arc<str>, Protocol, Family),
     /// Reason and object of each problem of the node, and the time in milliseconds since 1970.
-    #[serde(default)]
-    problems: Vec<(String, String, u64)>,
+    Problems(Vec<(String, String, u64)>),
 }
 
 /// What the previous run has stored.
@@ -89,7 +90,7 @@ impl Past {
 }
 
 pub fn path(state_directory: &Path) -> PathBuf {
-    state_directory.join("since.json")
+    state_directory.join("since.jsonl")
 }
 
 /// Reads the file and the latest events: nothing, with a warning, if this fails or takes too long.
@@ -111,74 +112,138 @@ fn read(path: &Path, boot: &str) -> io::Result<Past> {
     Ok(Past { latest: latest.unwrap_or_default(), ..past })
 }
 
+/// What the file has of this boot. A line that was cut off is left out.
 fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
-    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
+    let file = match state_file::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return earlier(&earlier_path(path), boot),
+        file => file?,
+    };
+    let mut lines = BufReader::new(file.take(MAX_BYTES)).lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    match serde_json::from_str(&first) {
+        Ok(Line::Since(VERSION, of)) if of == boot => {}
+        Ok(Line::Since(VERSION, _)) => return Ok(None),
+        _ => return Err(io::Error::new(ErrorKind::InvalidData, "this nodelb does not support its format")),
+    }
+    let (mut past, mut ports) = (Past::default(), BTreeSet::new());
+    for line in lines {
+        match serde_json::from_str(&line?) {
+            Ok(Line::Status(address, service, status, since)) => {
+                let key = (address, service);
+                match status {
+                    Some(status) => past.statuses.insert(key, Lasting { status, since: Moment(since) }),
+                    None => past.statuses.remove(&key),
+                };
+            }
+            Ok(Line::Port(service, port, protocol, family)) => {
+                ports.insert(PortKey { service, port, protocol, family });
+            }
+            Ok(Line::Problems(problems)) => past.problems = problems.into_iter().filter_map(problem).collect(),
+            Ok(Line::Since(..)) | Err(_) => {}
+        }
+    }
+    past.ports = ports.into_iter().collect();
+    Ok(Some(past))
+}
+
+fn earlier_path(path: &Path) -> PathBuf {
+    path.with_extension("json")
+}
+
+/// What the file of an earlier version has of this boot.
+fn earlier(path: &Path, boot: &str) -> io::Result<Option<Past>> {
+    #[derive(Deserialize)]
+    struct Form {
+        boot: String,
+        statuses: Vec<(L4Addr, u32, Status, u64)>,
+        #[serde(default)]
+        ports: Vec<(ServiceName, Arc<str>, Protocol, Family)>,
+        #[serde(default)]
+        problems: Vec<(String, String, u64)>,
+    }
+    let form: Option<Form> = state_file::read_json(path, EARLIER_MAX_BYTES, EARLIER_VERSION)?;
     let Some(form) = form.filter(|form| form.boot == boot) else { return Ok(None) };
     let lasting = |(address, service, status, since)| ((address, service), Lasting { status, since: Moment(since) });
     let named = |(service, port, protocol, family)| PortKey { service, port, protocol, family };
-    let ports = form.ports.into_iter().map(named).collect();
-    let reason = |name: &str| Reason::ALL.iter().find(|reason| reason.entry().name == name).copied();
-    let problem = |(name, object, since): (String, String, u64)| Some(((reason(&name)?, object), Time(since)));
-    let problems = form.problems.into_iter().filter_map(problem).collect();
-    let statuses = form.statuses.into_iter().map(lasting).collect();
-    Ok(Some(Past { statuses, ports, problems, latest: Vec::new() }))
+    Ok(Some(Past {
+        statuses: form.statuses.into_iter().map(lasting).collect(),
+        ports: form.ports.into_iter().map(named).collect(),
+        problems: form.problems.into_iter().filter_map(problem).collect(),
+        latest: Vec::new(),
+    }))
 }
 
-fn new_path(path: &Path) -> PathBuf {
-    path.with_extension("json.new")
+fn problem((name, object, since): (String, String, u64)) -> Option<((Reason, String), Time)> {
+    let reason = Reason::ALL.iter().find(|reason| reason.entry().name == name)?;
+    Some(((*reason, object), Time(since)))
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+fn push(lines: &mut Vec<u8>, line: &Line) -> io::Result<()> {
+    serde_json::to_writer(&mut *lines, line)?;
+    lines.push(b'\n');
+    Ok(())
+}
+
+/// What the file has, or is to have.
+#[derive(Default)]
+struct State {
+    known: KnownStatuses,
+    problems: Arc<Beginnings>,
+}
+
+impl State {
+    /// The lines from which the later state follows. The names of ports that are gone stay until the file is written again.
+    fn lines_to(&self, later: &Self) -> io::Result<Vec<u8>> {
+        let mut lines = Vec::new();
+        for ((address, service), lasting) in self.known.changes(&later.known) {
+            let (status, since) = lasting.map(|lasting| (lasting.status, lasting.since.0)).unzip();
+            push(&mut lines, &Line::Status(address, service, status, since.unwrap_or_default()))?;
+        }
+        for PortKey { service, port, protocol, family } in self.known.new_ports(&later.known) {
+            push(&mut lines, &Line::Port(service.clone(), Arc::clone(port), *protocol, *family))?;
+        }
+        if self.problems != later.problems {
+            let row =
+                |((reason, object), since): (&(Reason, String), &Time)| (reason.to_string(), object.clone(), since.0);
+            push(&mut lines, &Line::Problems(later.problems.iter().map(row).collect()))?;
+        }
+        Ok(lines)
     }
 }
 
-fn bytes<'a>(
-    statuses: &Statuses,
-    ports: impl Iterator<Item = &'a Arc<PortKey>>,
-    problems: &Beginnings,
-    boot: &str,
-) -> io::Result<Vec<u8>> {
-    let row = |(&(address, service), it): (&(L4Addr, u32), &Lasting)| (address, service, it.status, it.since.0);
-    let statuses = statuses.iter().map(row).collect();
-    let named = |it: &Arc<PortKey>| (it.service.clone(), Arc::clone(&it.port), it.protocol, it.family);
-    let ports = ports.map(named).collect();
-    let problem = |((reason, object), since): (&(Reason, String), &Time)| (reason.to_string(), object.clone(), since.0);
-    let problems = problems.iter().map(problem).collect();
-    let mut bytes = serde_json::to_vec(&Form { version: VERSION, boot: boot.to_owned(), statuses, ports, problems })?;
-    bytes.push(b'\n');
-    Ok(bytes)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    state_file::replace(path, &new_path(path), |mut file| file.write_all(bytes))
-}
-
-/// The last contents of the file, as a hash.
 #[derive(Default)]
-struct Written(AtomicU64);
+struct Written {
+    lines: Lines,
+    state: State,
+}
 
 impl Written {
-    /// Writes the contents unless the file has them. If this fails, the file is removed: it is no longer true.
-    fn write(&self, path: &Path, contents: io::Result<Vec<u8>>) -> io::Result<()> {
-        let hash = |bytes: &Vec<u8>| BuildHasherDefault::<DefaultHasher>::new().hash_one(bytes);
-        let written = contents.and_then(|bytes| {
-            if hash(&bytes) != self.0.load(Ordering::Relaxed) {
-                write(path, &bytes)?;
-                self.0.store(hash(&bytes), Ordering::Relaxed);
-            }
-            Ok(())
+    /// Brings the file up to date. If this fails, the file is removed: it is no longer true.
+    fn write(&mut self, path: &Path, snapshot: &Snapshot, problems: Arc<Beginnings>, boot: &str) -> io::Result<()> {
+        let mut before = std::mem::take(self);
+        let now = State { known: before.state.known.of(snapshot), problems };
+        let written = before.state.lines_to(&now).and_then(|changed| {
+            let is_unchanged = changed.is_empty() && before.lines.is_written();
+            if is_unchanged { Ok(()) } else { before.lines.write(path, Some(&changed), |to| write_all(to, &now, boot)) }
         });
-        written.map_err(|error| {
-            self.0.store(0, Ordering::Relaxed);
-            match remove(path) {
-                Ok(()) => error,
+        // An earlier version has another file, which would be outdated later.
+        let written = written.and_then(|()| state_file::remove(&earlier_path(path)).map(drop));
+        if let Err(error) = written {
+            return Err(match state_file::remove(path) {
+                Ok(_existed) => error,
                 Err(why) => io::Error::other(format!("{error}; the outdated file cannot be removed either: {why}")),
-            }
-        })
+            });
+        }
+        *self = Self { lines: before.lines, state: now };
+        Ok(())
     }
+}
+
+fn write_all(to: &mut dyn Write, now: &State, boot: &str) -> io::Result<()> {
+    let mut lines = Vec::new();
+    push(&mut lines, &Line::Since(VERSION, boot.to_owned()))?;
+    lines.extend(State::default().lines_to(now)?);
+    to.write_all(&lines)
 }
 
 /// What the file is written from, now or later.
@@ -193,12 +258,12 @@ pub fn start(
     stop: CancellationToken,
 ) -> (JoinHandle<()>, watch::Sender<Arc<Beginnings>>) {
     let (beginnings, mut problems) = watch::channel(Arc::new(problems));
-    let written = Written::default();
+    let written = Mutex::new(Written::default());
     // A stored snapshot would occupy memory for everything that has changed since.
     let save = move |path: &Path, (snapshot, problems): Sources| {
         let (snapshot, problems) = (Arc::clone(&snapshot.borrow()), Arc::clone(&problems.borrow()));
-        let contents = |boot: String| bytes(&snapshot.statuses(), snapshot.port_names(), &problems, &boot);
-        written.write(path, boot_id().and_then(contents))
+        let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.write(path, &snapshot, problems, &boot_id()?)
     };
     let task = async move {
         let file = StateFile::start(path, "after a restart, `Since` would begin at that restart", LIMITS, save);

@@ -1,6 +1,7 @@
+use std::fs;
+
 use nodelb_core::config::EngineConfig;
 use nodelb_core::state::entries::MapState;
-use nodelb_host::state_file::corrupt_path;
 
 use super::*;
 
@@ -24,19 +25,63 @@ fn problems() -> Beginnings {
     [((Reason::MapNearlyFull, "map frontends".to_owned()), Time(1_764_000_000_000))].into()
 }
 
+/// An engine that knows these statuses from an earlier run, and these ports.
+fn engine(statuses: Statuses) -> Engine {
+    let mut engine = Engine::new(EngineConfig { max_services: 8, ..EngineConfig::default() }, MapState::default());
+    engine.recall(statuses.into_iter().filter(|(_, it)| !it.status.is_in_maps()).collect(), Moment(10));
+    engine
+}
+
+/// Statuses of addresses that the maps do not refute.
+fn refused(since: u64) -> Statuses {
+    let row = |(address, service): (&str, u32)| {
+        ((address.parse().unwrap(), service), Lasting { status: Status::Conflict, since: Moment(since) })
+    };
+    [("192.0.2.1:80/TCP", 8), ("[2001:db8::1]:53/UDP", 7)].into_iter().map(row).collect()
+}
+
+fn save(written: &mut Written, path: &Path, statuses: Statuses) -> io::Result<()> {
+    written.write(path, &engine(statuses).snapshot(Moment(10)), Arc::new(problems()), BOOT)
+}
+
 #[test]
 fn what_is_written_is_read_in_the_same_boot() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(&directory.path().join("not/there/yet"));
     assert_eq!(read(&path, BOOT).unwrap(), Past::default());
-    let ports = || vec![port("shop/web", "http"), port("shop/web", "")];
-    let named: Vec<Arc<PortKey>> = ports().into_iter().map(Arc::new).collect();
-    write(&path, &bytes(&statuses(), named.iter(), &problems(), BOOT).unwrap()).unwrap();
-    assert_eq!(
-        read(&path, BOOT).unwrap(),
-        Past { statuses: statuses(), ports: ports(), problems: problems(), latest: Vec::new() }
-    );
+    let mut written = Written::default();
+    save(&mut written, &path, refused(9)).unwrap();
+    let expected = |statuses| Past { statuses, problems: problems(), ..Past::default() };
+    assert_eq!(read(&path, BOOT).unwrap(), expected(refused(9)));
     assert_eq!(read(&path, "another").unwrap(), Past::default());
+    let length = || fs::metadata(&path).unwrap().len();
+    let whole = length();
+    save(&mut written, &path, refused(9)).unwrap();
+    assert_eq!(length(), whole, "nothing has changed");
+    let fewer: Statuses = refused(7).into_iter().take(1).collect();
+    save(&mut written, &path, fewer.clone()).unwrap();
+    assert!(length() > whole, "what has changed is appended");
+    assert_eq!(read(&path, BOOT).unwrap(), expected(fewer.clone()));
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{text}{{\"Status\":[\"192.0.2.")).unwrap();
+    assert_eq!(read(&path, BOOT).unwrap(), expected(fewer), "a line that was cut off");
+}
+
+#[test]
+fn the_file_of_an_earlier_version_is_read_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, earlier) = (path(directory.path()), directory.path().join("since.json"));
+    let text = format!(
+        r#"{{"version":1,"boot":"{BOOT}","statuses":[["192.0.2.1:80/TCP",7,"OK",5]],
+            "ports":[["shop/web","http","TCP","Ipv4"]],"problems":[["MapNearlyFull","map frontends",1764000000000]]}}"#
+    );
+    fs::write(&earlier, text).unwrap();
+    let past = read(&path, BOOT).unwrap();
+    let statuses = statuses().into_iter().take(1).collect();
+    let expected = Past { statuses, ports: vec![port("shop/web", "http")], problems: problems(), ..Past::default() };
+    assert_eq!(past, expected);
+    save(&mut Written::default(), &path, refused(9)).unwrap();
+    assert!(path.exists() && !earlier.exists());
 }
 
 fn port(service: &str, port: &str) -> PortKey {
@@ -49,16 +94,17 @@ fn port(service: &str, port: &str) -> PortKey {
 fn a_file_that_cannot_be_written_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(directory.path());
-    let contents = || bytes(&statuses(), [].iter(), &problems(), BOOT);
-    let written = Written::default();
-    written.write(&path, contents()).unwrap();
-    // The new file cannot be created.
-    fs::create_dir_all(new_path(&path).join("in the way")).unwrap();
-    written.write(&path, bytes(&Statuses::new(), [].iter(), &problems(), BOOT)).unwrap_err();
+    let mut written = Written::default();
+    save(&mut written, &path, refused(9)).unwrap();
+    // The new file cannot be created, and nothing can be appended.
+    fs::create_dir_all(path.with_extension("new").join("in the way")).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "outdated").unwrap();
+    save(&mut written, &path, refused(8)).unwrap_err();
     assert!(!path.exists());
-    fs::remove_dir_all(new_path(&path)).unwrap();
-    written.write(&path, contents()).unwrap();
-    assert_eq!(read(&path, BOOT).unwrap().statuses, statuses(), "the same contents are written again");
+    fs::remove_dir_all(path.with_extension("new")).unwrap();
+    save(&mut written, &path, refused(9)).unwrap();
+    assert_eq!(read(&path, BOOT).unwrap().statuses, refused(9), "the same contents are written again");
 }
 
 /// In a directory that is read-only, the outdated file can neither be written nor removed.
@@ -66,29 +112,21 @@ fn a_file_that_cannot_be_written_is_removed() {
 fn a_file_that_cannot_be_replaced_is_not_believed() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(directory.path());
-    write(&path, &bytes(&statuses(), [].iter(), &problems(), BOOT).unwrap()).unwrap();
-    fs::create_dir_all(new_path(&path).join("in the way")).unwrap();
+    save(&mut Written::default(), &path, refused(9)).unwrap();
+    fs::create_dir_all(directory.path().join("since.json.new/in the way")).unwrap();
     let error = read(&path, BOOT).unwrap_err().to_string();
     assert!(error.starts_with("it may be outdated, because it cannot be replaced: "), "{error}");
     assert!(path.exists(), "it can still be examined");
 }
 
 #[test]
-fn a_file_of_no_use_is_put_aside() {
-    let wrong = [
-        "",
-        "[]",
-        r#"{"version":2,"boot":"","statuses":[]}"#,
-        r#"{"version":1,"boot":"","statuses":[["192.0.2.1:80/TCP",1,"Fine",5]]}"#,
-        r#"{"version":1,"boot":"","statuses":[["192.0.2.1:80/TCP",1,"OK",-5]]}"#,
-    ];
-    for content in wrong {
+fn a_file_of_another_form_is_not_read() {
+    for text in ["", "[]\n", "{\"Since\":[3,\"\"]}\n", "{\"version\":1}\n"] {
         let directory = tempfile::tempdir().unwrap();
         let path = path(directory.path());
-        fs::write(&path, content).unwrap();
-        let reported = read(&path, BOOT).unwrap_err().to_string();
-        assert!(reported.contains("; it has been renamed to "), "{reported}");
-        assert_eq!(fs::read_to_string(corrupt_path(&path)).unwrap(), content);
+        fs::write(&path, text).unwrap();
+        let error = read(&path, BOOT).unwrap_err();
+        assert_eq!(error.to_string(), "this nodelb does not support its format", "{text}");
     }
 }
 
