@@ -10,7 +10,6 @@ mod journal;
 mod request;
 mod run;
 mod state_file;
-mod writer;
 
 pub use author::{Peer, author};
 pub use request::{Action, Refusal, Request, Wish};

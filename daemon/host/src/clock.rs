@@ -110,22 +110,24 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub enum Late {
     /// It took too long.
     Work,
-    /// This process did not run (a signal, a frozen cgroup, a suspended machine), which is nobody else's fault.
+    /// This process did not run (a signal, a frozen cgroup, a suspended machine), which is no fault of others.
     Process,
 }
 
 /// Waits for work until the deadline. After a pause of this process, time limits end before the runtime has looked at what
 /// arrived meanwhile: the work gets another moment to look at it.
-pub async fn by<T>(deadline: Instant, work: impl Future<Output = T>) -> Result<T, Late> {
-    // In a box, because a future has its arguments and its variables.
+pub fn by<T>(deadline: Instant, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Late>> {
+    // On the heap, because futures of the callers would contain it twice.
     let mut work = Box::pin(work);
-    if let Ok(done) = timeout_at(deadline, &mut work).await {
-        return Ok(done);
+    async move {
+        if let Ok(done) = timeout_at(deadline, &mut work).await {
+            return Ok(done);
+        }
+        if Instant::now() <= deadline + PAUSE {
+            return Err(Late::Work);
+        }
+        timeout(PAUSE, work).await.map_err(|_elapsed| Late::Process)
     }
-    if Instant::now() <= deadline + PAUSE {
-        return Err(Late::Work);
-    }
-    timeout(PAUSE, work).await.map_err(|_elapsed| Late::Process)
 }
 
 /// Runs a task until it ends or `stop` resolves.

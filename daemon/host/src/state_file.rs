@@ -69,19 +69,9 @@ pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<
 
 /// Replaces a JSON file atomically. May block.
 pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
-    write_json_unless(path, contents, || false)
-}
-
-/// [`write_json`], unless the contents are no longer wanted when everything before the rename is done.
-pub fn write_json_unless(path: &Path, contents: &impl Serialize, is_unwanted: impl FnOnce() -> bool) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(contents)?;
     bytes.push(b'\n');
-    replace(path, &path.with_extension("json.new"), |mut file| {
-        file.write_all(&bytes)?;
-        // What may block for long comes before the question.
-        file.sync_all()?;
-        if is_unwanted() { Err(io::Error::other("it is no longer wanted")) } else { Ok(()) }
-    })
+    replace(path, &path.with_extension("json.new"), |mut file| file.write_all(&bytes))
 }
 
 /// Reads a JSON file of at most `max_bytes` bytes, with this value in its field `version`. `None` if the file does not
@@ -248,10 +238,22 @@ pub struct Limits {
 
 /// A file that a task of its own writes whenever its contents change.
 pub struct StateFile<T> {
-    contents: watch::Sender<Option<T>>,
+    contents: watch::Sender<Wanted<T>>,
+    written: watch::Receiver<Written>,
     task: JoinHandle<()>,
     file: Arc<Described<T>>,
 }
+
+/// The contents that the file is to have; their number; and whether a task waits for them.
+#[derive(Clone)]
+struct Wanted<T> {
+    contents: Option<T>,
+    number: u64,
+    is_awaited: bool,
+}
+
+/// The number of the contents that were written last, and the error if that has failed.
+type Written = (u64, Option<Arc<io::Error>>);
 
 type Write<T> = dyn Fn(&Path, T) -> io::Result<()> + Send + Sync;
 
@@ -271,16 +273,46 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
         limits: Limits,
         write: impl Fn(&Path, T) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        let (contents, latest) = watch::channel(None);
+        let (contents, latest) = watch::channel(Wanted { contents: None, number: 0, is_awaited: false });
+        let (written_in, written) = watch::channel((0, None));
         let file = Arc::new(Described { path, consequence, limits, write: Box::new(write) });
         let threads = Threads::new("state", 1);
-        let writer = Writer { file: Arc::clone(&file), latest, threads, has_failed: false };
-        Self { contents, task: tokio::spawn(writer.run()), file }
+        let writer = Writer { file: Arc::clone(&file), latest, written: written_in, threads, has_failed: false };
+        Self { contents, written, task: tokio::spawn(writer.run()), file }
     }
 
     /// Writes these contents soon, unless newer ones follow. Never waits.
     pub fn save(&self, contents: T) {
-        self.contents.send_replace(Some(contents));
+        self.set(contents, false);
+    }
+
+    fn set(&self, contents: T, is_awaited: bool) -> u64 {
+        self.contents.send_modify(|wanted| {
+            let number = wanted.number + 1;
+            *wanted = Wanted { contents: Some(contents), number, is_awaited };
+        });
+        self.contents.borrow().number
+    }
+
+    /// Writes these contents at once, and waits until the file has them, within the time limit.
+    ///
+    /// # Errors
+    /// The file does not have them, and gets them soon unless other contents follow.
+    pub async fn store(&self, contents: T) -> io::Result<()> {
+        let number = self.set(contents, true);
+        let mut written = self.written.clone();
+        let ended = timeout(self.file.limits.timeout, written.wait_for(|(ended, _)| *ended >= number)).await;
+        match ended {
+            Ok(Ok(result)) => {
+                result.1.as_ref().map_or(Ok(()), |error| Err(io::Error::new(error.kind(), Arc::clone(error))))
+            }
+            Ok(Err(closed)) => Err(io::Error::other(closed)),
+            Err(_elapsed) => Err(timed_out(self.file.limits.timeout)),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.file.path
     }
 
     /// Waits until the latest contents are written, within the time limit.
@@ -325,7 +357,8 @@ impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
 
 struct Writer<T> {
     file: Arc<Described<T>>,
-    latest: watch::Receiver<Option<T>>,
+    latest: watch::Receiver<Wanted<T>>,
+    written: watch::Sender<Written>,
     threads: Threads,
     has_failed: bool,
 }
@@ -341,7 +374,12 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
             tokio::select! {
                 biased;
                 changed = self.latest.changed() => match changed {
-                    Ok(()) => is_outdated = true,
+                    Ok(()) => {
+                        is_outdated = true;
+                        if self.latest.borrow_and_update().is_awaited {
+                            begun = None;
+                        }
+                    }
                     Err(_) => break,
                 },
                 () = sleep_until(next), if is_outdated => {
@@ -359,23 +397,26 @@ impl<T: Clone + Send + Sync + 'static> Writer<T> {
 
     /// Writes the latest contents. Returns whether the file has them.
     async fn write(&mut self) -> bool {
-        let Some(contents) = self.latest.borrow_and_update().clone() else { return true };
+        let Wanted { contents: Some(contents), number, .. } = self.latest.borrow_and_update().clone() else {
+            return true;
+        };
         let (file, limit) = (Arc::clone(&self.file), self.file.limits.timeout);
         let mut writing = pin!(self.threads.run(move || (file.write)(&file.path, contents)));
         if let Ok(result) = timeout(limit, &mut writing).await {
-            return self.note(&result);
+            return self.note(number, result);
         }
         // While the file is being closed, `close` logs this.
         if self.latest.has_changed().is_ok() {
-            self.note(&Err(timed_out(limit)));
+            unwritten::note(&self.file.path, &Err(timed_out(limit)), self.file.consequence, &mut self.has_failed);
         }
         let result = writing.await;
-        self.note(&result)
+        self.note(number, result)
     }
 
-    /// Returns whether the write has succeeded.
-    fn note(&mut self, result: &io::Result<()>) -> bool {
-        unwritten::note(&self.file.path, result, self.file.consequence, &mut self.has_failed);
+    /// Reports the result of a write. Returns whether it has succeeded.
+    fn note(&mut self, number: u64, result: io::Result<()>) -> bool {
+        unwritten::note(&self.file.path, &result, self.file.consequence, &mut self.has_failed);
+        self.written.send_replace((number, result.err().map(Arc::new)));
         !self.has_failed
     }
 }

@@ -1,6 +1,5 @@
 //! The task that keeps the drains: carries out requests, and ends those that are over.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +11,13 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_core::state::owner::hash_of;
 use nodelb_host::clock::{ticking, unix_millis, unix_now, unix_of_boot, until};
-use nodelb_host::state_file::{Reading, START};
-use nodelb_host::unwritten;
+use nodelb_host::state_file::{Reading, START, StateFile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::journal;
 use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, why_kept, with_drain, without_drain};
 use super::state_file::{self, All, Stored, follow_clock};
-use super::writer::Writer;
 use crate::reconcile::OwnerHandle;
 
 const QUEUE: usize = 16;
@@ -30,9 +27,6 @@ const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// How many seconds the wall clock must have moved, compared with the monotonic one, to have been set.
 const CLOCK_SET: u64 = 2;
-
-/// The time until the file is written again after a failure.
-const RETRY: Duration = Duration::from_secs(30);
 
 /// How long a drain that was over at the start waits for the source of its service.
 const SYNC_TIME: Duration = Duration::from_secs(10);
@@ -46,12 +40,12 @@ pub async fn start(
     owner: &OwnerHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> mpsc::Sender<Request> {
-    start_with(reading, Writer::new(state_file::path(directory)), owner, shutdown).await
+    start_with(reading, state_file::start(directory), owner, shutdown).await
 }
 
 async fn start_with(
     mut reading: Reading<Stored>,
-    writer: Writer,
+    file: StateFile<Arc<All>>,
     owner: &OwnerHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> mpsc::Sender<Request> {
@@ -60,13 +54,11 @@ async fn start_with(
     let mut drainer = Drainer {
         all: All::new(),
         owner: owner.clone(),
-        writer,
+        file,
         unread: None,
         maps,
         set: unix_of_boot(),
         started: Instant::now(),
-        has_failed: false,
-        written_at: None,
     };
     match reading.within(START).await {
         Some(stored) => drainer.take(stored).await,
@@ -123,7 +115,7 @@ fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> 
 struct Drainer {
     all: All,
     owner: OwnerHandle,
-    writer: Writer,
+    file: StateFile<Arc<All>>,
     /// The drains of the previous run, until they have been read.
     unread: Option<Reading<Stored>>,
     /// The maps at the start.
@@ -131,8 +123,6 @@ struct Drainer {
     /// How the wall clock is set.
     set: i64,
     started: Instant,
-    has_failed: bool,
-    written_at: Option<Instant>,
 }
 
 impl Drainer {
@@ -148,7 +138,7 @@ impl Drainer {
                     let answer = match wish.action {
                         _ if self.unread.is_some() => Err(Refusal::Failed(format!(
                             "{} has not been read since the start: its file system does not answer. Until then, backends \
-                             stay drained as the maps have them", self.writer.path().display()
+                             stay drained as the maps have them", self.file.path().display()
                         ))),
                         Action::Drain { length, is_forced } => {
                             let since = unix_millis().div_ceil(1_000);
@@ -160,7 +150,7 @@ impl Drainer {
                     // The client may have gone.
                     let _ = reply.send(answer);
                 }
-                _ = tick.tick(), if self.needs_ticks() => self.tick().await,
+                _ = tick.tick(), if !self.all.is_empty() => self.tick().await,
             }
         }
     }
@@ -168,19 +158,18 @@ impl Drainer {
     /// Takes over the drains of the previous run. They are in effect as far as the maps at the start agree.
     async fn take(&mut self, (mut all, unusable): Stored) {
         self.unread = None;
-        let path = self.writer.path();
+        let path = self.file.path();
         unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
-        self.writer.note_read(&all);
+        let stored = all.clone();
         forget_ended(&mut all, &std::mem::take(&mut self.maps));
+        if all != stored {
+            self.file.save(Arc::new(all.clone()));
+        }
         let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
         let changes = std::iter::once(Change::DrainsUnread(false)).chain(known).collect();
         // Fails only if the owner task has ended.
         let _ = self.owner.changes.send(changes).await;
         self.all = all;
-    }
-
-    fn needs_ticks(&self) -> bool {
-        self.unread.is_none() && (!self.all.is_empty() || !self.writer.has_written(&self.all))
     }
 
     /// Moves the ends of drains after the clock was set.
@@ -195,6 +184,7 @@ impl Drainer {
             moved.into_iter().filter_map(|name| Some(Change::Drains(name.clone(), self.all.get(&name)?.clone(), None)));
         // Fails only if the owner task has ended.
         let _ = self.owner.changes.send(changes.collect()).await;
+        self.file.save(Arc::new(self.all.clone()));
     }
 
     async fn drain(&mut self, wish: &Wish, (drain, is_forced): (Drain, bool)) -> Result<String, Refusal> {
@@ -210,10 +200,10 @@ impl Drainer {
         let drains = with_drain(&snapshot, &self.all, (service, *backend), (drain.clone(), is_forced))?;
         let mut all = self.all.clone();
         all.insert(service.clone(), drains.clone());
-        if let Err(error) = self.save(&all).await {
-            // A write that takes too long may still succeed: then the next one takes this back.
-            self.writer.withdraw();
-            let path = self.writer.path().display();
+        if let Err(error) = self.file.store(Arc::new(all.clone())).await {
+            // The write may still succeed: then the next one takes this back. After a kill in between, the maps do.
+            self.file.save(Arc::new(self.all.clone()));
+            let path = self.file.path().display();
             return Err(Refusal::Failed(format!("{backend} is not drained: {path} cannot be written: {error}")));
         }
         self.all = all;
@@ -234,7 +224,7 @@ impl Drainer {
             self.all.insert(service.clone(), drains.clone());
         }
         // An undrain takes effect even if it cannot be stored.
-        let is_stored = self.save(&self.all.clone()).await.is_ok();
+        let is_stored = self.file.store(Arc::new(self.all.clone())).await.is_ok();
         let others = others(&drains, *backend, "still ");
         let cause = DrainCause::Ended(format!("undrain of {backend} by {by}{others}").into());
         journal::log(service, &cause, !others.is_empty());
@@ -286,43 +276,11 @@ impl Drainer {
             owner.is_some_and(|(service, _)| snapshot.facts.is_synced(service.source))
         };
         let ended = end_over(&mut self.all, unix_now(), |service| is_late || is_known(service));
-        let has_news = !ended.is_empty();
-        if has_news {
+        if !ended.is_empty() {
             // Fails only if the owner task has ended.
             let _ = self.owner.changes.send(ended).await;
+            self.file.save(Arc::new(self.all.clone()));
         }
-        self.write_if_due(has_news).await;
-    }
-
-    /// Writes the file if it differs from the drains: at once if there is news, or if a write that took too long has
-    /// ended; again after a while if a write has failed. Never waits for a write that is under way.
-    async fn write_if_due(&mut self, has_news: bool) {
-        let ended = self.writer.ends_by(Instant::now()).await;
-        if self.writer.is_busy() {
-            return;
-        }
-        let has_ended = ended.is_some();
-        if let Some(result) = ended {
-            self.note(&result);
-        }
-        let is_due = has_news || has_ended || self.written_at.is_none_or(|at| at.elapsed() >= RETRY);
-        if is_due && !self.writer.has_written(&self.all) {
-            // A failure is logged.
-            let _ = self.save(&self.all.clone()).await;
-        }
-    }
-
-    async fn save(&mut self, all: &All) -> io::Result<()> {
-        self.written_at = Some(Instant::now());
-        let result = self.writer.save(all).await;
-        self.note(&result);
-        result
-    }
-
-    /// Logs the first of several failures, and their end.
-    fn note(&mut self, result: &io::Result<()>) {
-        let consequence = "after a restart, drains that were refused or have ended may be in effect";
-        unwritten::note(self.writer.path(), result, consequence, &mut self.has_failed);
     }
 }
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
 use nodelb_host::clock::{boot_id, unix_now, unix_of_boot};
-use nodelb_host::state_file::{self, Reading};
+use nodelb_host::state_file::{self, Limits, Reading, StateFile};
 use serde::{Deserialize, Serialize};
 
 pub(super) type All = BTreeMap<ServiceName, Drains>;
@@ -25,7 +25,8 @@ const MAX_BYTES: usize = 4 << 20;
 /// The maximum length in characters of an author that is read from the file.
 const MAX_AUTHOR: usize = 256;
 
-pub(super) const TIMEOUT: Duration = Duration::from_secs(4);
+const LIMITS: Limits =
+    Limits { every: Duration::ZERO, retry: Duration::from_secs(30), timeout: Duration::from_secs(4) };
 
 #[derive(Serialize, Deserialize)]
 struct Form {
@@ -100,8 +101,21 @@ pub(super) fn follow_clock(all: &mut All, before: i64, now: i64, time: u64) -> V
     changed
 }
 
-/// Replaces the file, unless the flag is set before that takes effect. May block.
-pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Result<()> {
+/// The state file; it is not read.
+pub(super) fn start(directory: &Path) -> StateFile<Arc<All>> {
+    start_with(path(directory), write)
+}
+
+fn start_with(
+    path: PathBuf,
+    write: impl Fn(&Path, &All) -> io::Result<()> + Send + Sync + 'static,
+) -> StateFile<Arc<All>> {
+    let consequence = "after a restart, drains that have ended may be in effect where the maps do not show it";
+    StateFile::start(path, consequence, LIMITS, move |path, all: Arc<_>| write(path, &all))
+}
+
+/// Replaces the file. May block.
+pub(super) fn write(path: &Path, all: &All) -> io::Result<()> {
     let entry = |service: &ServiceName, (backend, drain): (&Drained, &Drain)| Entry {
         service: service.clone(),
         backend: backend.to_string(),
@@ -111,7 +125,7 @@ pub(super) fn write(path: &Path, all: &All, is_withdrawn: &AtomicBool) -> io::Re
     };
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
     let form = Form { version: VERSION, drains: entries.collect(), boot: boot_id()?, set: unix_of_boot() };
-    state_file::write_json_unless(path, &form, || is_withdrawn.load(Ordering::Acquire))
+    state_file::write_json(path, &form)
 }
 
 #[cfg(test)]

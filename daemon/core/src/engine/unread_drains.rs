@@ -59,7 +59,7 @@ impl Engine {
                 }
             }
         }
-        // A port without a backend of before has lost them all, and gets the others.
+        // A port without an earlier backend has lost them all, and gets the others.
         let presumed = ports.into_values().filter(|(is_known, _)| *is_known).flat_map(|(_, others)| others);
         let drain = Drain { by: AUTHOR.into(), since: 0, until: None };
         let drains: Drains = presumed.map(|backend| (backend, drain.clone())).collect();

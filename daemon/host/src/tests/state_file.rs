@@ -247,3 +247,15 @@ async fn an_error_of_the_disk_is_not_waited_for_and_a_damaged_file_is_empty() {
     assert_eq!(Reading::begin(path.clone(), "nothing follows", read).within(100 * LIMIT).await, Some(0));
     assert_eq!(unwritten::UNREAD.below(&path).len(), 1);
 }
+
+#[tokio::test]
+async fn what_is_stored_is_in_the_file_when_that_is_said() {
+    let world = world(Limits { retry: 100 * TIMEOUT, ..LIMITS });
+    let (file, ends) = (&world.file, |result| world.ends(result));
+    ends(Err(io::Error::other("no room")));
+    assert_eq!(file.store(1).await.expect_err("no room").to_string(), "no room");
+    // It is not delayed, unlike contents that no task waits for.
+    ends(Ok(()));
+    file.store(2).await.expect("stored");
+    assert_eq!(world.begun.try_iter().collect::<Vec<_>>(), [1, 2]);
+}

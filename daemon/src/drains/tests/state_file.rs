@@ -1,3 +1,6 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+
 use tempfile::TempDir;
 
 use super::*;
@@ -7,8 +10,54 @@ pub(in crate::drains) async fn load(path: &Path) -> All {
     Reading::begin(path.to_owned(), "nothing follows", read).wait().await.0
 }
 
+/// A file system that is frozen until [`Disk::thaw`].
+pub(in crate::drains) struct Disk {
+    pub(in crate::drains) directory: TempDir,
+    thaw: mpsc::Sender<()>,
+    /// The number of writes that have begun.
+    begun: Arc<AtomicUsize>,
+}
+
+impl Disk {
+    /// The first write hangs.
+    pub(in crate::drains) fn frozen(written: &All) -> (Self, StateFile<Arc<All>>) {
+        let directory = TempDir::new().expect("a directory");
+        let path = path(directory.path());
+        save(&path, written).expect("written");
+        let (thaw, frozen) = mpsc::channel();
+        let (frozen, begun) = (Mutex::new(frozen), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&begun);
+        let file = start_with(path, move |path, all| {
+            if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+                frozen.lock().expect("no panic").recv().expect("a thaw");
+            }
+            write(path, all)
+        });
+        (Self { directory, thaw, begun }, file)
+    }
+
+    pub(in crate::drains) fn thaw(&self) {
+        self.thaw.send(()).expect("a write hangs");
+    }
+
+    pub(in crate::drains) fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the write that hangs has begun.
+    pub(in crate::drains) async fn hangs(&self) {
+        while self.begun() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(in crate::drains) async fn contents(&self) -> All {
+        load(&path(self.directory.path())).await
+    }
+}
+
 fn save(path: &Path, all: &All) -> io::Result<()> {
-    write(path, all, &AtomicBool::new(false))
+    write(path, all)
 }
 
 fn drain(until: Option<u64>) -> Drain {
