@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
+use nodelb_core::model::service::Source;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{
@@ -140,11 +142,13 @@ fn look(host: &mut Host) -> BTreeSet<EntryKey> {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// Also what stays in the maps although no source describes it, because a source is not configured any more.
+    /// Also what stays in the maps although no source describes it, because a source is not configured any more, and while
+    /// a source has not reported everything since a start.
     #[test]
     fn one_round_repairs_any_write_to_the_maps(
         changes in changes(24),
         left in prop::option::of(prop::sample::subsequence(&SOURCES[..], 0..=1)),
+        silent in prop::option::of(select(&SOURCES[..])),
         done in prop::collection::vec(foreign_write(), 1..12),
     ) {
         let mut host = host();
@@ -156,6 +160,12 @@ proptest! {
             host.restart();
             host.send(facts_of(&facts(&changes), &left));
             host.send_synced();
+            host.settle();
+        } else if let Some(silent) = silent {
+            host.restart();
+            let others: Vec<Source> = SOURCES.into_iter().filter(|source| *source != silent).collect();
+            host.send(facts_of(&facts(&changes), &others));
+            host.send(others.into_iter().map(|source| Change::Synced { source, incomplete: None }));
             host.settle();
         }
         let (before, sizes) = (host.held(), host.engine.sizes());

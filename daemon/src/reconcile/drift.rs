@@ -83,11 +83,8 @@ impl Checker {
         }
     }
 
-    /// One comparison of everything. Nothing is repaired before every source is synced, so nothing is compared either.
+    /// One comparison of everything.
     async fn check(&self) {
-        if !self.snapshot.borrow().is_ready {
-            return;
-        }
         let (datapath, snapshot) = (Arc::clone(&self.datapath), self.snapshot.clone());
         let looking = tokio::task::spawn_blocking(move || {
             let content = datapath.content()?;

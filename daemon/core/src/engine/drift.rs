@@ -53,11 +53,8 @@ impl Engine {
     /// Makes the next round repair what another program has changed under these keys. Where only desired entries are left,
     /// the actual content is accepted as realised, so that it differs from the desired state. The caller must have read the
     /// maps just now, and must be the only writer without any operation in progress. Returns the number of entries that
-    /// another program changed. Before every source has reported everything, nothing is repaired and the result is 0.
+    /// another program changed.
     pub fn accept_actual(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
-        if !self.sync.is_ready {
-            return 0;
-        }
         let mut count = 0;
         for &key in keys {
             let Some((kind, fault)) = detect(content, &self.realised, key) else { continue };

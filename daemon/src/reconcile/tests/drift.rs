@@ -5,8 +5,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::datapath::fake::FakeDatapath;
 
-/// A checker with maps that contain one service too many, or that cannot be read, and with an engine that is ready or
-/// not.
+/// A checker with maps that contain one service too many, or that cannot be read.
 struct Rig {
     asked: Arc<Notify>,
     owner: mpsc::Receiver<Vec<EntryKey>>,
@@ -14,16 +13,14 @@ struct Rig {
     _stop: oneshot::Sender<()>,
 }
 
-fn rig(is_ready: bool, read: fn() -> Result<Content, String>) -> Rig {
+fn rig(read: fn() -> Result<Content, String>) -> Rig {
     let reports = Reports::default();
     let asked = Arc::new(Notify::new());
-    let mut snapshot = Snapshot::default();
-    snapshot.is_ready = is_ready;
     let (suspects, owner) = mpsc::channel(1);
     let checker = Checker {
         datapath: Arc::new(FakeDatapath { content: Box::new(read), ..FakeDatapath::default() }),
         suspects,
-        snapshot: watch::channel(Arc::new(snapshot)).1,
+        snapshot: watch::channel(Arc::default()).1,
         reports: reports.clone(),
         asked: Arc::clone(&asked),
         clock: Clock::start(),
@@ -41,7 +38,7 @@ fn one_too_many() -> Result<Content, String> {
 
 #[tokio::test(start_paused = true)]
 async fn what_looks_wrong_is_handed_to_the_owner_every_few_minutes_or_on_demand() {
-    let mut rig = rig(true, one_too_many);
+    let mut rig = rig(one_too_many);
     let begin = tokio::time::Instant::now();
     assert_eq!(rig.owner.recv().await.unwrap(), [EntryKey::Service(ServiceId(7))]);
     assert_eq!(begin.elapsed().as_secs(), CHECK_EVERY.as_secs());
@@ -52,16 +49,8 @@ async fn what_looks_wrong_is_handed_to_the_owner_every_few_minutes_or_on_demand(
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_checked_before_every_source_is_synced() {
-    let rig = rig(false, one_too_many);
-    tokio::time::sleep(CHECK_EVERY * 3).await;
-    assert_eq!(rig.seen.borrow().checks, 0);
-    assert!(rig.owner.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn maps_that_cannot_be_read_are_no_drift_and_no_check() {
-    let mut rig = rig(true, || Err("map frontends: no".into()));
+    let mut rig = rig(|| Err("map frontends: no".into()));
     let seen = rig.seen.wait_for(|report| report.error.is_some()).await.unwrap().clone();
     assert_eq!((seen.checks, seen.last_check), (0, None));
     assert!(rig.owner.is_empty());

@@ -126,8 +126,8 @@ fn likely_cause(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: Next
             Fault::Changed => "another process overwrote the entry",
             Fault::Foreign => "another process added the entry",
         };
-        let action = if snapshot.is_ready { next.to_string() } else { "repaired once every source is synced".into() };
-        return (format!("{what}: bpftool, or another program with access to the maps"), action);
+        let what = format!("{what}: bpftool, or another program with access to the maps");
+        return (what, next.to_string());
     }
     if let Some(error) = error_at(snapshot, key) {
         return (error, "retried at least every 5 s until it succeeds".into());
