@@ -26,6 +26,8 @@ mod memory_maps;
 mod model;
 #[path = "properties/nodeports.rs"]
 mod nodeports;
+#[path = "properties/one_silent.rs"]
+mod one_silent;
 #[path = "properties/own_addresses.rs"]
 mod own_addresses;
 #[path = "properties/owners.rs"]

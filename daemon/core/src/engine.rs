@@ -68,7 +68,7 @@ mod references;
 mod rings;
 mod unread_drains;
 
-pub use absent::{Kept, KeptBecause};
+pub use absent::Kept;
 pub use conflicts::{AddressConflict, Takeover};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

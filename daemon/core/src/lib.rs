@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod awaited;
 pub mod before;
 pub mod change;
 pub mod claims;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use crate::awaited::{Awaited, Sources};
 use crate::before::{Before, Lasting, Statuses, as_before};
 use crate::claims::{Claim, Row, RowStatus};
 use crate::compile::guard::BackendRefusal;
@@ -229,6 +230,15 @@ impl Snapshot {
     pub fn is_kept(&self, id: ServiceId) -> bool {
         let has_backends = |state: &MapState| state.services.get(&id).is_some_and(|entry| entry.has_backends);
         !self.is_complete() && has_backends(&self.realised) && !has_backends(&self.desired)
+    }
+
+    /// Why the maps still contain this at the address, which is not what the sources describe now; `None` if nothing but the
+    /// write itself is missing.
+    pub fn awaited(&self, address: L4Addr, actual: &FrontendEntry) -> Option<Awaited> {
+        let Self { config, facts, absent, owners, realised, .. } = self;
+        let sources = Sources { config, facts, absent, owners, realised };
+        let wanted = || self.desired.frontends.get(&address).and_then(|wanted| sources.awaited(wanted.service));
+        sources.awaited(actual.service).or_else(wanted)
     }
 
     /// The service ports with backends that are held although their source emptied them, by id.

@@ -66,7 +66,7 @@ pub enum Effect {
     /// The node gained or lost these addresses, or the set of addresses that answer NodePorts changed. Nothing else
     /// changed.
     NodeAddresses(BTreeSet<Addr>),
-    /// A source is synced, or has become complete.
+    /// A source is synced, has become complete, or has recalled what it had stored.
     Synced,
     Uplinks,
     /// Records that the engine may use as a fallback.
@@ -138,7 +138,7 @@ impl Table {
             }
             Change::Recalled(source) => {
                 self.facts.recalled.insert(source);
-                Effect::None
+                Effect::Synced
             }
             Change::Unread(namespaces) => {
                 self.facts.unread = Arc::new(namespaces);

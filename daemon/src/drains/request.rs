@@ -113,8 +113,8 @@ pub(super) fn with_drain(
 /// Why the addresses of a service that no source describes stay in use; `None` if there are none.
 pub(super) fn why_kept(snapshot: &Snapshot, service: &ServiceName) -> Option<String> {
     let is_own = |id| snapshot.former_port(id).is_some_and(|port| port.service == *service);
-    let (_, entry, _) = snapshot.kept().find(|(_, entry, _)| is_own(entry.service))?;
-    Some(explain::kept::why_kept(snapshot, entry))
+    let (address, entry, _) = snapshot.kept().find(|(_, entry, _)| is_own(entry.service))?;
+    Some(explain::kept::why_kept(snapshot, address, entry))
 }
 
 /// What else drains the backend, or some of its ports: nothing, or such as `; 192.0.2.11 is still drained by root until

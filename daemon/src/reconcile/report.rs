@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use nodelb_core::awaited::Awaited;
 use nodelb_core::claims::Row;
-use nodelb_core::engine::{AddressConflict, CompiledService, Kept, KeptBecause, Round, Takeover};
+use nodelb_core::engine::{AddressConflict, CompiledService, Kept, Round, Takeover};
 use nodelb_core::history::{Event, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::model::addr::L4Addr;
@@ -318,7 +319,7 @@ pub(super) fn reconciled(kept: &[Kept]) -> String {
 
 /// Logs the sources that are not configured. A file that cannot be read has its own line.
 pub(super) fn warn_of_kept(kept: &[Kept]) {
-    for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
+    for it in kept.iter().filter(|it| matches!(it.because, Awaited::NotConfigured(_))) {
         if let Some(text) = describe_kept(it) {
             warn!(message_id = %messages::SOURCE_ABSENT, "{text}");
         }
@@ -333,14 +334,12 @@ fn describe_kept(Kept { source, ports, because }: &Kept) -> Option<String> {
         ports => format!("{ports} service ports are"),
     };
     match because {
-        KeptBecause::NotConfigured if *ports == 0 => None,
-        KeptBecause::NotConfigured => Some(format!(
+        Awaited::NotConfigured(_) if *ports == 0 => None,
+        Awaited::NotConfigured(_) => Some(format!(
             "{source} is no longer configured as a source: {count} kept as last known and not updated; configure \
              [{source}] again, or set {source}.enabled to false to remove them"
         )),
-        KeptBecause::Incomplete(what) => Some(format!(
-            "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"
-        )),
+        because => Some(format!("{count} kept from before the start {because}")),
     }
 }
 

@@ -1,5 +1,6 @@
+use nodelb_core::awaited::Awaited;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{Engine, Kept, KeptBecause};
+use nodelb_core::engine::{Engine, Kept};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
@@ -40,7 +41,7 @@ async fn an_empty_configuration_keeps_what_is_known_of_kubernetes() {
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
     engine.reconcile(&mut datapath, Moment(0));
     assert!(engine.is_ready(), "systemd is not kept waiting");
-    let kept = Kept { source: Source::Kubernetes, ports: 1, because: KeptBecause::NotConfigured };
+    let kept = Kept { source: Source::Kubernetes, ports: 1, because: Awaited::NotConfigured(Source::Kubernetes) };
     assert_eq!(engine.kept(), [kept]);
     let names: Vec<String> = engine.snapshot(Moment(0)).ports().map(|(_, key)| key.to_string()).collect();
     assert_eq!(names, ["default/kubernetes:https/TCP/IPv4"]);

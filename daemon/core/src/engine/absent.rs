@@ -1,12 +1,11 @@
-//! The rule that a missing report is no evidence of removal. An entry that was in the maps at the start, and that no
-//! source has described since, is removed only when its own source has reported everything or the operator has disabled
-//! that source. The rule is the same for all sources. This module also provides the report about entries that are kept
-//! because of it.
+//! What follows from [`crate::awaited`] for the entries that were in the maps at the start, and the report about those that
+//! are kept because of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Engine;
+use crate::awaited::{Awaited, Sources};
 use crate::before::BEFORE_START;
 use crate::config::EngineConfig;
 use crate::model::addr::L4Addr;
@@ -14,7 +13,7 @@ use crate::model::drain;
 use crate::model::moment::Moment;
 use crate::model::service::Source;
 use crate::state::entries::{FrontendEntry, Realised, ServiceEntry, ServiceId, Slot};
-use crate::state::owner::{IdOwner, OwnerTag, hash_of};
+use crate::state::owner::{OwnerTag, hash_of};
 use crate::state::status::Status;
 
 /// Service ports that were in the maps at the start and are kept although no source describes them now.
@@ -22,24 +21,16 @@ use crate::state::status::Status;
 pub struct Kept {
     pub source: Source,
     pub ports: usize,
-    pub because: KeptBecause,
-}
-
-/// Why a missing report of a source does not count as removal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeptBecause {
-    /// The source was used before, and the configuration does not name it.
-    NotConfigured,
-    /// The source could not read everything. The text names the missing part.
-    Incomplete(Arc<str>),
+    pub because: Awaited,
 }
 
 /// How far the sources have reported, and what follows for the entries that were in the maps at the start.
 #[derive(Debug)]
 pub(super) struct SyncState {
-    /// Sources that existed before, but are neither configured nor disabled by the operator.
+    /// See [`Sources::absent`].
     pub(super) absent: BTreeSet<Source>,
-    /// Whether a source has reported that it is synced, or changed that report, since the last prune.
+    /// Whether a source has reported that it is synced or has recalled what it had stored, or changed that report, since
+    /// the last prune.
     pub(super) is_prune_due: bool,
     /// Whether every entry was removed that no source describes.
     pub(super) is_pruned: bool,
@@ -49,13 +40,17 @@ pub(super) struct SyncState {
     why_waiting: BTreeMap<Source, Arc<str>>,
 }
 
+fn as_it_was(awaited: &Awaited) -> String {
+    format!("it stays as it was {BEFORE_START}, {awaited}")
+}
+
 impl SyncState {
     /// Creates the state for maps with this content. The entries in the maps show which sources were used before.
     pub(super) fn new(config: &EngineConfig, realised: &Realised) -> Self {
         let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
         let before = in_kernel.chain(config.previous_sources.iter().copied());
         let is_absent = |source: &Source| !config.sources.contains(source) && !config.disabled_sources.contains(source);
-        let why = |source| format!("it stays as it was {BEFORE_START}: {source} has not reported everything yet");
+        let why = |source| as_it_was(&Awaited::Unsynced(source));
         Self {
             absent: before.filter(is_absent).collect(),
             is_prune_due: true,
@@ -67,35 +62,29 @@ impl SyncState {
 }
 
 impl Engine {
-    /// The sources that have reported everything, as entries record them: an entry of such a source may be removed if
-    /// no source describes it. `None` stands for entries without a source and is included only if all sources are.
-    pub(super) fn complete_sources(&self) -> BTreeSet<Option<Source>> {
-        let mut complete: BTreeSet<Option<Source>> =
-            Source::ALL.into_iter().filter(|it| self.is_source_complete(*it)).map(Some).collect();
-        if complete.len() == Source::ALL.len() {
-            complete.insert(None);
-        }
-        complete
+    pub(super) fn sources(&self) -> Sources<'_> {
+        let Self { config, table, owners, realised, .. } = self;
+        Sources { config, facts: table, absent: &self.sync.absent, owners, realised }
     }
 
-    fn is_source_complete(&self, source: Source) -> bool {
-        if self.config.sources.contains(&source) {
-            return self.table.is_synced(source) && self.table.incomplete(source).is_none();
-        }
-        !self.sync.absent.contains(&source)
+    /// Whether an entry may be removed that was in the maps at the start and is not desired, and whether it is certain that
+    /// it is desired as it is.
+    pub(super) fn may_go(&self, id: ServiceId) -> bool {
+        self.sources().awaited(id).is_none()
     }
 
-    /// Whether the source has reported everything about the service that it described.
-    pub(super) fn is_complete_for(&self, owner: &IdOwner) -> bool {
-        let is_read = || self.table.is_read(owner.source, &owner.key.service.namespace);
-        self.is_source_complete(owner.source) || self.config.sources.contains(&owner.source) && is_read()
+    /// Whether a source describes the entry that has reported what it can, and no source may have it, too.
+    pub(super) fn is_confirmed(&self, id: ServiceId) -> bool {
+        let is_described = self.owners.contains_key(&id);
+        is_described
+            && matches!(self.sources().awaited(id), None | Some(Awaited::Incomplete(..) | Awaited::NotConfigured(_)))
     }
 
     /// Records that the entry now belongs to this source. `was_owned` says whether it belonged to another source
     /// before.
     pub(super) fn note_other_source(&mut self, id: ServiceId, was_owned: bool, source: Source) {
         self.deferred.note_change(id);
-        if self.unsynced().is_empty() && self.is_source_complete(source) {
+        if self.sources().awaited_from(source, None).is_none() {
             self.at_start.inherited.remove(&id);
         } else if was_owned && !self.sync.is_pruned {
             self.at_start.inherited.insert(id);
@@ -149,18 +138,6 @@ impl Engine {
         !self.is_source_synced(id) && self.at_start.inherited.contains(&id)
     }
 
-    /// Whether an entry may be removed that was in the maps at the start and has not been desired since all sources are
-    /// synced. This requires that its source, or the source that describes its service now, has reported everything.
-    pub(super) fn may_go(&self, id: ServiceId) -> bool {
-        if !self.unsynced().is_empty() {
-            return false;
-        }
-        match self.ids.orphan(id) {
-            Some(tag) => self.complete_sources().contains(&tag.map(|tag| tag.source)),
-            None => self.owners.get(&id).is_none_or(|owner| self.is_complete_for(owner)),
-        }
-    }
-
     /// Whether the address still points at a service that no source has described since the start, and that may take
     /// precedence over the service that would get the address now.
     pub(super) fn is_reserved(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
@@ -175,30 +152,19 @@ impl Engine {
         }
         let age = claim.map(|claim| (claim.source, claim.created));
         let is_outranked = before.source == Source::Kubernetes && age == Some((Source::Files, None));
-        !is_outranked && !self.complete_sources().contains(&Some(before.source))
+        !is_outranked && self.sources().missing(before.source, None).is_some()
     }
 
     /// Whether an address that reaches a backend must not start to refuse connections yet, because its backends may be
     /// among what has not been reported.
     pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, service: ServiceId) -> bool {
         let Some(actual) = self.realised.frontends.get(address) else { return false };
-        let is_missing =
-            |owner: &IdOwner| self.table.incomplete(owner.source).is_some() && !self.is_complete_for(owner);
-        let is_incomplete = self.owners.get(&service).is_some_and(is_missing);
-        if !self.unsynced().is_empty() {
-            return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
-        }
-        if is_incomplete && self.desired.services.contains_key(&actual.service) {
-            // The service that the address points at is still described, and the new owner's backends may be in what
-            // its source could not read.
-            return true;
-        }
-        if is_incomplete && self.ids.orphan(actual.service).is_some() {
-            return true;
-        }
+        let is_unconfirmed = self.at_start.realised.frontends.contains_key(address);
         let is_own = actual.service == service && self.at_start.inherited.contains(&actual.service);
-        // An entry of an earlier nodelb, which does not record its source.
-        is_own || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
+        // An entry of an earlier nodelb does not record its source.
+        is_own
+            || is_unconfirmed && self.owners.contains_key(&service) && !self.may_go(service)
+            || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
     }
 
     /// A refused address that stayed in the maps until now has been refused for its clients since this round.
@@ -231,32 +197,14 @@ impl Engine {
             return None;
         }
         if self.is_reserved(&address, entry) {
-            let actual = self.realised.frontends.get(&address)?;
-            let source = self.ids.orphan(actual.service)??.source;
-            let text =
-                format!("{address} stays with the service that had it {BEFORE_START}: {}", self.why_kept(source));
-            return Some(text.into());
+            let awaited = self.sources().awaited(self.realised.frontends.get(&address)?.service)?;
+            return Some(format!("{address} stays with the service that had it {BEFORE_START}, {awaited}").into());
         }
-        let source = self.owners.get(&entry.service)?.source;
-        if !self.table.is_synced(source) {
-            let Realised { frontends, services, .. } = &self.at_start.realised;
-            let was_served = frontends.contains_key(&address) || services.contains_key(&entry.service);
-            return self.sync.why_waiting.get(&source).filter(|_| was_served).cloned();
-        }
-        match self.table.incomplete(source) {
-            Some(what) => {
-                Some(format!("the earlier backends stay in use: {source} cannot be read completely: {what}").into())
-            }
-            // Another source may describe what is missing.
-            None => self.unsynced().first().and_then(|source| self.sync.why_waiting.get(source)).cloned(),
-        }
-    }
-
-    fn why_kept(&self, source: Source) -> String {
-        match (self.sync.absent.contains(&source), self.table.incomplete(source)) {
-            (true, _) => format!("{source} described it and is no longer configured"),
-            (false, Some(what)) => format!("{source} described it and cannot be read completely: {what}"),
-            (false, None) => format!("{source} described it and has not reported everything yet"),
+        let Realised { frontends, services, .. } = &self.at_start.realised;
+        let was_served = || frontends.contains_key(&address) || services.contains_key(&entry.service);
+        match self.sources().awaited(entry.service)? {
+            Awaited::Unsynced(source) => self.sync.why_waiting.get(&source).filter(|_| was_served()).cloned(),
+            awaited => Some(as_it_was(&awaited).into()),
         }
     }
 
@@ -265,24 +213,18 @@ impl Engine {
         if self.sync.is_pruned || !self.unsynced().is_empty() {
             return Vec::new();
         }
-        let is_in_doubt = |source: &Source| !self.is_source_complete(*source);
-        let doubted: Vec<Source> = Source::ALL.into_iter().filter(is_in_doubt).collect();
-        let mut ports: BTreeMap<Source, usize> = doubted.iter().map(|source| (*source, 0)).collect();
+        let missing = |source: Source| Some((source, self.sources().missing(source, None)?));
+        let doubted: Vec<(Source, Awaited)> = Source::ALL.into_iter().filter_map(missing).collect();
+        let mut ports: BTreeMap<Source, usize> = doubted.iter().map(|(source, _)| (*source, 0)).collect();
         // An entry without a source is counted with the source that most likely owns it.
-        let likeliest = doubted.iter().copied().max_by_key(|source| self.sync.absent.contains(source));
+        let likeliest = ports.keys().copied().max_by_key(|source| self.sync.absent.contains(source));
         for source in self.ids.orphans().filter_map(|(_, source)| source.or(likeliest)) {
             *ports.entry(source).or_default() += 1;
         }
         for owner in self.owners.values().filter(|owner| self.sync.absent.contains(&owner.source)) {
             *ports.entry(owner.source).or_default() += 1;
         }
-        let kept = |source: Source| {
-            let because = match self.table.incomplete(source) {
-                _ if self.sync.absent.contains(&source) => KeptBecause::NotConfigured,
-                what => KeptBecause::Incomplete(what.cloned().unwrap_or_default()),
-            };
-            Kept { source, ports: ports.get(&source).copied().unwrap_or(0), because }
-        };
+        let kept = |(source, because)| Kept { source, ports: ports.get(&source).copied().unwrap_or(0), because };
         doubted.into_iter().map(kept).collect()
     }
 }

@@ -6,10 +6,12 @@ use smallvec::SmallVec;
 
 use super::event_recorder::Context;
 use super::{Engine, Round};
+use crate::awaited::Sources;
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
+use crate::model::service::Source;
 use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, NextIds, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
 use crate::state::status::Status;
@@ -27,10 +29,8 @@ impl Engine {
         self.round.held.extend(self.holds.announce(is_source_synced, now));
         let changed = self.deferred.take_changed();
         self.touched.extend(changed);
-        match (std::mem::take(&mut self.sync.is_prune_due), self.unsynced().is_empty()) {
-            (true, true) => self.prune(),
-            (true, false) => drop(self.report_former()),
-            (false, _) => {}
+        if std::mem::take(&mut self.sync.is_prune_due) {
+            self.prune();
         }
         self.desire_next_ids();
         self.touch_waiting_frontends();
@@ -63,25 +63,31 @@ impl Engine {
         self.touched.frontends.extend(waiting);
     }
 
-    /// Removes the entries that no source needs, after every source has reported what it can. Entries of sources that
-    /// are incomplete or not configured stay.
+    /// Removes the entries that no source needs, after a source has reported what it can. What another source may describe
+    /// stays.
     fn prune(&mut self) {
-        let may_go = self.complete_sources();
-        self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
-        self.sync.is_pruned = may_go.contains(&None);
+        let (config, facts, absent) = (&*self.config, &*self.table, &self.sync.absent);
+        let sources = Sources { config, facts, absent, owners: &self.owners, realised: &self.realised };
+        let waits = |source| sources.awaited_from(source, None).is_some();
+        if Source::ALL.into_iter().all(waits) && !self.unsynced().is_empty() {
+            self.report_former();
+            return;
+        }
+        self.touched.services.extend(self.ids.take_orphans(|tag| sources.awaited_by(tag).is_none()));
+        self.sync.is_pruned = sources.awaited_by(None).is_none();
         if self.sync.is_pruned {
             self.at_start.clear();
             self.backends.forget_unused();
             self.holds.forget_unheard(|name| self.compiled.contains_key(name));
         } else {
-            self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
-            let is_complete = |id: &ServiceId| self.owners.get(id).is_none_or(|owner| self.is_complete_for(owner));
-            let (desired, realised) = (&self.desired.services, &self.realised.services);
-            let is_given = |id: &ServiceId| desired.contains_key(id) && desired.get(id) == realised.get(id);
-            let waits = |id: &ServiceId| self.ids.orphan(*id).is_some() || !is_complete(id) && !is_given(id);
-            self.at_start.inherited = self.at_start.inherited.iter().copied().filter(waits).collect();
+            self.forget_confirmed();
         }
-        let surplus = Touched::surplus(&self.desired, &self.realised);
+        let mut surplus = Touched::surplus(&self.desired, &self.realised);
+        if !self.unsynced().is_empty() {
+            // These may be of an unsynced source.
+            surplus.frontends.retain(|address| self.realised.frontends.contains_key(address));
+            (surplus.node_addrs, surplus.uplinks) = Default::default();
+        }
         let goes = |address: &&L4Addr| self.sync.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
         // A claim that is refused has an event of its own.
         let is_described = |address: &L4Addr| self.rows.contains_key(address);
@@ -120,7 +126,7 @@ impl Engine {
                 let is_changed_otherwise =
                     || self.changed_by_checks(*id, entry).is_none_or(|changed| changed != *entry);
                 let is_emptied = || self.realised.services.get(id).is_some_and(|actual| empties(actual, entry));
-                let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
+                let is_kept = || self.is_kept_for_another(*id) && !self.may_go(*id);
                 let is_inherited = || self.at_start.inherited.contains(id);
                 let is_doubtful = || !self.is_source_synced(*id) || is_inherited() || is_kept();
                 (self.is_unreported(*id) && is_changed_otherwise()) || (is_emptied() && is_doubtful())
@@ -264,6 +270,7 @@ impl Engine {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
         self.date_refusals(now);
+        self.forget_confirmed_addresses(&touched.frontends);
         let is_settled = self.is_settled();
         let mut changed = Vec::new();
         if !is_settled || !self.before.statuses.is_empty() {

@@ -15,8 +15,7 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::model::cause::{Checked, Trigger};
 use crate::model::drain::{self, Drain, DrainCause, Drained};
 use crate::model::service::ServiceName;
-use crate::state::entries::{Desired, Realised, ServiceEntry, ServiceId, backends_of};
-use crate::state::ids::ServiceIds;
+use crate::state::entries::{EntryKey, Realised, ServiceEntry, ServiceId, backends_of};
 
 /// The relevant content of the maps at the start. It shrinks as sources describe it, and is empty after the first prune
 /// that leaves nothing in doubt.
@@ -80,23 +79,10 @@ impl AtStart {
         self.leading.range((id, L4Addr::FIRST)..=(id, L4Addr::LAST)).map(|(_, address)| address)
     }
 
-    /// Drops the described entries, after every source has reported everything it can. If an address is desired and
-    /// does not point at an undescribed service, its source will report its removal.
-    pub(super) fn forget_described(&mut self, desired: &Desired, realised: &Realised, ids: &ServiceIds) {
-        let is_described = |address: &&L4Addr| {
-            let actual = realised.frontends.get(*address);
-            desired.frontends.contains_key(*address) && actual.is_none_or(|actual| ids.orphan(actual.service).is_none())
-        };
-        for address in self.realised.frontends.keys().filter(is_described).copied().collect::<Vec<_>>() {
-            self.realised.frontends.remove(&address);
-            if let Some(actual) = realised.frontends.get(&address) {
-                self.leading.remove(&(actual.service, address));
-            }
-        }
-        let is_described = |id: &ServiceId| desired.services.contains_key(id);
-        for id in self.realised.services.keys().copied().filter(is_described).collect::<Vec<_>>() {
-            self.realised.services.remove(&id);
-        }
+    /// Drops an address that has reached what its source describes.
+    fn forget_address(&mut self, address: L4Addr, leads_to: ServiceId) {
+        self.realised.frontends.remove(&address);
+        self.leading.remove(&(leads_to, address));
     }
 
     /// Drops everything: nothing is in doubt any more.
@@ -109,6 +95,39 @@ impl AtStart {
 }
 
 impl Engine {
+    /// Drops what is as a source describes it that has reported what it can: if it is not desired later, the source says so.
+    pub(super) fn forget_confirmed(&mut self) {
+        let addresses: Vec<L4Addr> = self.at_start.realised.frontends.keys().copied().collect();
+        self.forget_confirmed_addresses(&addresses);
+        let (desired, realised) = (&self.desired.services, &self.realised.services);
+        let is_described = |id: &ServiceId| desired.contains_key(id) && self.is_confirmed(*id);
+        let lists: Vec<ServiceId> = self.at_start.realised.services.keys().copied().filter(is_described).collect();
+        let is_given = |id: &ServiceId| desired.contains_key(id) && desired.get(id) == realised.get(id);
+        let is_certain = |id: &ServiceId| self.may_go(*id) || self.is_confirmed(*id) && is_given(id);
+        let waits = |id: &ServiceId| self.ids.orphan(*id).is_some() || !is_certain(id);
+        self.at_start.inherited = self.at_start.inherited.iter().copied().filter(waits).collect();
+        lists.iter().for_each(|id| drop(self.at_start.realised.services.remove(id)));
+    }
+
+    /// The same of those among these addresses.
+    pub(super) fn forget_confirmed_addresses(&mut self, addresses: &[L4Addr]) {
+        if self.at_start.realised.frontends.is_empty() {
+            return;
+        }
+        for address in addresses {
+            let wanted = self.desired.frontends.get(address).map(|wanted| wanted.service);
+            let is_there = |key| self.desired.agrees(&self.realised, key);
+            if let Some(wanted) = wanted
+                && self.at_start.realised.frontends.contains_key(address)
+                && is_there(EntryKey::Frontend(*address))
+                && is_there(EntryKey::Outside(*address))
+                && self.is_confirmed(wanted)
+            {
+                self.at_start.forget_address(*address, wanted);
+            }
+        }
+    }
+
     /// Takes note of a list that replaces one in the maps. If that was found at the start, its source has taken it over
     /// unless only the results of checks differ.
     pub(super) fn note_replaced(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Engine, Takeover};
+use crate::awaited::Awaited;
 use crate::history::{Event, What};
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
@@ -42,9 +43,8 @@ impl Engine {
         }
     }
 
-    /// Reports who has lost and taken over addresses since the start, when every source has reported what it can; before, and
-    /// for addresses whose source is incomplete, only those are forgotten that their owners still have. Returns the
-    /// addresses whose former service is named.
+    /// Reports who has lost and taken over addresses since the start, as far as this is certain, and forgets those that
+    /// their owners still have. Returns the addresses whose former service is named.
     pub(super) fn report_former(&mut self) -> BTreeSet<L4Addr> {
         self.settle_former();
         let (mut gone, mut waiting) = (Vec::new(), Realised::default());
@@ -54,7 +54,8 @@ impl Engine {
             if self.table.is_synced(tag.source) && self.is_still_owned(address, tag) {
                 continue;
             }
-            if !self.unsynced().is_empty() || self.is_former_doubtful(address) {
+            let awaited = self.sources().awaited_by(Some(tag));
+            if matches!(awaited, Some(Awaited::Unsynced(_) | Awaited::Other(_))) || self.is_former_doubtful(address) {
                 waiting.frontends.insert(*address, *actual);
                 waiting.services.extend(former.services.get(&id).map(|entry| (id, Arc::clone(entry))));
             } else {

@@ -170,9 +170,9 @@ impl ServiceIds {
 
     /// Removes and returns the orphans that are to be deleted. They stay in use, without a service, until they are
     /// released.
-    pub fn take_orphans(&mut self, is_to_go: impl Fn(Option<Source>) -> bool) -> BTreeSet<ServiceId> {
-        let gone: BTreeSet<ServiceId> =
-            self.orphans().filter(|(_, source)| is_to_go(*source)).map(|(id, _)| id).collect();
+    pub fn take_orphans(&mut self, is_to_go: impl Fn(Option<OwnerTag>) -> bool) -> BTreeSet<ServiceId> {
+        let goes = |(_, orphan): &(&ServiceId, &Orphan)| is_to_go(orphan.tag);
+        let gone: BTreeSet<ServiceId> = self.orphans.iter().filter(goes).map(|(id, _)| *id).collect();
         self.orphans.retain(|id, _| !gone.contains(id));
         if self.orphans.is_empty() {
             self.orphan_of.clear();

@@ -428,10 +428,10 @@ fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<NearMatch> {
 
 fn kept(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {
     let found = lookup_frontend(&snapshot.realised, &snapshot.config.guard.nodeport_range, to);
-    let (_, entry) = found.filter(|_| !from.has_own(to))?;
+    let (at, entry) = found.filter(|_| !from.has_own(to))?;
     let service = snapshot.realised.services.get(&entry.service)?;
     let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
-    Some(NearMatch::Kept(distinct(service.view(is_local)), why_kept(snapshot, entry)))
+    Some(NearMatch::Kept(distinct(service.view(is_local)), why_kept(snapshot, at, entry)))
 }
 
 fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {

@@ -12,18 +12,11 @@ pub(super) fn is_as_before(snapshot: &Snapshot, (row, place): (&Row, usize), add
     snapshot.still_serves(row, place, address) || row.status_of(place, address).status == Status::Kept
 }
 
-/// Why the maps still contain what a source asked for before the start, such as `until nodelb has read everything from
+/// Why the maps still contain at the address what no source describes now, such as `until nodelb has read everything from
 /// kubernetes`.
-pub fn why_kept(snapshot: &Snapshot, entry: &FrontendEntry) -> String {
-    let tag = snapshot.realised.services.get(&entry.service).and_then(|service| service.tag);
-    let Some(source) = tag.map(|tag| tag.source) else {
-        return "until nodelb has read everything from its source".into();
-    };
-    if snapshot.absent.contains(&source) {
-        return format!("because {source} is no longer configured");
-    }
-    let why = snapshot.facts.incomplete(source).map(|why| format!(": {why}")).unwrap_or_default();
-    format!("until nodelb has read everything from {source}{why}")
+pub fn why_kept(snapshot: &Snapshot, address: L4Addr, entry: &FrontendEntry) -> String {
+    let awaited = snapshot.awaited(address, entry);
+    awaited.map_or_else(|| "until the maps accept the change".into(), |awaited| awaited.to_string())
 }
 
 /// The number of service ports in the maps that no source describes, and that the source described earlier, or may have.

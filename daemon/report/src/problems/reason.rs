@@ -68,7 +68,7 @@ reasons! {
     CredentialsRefused, Warning, "nodelb apiservers", [],
         "New credentials do not work or cannot be read, and the connection keeps the previous ones";
     NotSynced, Critical, "nodelb sources", ["NodelbNotReady", "NodelbSourceNotSynced"],
-        "A source has not reported everything since the start, and nothing is removed";
+        "A source has not reported everything since the start, and nothing of it is removed";
     NodeMissing, Warning, "nodelb config", [],
         "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
     NoBackends, Critical, "nodelb diagnose {}", ["NodelbServiceWithoutBackends", "NodelbConnectionsRefused"],

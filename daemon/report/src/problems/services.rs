@@ -57,7 +57,7 @@ fn kept(observed: &Observed, found: &mut Vec<Problem>) {
             ),
             _ => continue,
         };
-        let cause = format!("{what} {}", why_kept(snapshot, entry));
+        let cause = format!("{what} {}", why_kept(snapshot, address, entry));
         let since = Some(observed.clocks.time_of(kept.since));
         // Connections to another address of the service work.
         let is_part = service(entry).is_some_and(|service| usable.contains(&service));

@@ -37,7 +37,7 @@ pub(super) fn frontends<'a>(
             outside: outside::access_as_before(snapshot, address).to_string(),
             status,
             since: Some(clocks.time_of(since)),
-            error: Some(why(snapshot, entry)),
+            error: Some(why(snapshot, address, entry)),
         }
     })
 }
@@ -100,12 +100,12 @@ fn service(snapshot: &Snapshot, id: ServiceId, addresses: &[Kept<'_>]) -> Option
         selectable: distinct(entry.view(of_first.inside_local)).len() as u64,
         status: addresses.iter().map(|(.., kept)| kept.status).max_by_key(|status| status.badness())?,
         origin: None,
-        error: Some(format!("{first}: {}", why(snapshot, of_first))),
+        error: Some(format!("{first}: {}", why(snapshot, *first, of_first))),
     })
 }
 
-fn why(snapshot: &Snapshot, entry: &FrontendEntry) -> String {
-    format!("in use as before the start, {}", why_kept(snapshot, entry))
+fn why(snapshot: &Snapshot, address: L4Addr, entry: &FrontendEntry) -> String {
+    format!("in use as before the start, {}", why_kept(snapshot, address, entry))
 }
 
 #[cfg(test)]

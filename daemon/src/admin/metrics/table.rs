@@ -82,7 +82,7 @@ metrics! {
         "Time since the last such check; missing before the first";
 
     SOURCE_SYNCED: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
-        "1 once the source has reported its initial state; 0 before, when nothing is removed";
+        "1 once the source has reported its initial state; 0 before, when nothing of it is removed";
     SOURCE_PATHS: Sources, Gauge, "nodelb_source_paths", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
         "Number of paths in `nodelb sources` (files, and kinds of objects), by whether their current content is served";
     SOURCE_PROBLEMS: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],

@@ -220,7 +220,9 @@ fn what_waits_for_another_source_says_so() {
     let address = l4("198.51.100.10:80");
     let status = snapshot.status_of(&snapshot.rows[&address], 0, address);
     assert_eq!(status.status, Status::Kept);
-    assert!(status.error.is_some_and(|why| why.contains("files has not reported everything yet")));
+    assert!(
+        status.error.is_some_and(|why| why.contains("before nodelb started, until nodelb has read files, which may"))
+    );
 }
 
 /// 2,000 random sequences of checks, drains and restarts, all before the sync.

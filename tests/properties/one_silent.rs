@@ -1,0 +1,129 @@
+//! A source that does not answer after a start, and of which the last known state is stored, changes nothing for the
+//! services of another one; nor does a part that a source cannot read and that nodelb has never known.
+
+use std::collections::BTreeSet;
+
+use nodelb_core::change::Change;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::Source;
+use nodelb_core::state::status::Status;
+use nodelb_core::trace::{Verdict, trace};
+use nodelb_report::explain::reports;
+use nodelb_report::filter::Filter;
+use proptest::prelude::*;
+
+use crate::absence::facts_of;
+use crate::cases;
+use crate::model::Host;
+use crate::world::{change, changes, claims_of, destinations, disputed, facts, guard, settled, without};
+
+const KUBERNETES: Source = Source::Kubernetes;
+
+/// The objects of files among these changes.
+fn of_files(changes: Vec<Change>) -> Vec<Change> {
+    changes.into_iter().filter(|change| change.is_object_of(Source::Files)).collect()
+}
+
+/// Every address that at most one service claims, and that is none of a service that Kubernetes describes, too.
+fn of_one(changes: &[Change]) -> Vec<L4Addr> {
+    let services = || {
+        changes.iter().filter_map(|change| match change {
+            Change::UpsertService(service) => Some(service),
+            _ => None,
+        })
+    };
+    let names: BTreeSet<_> = services().filter(|it| it.source == KUBERNETES).map(|service| &service.name).collect();
+    let (of_kubernetes, disputed): (BTreeSet<L4Addr>, _) = (
+        services().filter(|service| names.contains(&service.name)).flat_map(claims_of).collect(),
+        disputed(&facts(changes)),
+    );
+    let is_of_one = |at: &L4Addr| !of_kubernetes.contains(at) && !disputed.contains(at);
+    destinations().into_iter().filter(|at| is_of_one(at) && is_of_one(&at.wildcard())).collect()
+}
+
+/// What clients get at the address: whether nodelb translates it, and the backends.
+fn at(host: &Host, to: L4Addr) -> (bool, BTreeSet<L4Addr>) {
+    match trace(&host.held(), &guard().nodeport_range, to) {
+        Verdict::Forwarded(_, slots) => (true, slots.iter().map(|slot| slot.addr).collect()),
+        verdict => (!matches!(verdict, Verdict::PassedThrough), BTreeSet::new()),
+    }
+}
+
+fn synced(incomplete: Option<&str>) -> Change {
+    Change::Synced { source: Source::Files, incomplete: incomplete.map(Into::into) }
+}
+
+/// No address is said to stay as it was, and none is.
+fn check_rows(host: &Host) -> Result<(), TestCaseError> {
+    let snapshot = host.engine.snapshot(host.now);
+    let kept: Vec<L4Addr> = snapshot.kept().map(|(address, ..)| address).collect();
+    prop_assert_eq!(kept, Vec::<L4Addr>::new());
+    for row in reports::frontends(&snapshot, &Filter::default()) {
+        prop_assert!(!matches!(row.status, Status::Kept | Status::Pending), "{:?}", row);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(1_024))]
+
+    /// Found as: a removed file stayed in use until an API server answered, and the files were blamed.
+    #[test]
+    fn a_source_that_is_silent_delays_nothing_of_another_one(
+        world in changes(24),
+        meanwhile in changes(8),
+        later in prop::collection::vec(change(), 0..8),
+        is_recalled_first: bool,
+    ) {
+        let (meanwhile, later) = (of_files(meanwhile), of_files(later));
+        let mut host = settled(&world);
+        let now: Vec<Change> = world.iter().chain(&meanwhile).cloned().collect();
+        host.restart();
+        let recalled = facts_of(&facts(&now), &[KUBERNETES]).into_iter().chain([Change::Recalled(KUBERNETES)]);
+        let read = facts_of(&facts(&now), &[Source::Files]).into_iter().chain([synced(None)]);
+        if is_recalled_first {
+            host.send(recalled);
+            host.round();
+            host.send(read);
+        } else {
+            host.send(read);
+            host.round();
+            host.send(recalled);
+        }
+        prop_assert!(host.settle());
+        for change in &later {
+            host.send([change.clone()]);
+            host.round();
+        }
+        prop_assert!(host.settle());
+        let all: Vec<Change> = now.into_iter().chain(later).collect();
+        let other = settled(&all);
+        for to in of_one(&all) {
+            prop_assert_eq!(at(&host, to), at(&other, to), "{}", to);
+        }
+    }
+
+    /// Found as: an address of a service without backends led to those of the service that had it, without end.
+    #[test]
+    fn a_part_that_was_never_known_makes_nothing_doubtful_that_is_known(
+        world in changes(24),
+        later in prop::collection::vec((change(), any::<bool>()), 1..12),
+    ) {
+        let world = of_files(world);
+        let mut host = settled(&world);
+        host.send([synced(Some("x.toml cannot be used"))]);
+        prop_assert!(host.settle());
+        let later: Vec<_> = later.into_iter().filter(|(change, _)| change.is_object_of(Source::Files)).collect();
+        for (change, has_round) in &later {
+            host.send([change.clone()]);
+            if *has_round {
+                host.round();
+            }
+        }
+        prop_assert!(host.settle());
+        check_rows(&host)?;
+        let all: Vec<Change> = world.into_iter().chain(later.into_iter().map(|(change, _)| change)).collect();
+        let disputed: BTreeSet<L4Addr> = disputed(&facts(&all));
+        prop_assert_eq!(without(&host.text(), &disputed), without(&settled(&all).text(), &disputed));
+    }
+}
