@@ -103,6 +103,20 @@ proptest! {
         }
     }
 
+    /// Found as: clients of remembered services without backends waited instead of being refused.
+    #[test]
+    fn a_reboot_without_an_answer_serves_all_that_was_known(world in changes(24)) {
+        let known = settled(&world);
+        let mut host = settled(&world);
+        host.reboot();
+        host.send(facts(&world).into_iter().chain([Change::Recalled(KUBERNETES), synced(None)]));
+        prop_assert!(host.settle());
+        let disputed = disputed(&facts(&world));
+        for to in destinations().into_iter().filter(|to| !disputed.contains(to) && !disputed.contains(&to.wildcard())) {
+            prop_assert_eq!(at(&host, to), at(&known, to), "{}", to);
+        }
+    }
+
     /// Found as: an address of a service without backends led to those of the service that had it, without end.
     #[test]
     fn a_part_that_was_never_known_makes_nothing_doubtful_that_is_known(

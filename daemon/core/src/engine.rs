@@ -245,6 +245,7 @@ impl Engine {
         match &change {
             Change::Happened(event) => self.event_recorder.note_happened(event),
             Change::DrainsUnread(are_unread) => self.set_drains_unread(*are_unread),
+            Change::Recalled(source) => self.sync.recall_due = Some(*source),
             _ => {}
         }
         match self.table.apply(change) {

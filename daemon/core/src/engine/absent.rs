@@ -36,6 +36,9 @@ pub(super) struct SyncState {
     pub(super) is_pruned: bool,
     /// Whether every source is synced and the first full reconcile after that is complete.
     pub(super) is_ready: bool,
+    /// The service ports that a source has recalled, and the source whose ports the next round adds.
+    pub(super) recalled: BTreeSet<ServiceId>,
+    pub(super) recall_due: Option<Source>,
     /// The reason why an address waits for each source. Many addresses share it during a start.
     why_waiting: BTreeMap<Source, Arc<str>>,
 }
@@ -56,6 +59,8 @@ impl SyncState {
             is_prune_due: true,
             is_pruned: false,
             is_ready: false,
+            recalled: BTreeSet::new(),
+            recall_due: None,
             why_waiting: Source::ALL.into_iter().map(|source| (source, why(source).into())).collect(),
         }
     }
@@ -78,6 +83,14 @@ impl Engine {
         let is_described = self.owners.contains_key(&id);
         is_described
             && matches!(self.sources().awaited(id), None | Some(Awaited::Incomplete(..) | Awaited::NotConfigured(_)))
+    }
+
+    /// Records which service ports a source has recalled.
+    pub(super) fn note_recalled(&mut self) {
+        if let Some(source) = self.sync.recall_due.take() {
+            let recalled = self.owners.iter().filter(|(_, owner)| owner.source == source);
+            self.sync.recalled = recalled.map(|(id, _)| *id).collect();
+        }
     }
 
     /// Records that the entry now belongs to this source. `was_owned` says whether it belonged to another source

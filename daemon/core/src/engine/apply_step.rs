@@ -27,6 +27,7 @@ impl Engine {
         self.recompile_dirty(now);
         let is_source_synced = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
         self.round.held.extend(self.holds.announce(is_source_synced, now));
+        self.note_recalled();
         let changed = self.deferred.take_changed();
         self.touched.extend(changed);
         if std::mem::take(&mut self.sync.is_prune_due) {
@@ -161,7 +162,9 @@ impl Engine {
         let is_inherited = actual.is_some_and(|actual| self.at_start.inherited.contains(&actual.service));
         let is_doubtful = || self.is_emptiness_doubtful(address, wanted.service);
         let is_emptied = || actual.is_some_and(|actual| actual.is_answered(&self.realised)) && is_doubtful();
-        let is_source_synced = self.is_source_synced(wanted.service);
+        // The last known state of an address that leads nowhere may be that it refuses.
+        let is_recalled = actual.is_none() && self.sync.recalled.contains(&wanted.service);
+        let is_source_synced = is_recalled || self.is_source_synced(wanted.service);
         let will_answer = wanted.is_answered(&self.realised) && wanted.is_answered(&self.desired);
         (!is_source_synced && is_inherited) || (!will_answer && (!is_source_synced || is_emptied()))
     }
@@ -377,6 +380,7 @@ impl Engine {
         self.event_recorder.forget_found(id);
         self.ringless.ids.remove(&id);
         self.owners.remove(&id);
+        self.sync.recalled.remove(&id);
         self.ids.release(id, now);
         self.retry_rings();
     }

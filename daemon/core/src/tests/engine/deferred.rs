@@ -290,3 +290,22 @@ fn an_address_that_stays_in_the_maps_is_refused_since_it_has_left_them() {
     engine.reconcile(&mut datapath, Moment(5));
     assert_eq!(since(&engine), (Status::Refused, Moment(5)));
 }
+
+/// Found as: after a boot without an API server, clients of a remembered service without backends waited, and no problem
+/// said so. What has not been recalled may have backends that have not been reported.
+#[test]
+fn a_remembered_service_without_backends_is_refused_after_a_reboot() {
+    let kubernetes = |service| Change::UpsertService(Service { source: Source::Kubernetes, ..service });
+    let (mut engine, mut datapath) =
+        (Engine::new(two_sources_config(), MapState::default()), MemoryDatapath::new(LIMITS));
+    engine.change(kubernetes(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::Recalled(Source::Kubernetes));
+    settle(&mut engine, &mut datapath, Moment(1));
+    engine.change(kubernetes(service("b/s", "198.51.100.11:80/TCP")));
+    settle(&mut engine, &mut datapath, Moment(2));
+    let state = datapath.dump().expect("readable");
+    let refuses = ["198.51.100.10:80/TCP", "198.51.100.11:80/TCP"].map(|address| state.refuses(l4(address)));
+    assert_eq!(refuses, [true, false]);
+    let (snapshot, address) = (engine.snapshot(Moment(2)), l4("198.51.100.10:80/TCP"));
+    assert_eq!(snapshot.status_of(&snapshot.rows[&address], 0, address).status, Status::NoBackends);
+}
