@@ -8,16 +8,13 @@ use crate::cases;
 use crate::model::Host;
 use crate::world::{changes, facts, settled};
 
-/// The drained backends that the maps offer, except those of ports that are held.
+/// The drained backends that the maps offer. No service is protected.
 fn offered(host: &Host) -> Vec<String> {
     let snapshot = host.engine.snapshot(host.now);
     let mut offered = Vec::new();
     for (id, entry) in snapshot.realised.services.iter() {
         let Some(owner) = snapshot.owners.get(id) else { continue };
         let Some(drains) = snapshot.facts.drains(&owner.key.service) else { continue };
-        if snapshot.held().any(|port| port.key == owner.key) {
-            continue;
-        }
         let slots = entry.cluster.iter().chain(&*entry.local).map(|slot| slot.addr);
         let drained = slots.filter(|at| drain::find(drains, (at.addr, at.port)).is_some());
         offered.extend(drained.map(|at| format!("{} {at}", owner.key)));

@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
-use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::drain::{Drain, Drained, Drains};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
-    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
 };
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, trace};
+use nodelb_report::explain::drains::keeps_drained;
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
 use proptest::prelude::*;
@@ -46,6 +48,8 @@ const BACKENDS: [&str; 4] = ["192.0.2.1:6443", "192.0.2.2:6443", "192.0.2.3:6443
 #[derive(Clone, Debug)]
 enum Step {
     Change(Change),
+    /// The drains of one of the services, by the indexes of backends.
+    Drain(usize, BTreeSet<usize>),
     Round,
     Restart(Vec<usize>),
     Reboot,
@@ -75,14 +79,14 @@ fn service(index: usize, version: u8) -> Service {
 /// A slice of one of the services. For the one that is protected by its backend, it has that
 /// backend or none.
 fn slice(index: usize, number: usize, backends: Vec<(usize, BackendState)>) -> Slice {
-    let name: nodelb_core::model::service::ServiceName = PROTECTED[index].0.parse().expect("valid");
+    let name: ServiceName = PROTECTED[index].0.parse().expect("valid");
     let backend = |(at_index, state): (usize, BackendState)| {
         let text = BACKENDS[if index == 3 { 0 } else { at_index }];
         Backend { state, node: Some("n1".into()), ..Backend::new(at(text).0, at(text).1) }
     };
     let ports = vec![SlicePort {
         name: "https".into(),
-        protocol: nodelb_core::model::addr::Protocol::Tcp,
+        protocol: Protocol::Tcp,
         backends: backends.into_iter().map(backend).collect(),
     }];
     Slice {
@@ -112,6 +116,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => annotated.prop_map(|(index, version)| Step::Change(Change::UpsertService(service(index, version)))),
         2 => other.prop_map(Step::Change),
         1 => select(&["n1", "n2"]).prop_map(|name| Step::Change(node(name))),
+        2 => (0..PROTECTED.len(), prop::collection::btree_set(0..3_usize, 0..4))
+            .prop_map(|(index, backends)| Step::Drain(index, backends)),
         8 => Just(Step::Round),
         1 => prop::collection::vec(0..64_usize, 64).prop_map(Step::Restart),
         1 => Just(Step::Reboot),
@@ -134,6 +140,18 @@ fn reached(state: &MapState, to: &str) -> Option<BTreeSet<L4Addr>> {
         Verdict::Forwarded(_, slots) => Some(slots.iter().map(|slot| slot.addr).collect()),
         _ => None,
     }
+}
+
+/// The backends of the service that its source reports as ready, except the one that is refused.
+fn ready(sent: &[Change], full: &str) -> BTreeSet<L4Addr> {
+    let slices = facts(sent).into_iter().filter_map(|change| match change {
+        Change::UpsertSlice(slice) if slice.service.to_string() == full => Some(slice),
+        _ => None,
+    });
+    let backends = slices.flat_map(|slice| slice.ports).flat_map(|port| port.backends);
+    let ready = backends.filter(|backend| matches!(backend.state, BackendState::Active | BackendState::Terminating));
+    let addresses = ready.map(|backend| L4Addr::new(backend.addr, backend.port, Protocol::Tcp));
+    addresses.filter(|at| *at != l4(BACKENDS[3])).collect()
 }
 
 /// A host, its facts, and the addresses that have had a backend.
@@ -187,14 +205,51 @@ impl Watched {
     fn settle(&mut self) -> Result<(), TestCaseError> {
         let before = self.host.held();
         prop_assert!(self.host.settle(), "never settles");
-        self.check(&before)
+        self.check(&before)?;
+        self.check_ready()
+    }
+
+    /// Each list has a backend that its source reports as ready, if there is one.
+    fn check_ready(&self) -> Result<(), TestCaseError> {
+        let held = self.host.held();
+        for (index, (full, frontends)) in PROTECTED.iter().enumerate() {
+            let ready = ready(&self.sent, full);
+            for (text, kind) in *frontends {
+                let to = if *kind == FrontendKind::NodePort { DESTINATIONS[5] } else { text };
+                let list = reached(&held, to).unwrap_or_default();
+                let is_served = ready.is_empty() || !list.is_disjoint(&ready);
+                prop_assert!(is_served, "{} {} has {:?}, and {:?} are ready", index, to, list, ready);
+            }
+        }
+        Ok(())
+    }
+
+    /// The operator is told what the engine does.
+    fn drain(&mut self, index: usize, backends: &BTreeSet<usize>) -> Result<(), TestCaseError> {
+        self.settle()?;
+        let name: ServiceName = PROTECTED[index].0.parse().expect("valid");
+        let drained = |index: &usize| Drained { addr: at(BACKENDS[*index]).0, port: Some(at(BACKENDS[*index]).1) };
+        let drain = || Drain { by: "root".into(), since: 0, until: None };
+        let drains: Drains = backends.iter().map(|index| (drained(index), drain())).collect();
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let kept = backends.iter().map(|index| keeps_drained(&snapshot, &name, (drained(index), &drains)));
+        let kept: Vec<bool> = kept.collect();
+        let change = Change::Drains(name, drains, None);
+        self.sent.push(change.clone());
+        self.host.send([change]);
+        self.settle()?;
+        let to = DESTINATIONS[index];
+        let list = reached(&self.host.held(), to).unwrap_or_default();
+        let used: Vec<bool> = backends.iter().map(|index| list.contains(&l4(BACKENDS[*index]))).collect();
+        prop_assert_eq!(used, kept, "{} has {:?}", to, list);
+        Ok(())
     }
 
     /// Sends all facts to a new daemon: those of the address pool and the node first, the others in
     /// this order.
     fn resend(&mut self, order: &[usize]) -> Result<(), TestCaseError> {
         let mut rest: BTreeMap<usize, Change> = facts(&self.sent).into_iter().enumerate().collect();
-        let is_first = |change: &Change| matches!(change, Change::Node(_) | Change::Apiservers(_));
+        let is_first = |change: &Change| matches!(change, Change::Node(_) | Change::Apiservers(_) | Change::Drains(..));
         let first: Vec<Change> = rest.values().filter(|change| is_first(change)).cloned().collect();
         rest.retain(|_, change| !is_first(change));
         self.host.send(first);
@@ -217,6 +272,7 @@ impl Watched {
                 self.sent.push(change);
                 Ok(())
             }
+            Step::Drain(index, backends) => self.drain(index, &backends),
             Step::Round => self.round(),
             Step::Restart(order) => {
                 self.settle()?;

@@ -42,6 +42,19 @@ pub struct CompileContext<'a> {
 /// Compiles every port of the service, in the order of its description. Ports with the same name and protocol have the
 /// same backends, so they are merged into one and share an entry in the maps.
 pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
+    let mut plans = compile_ports(service, slices, context);
+    let is_limited = context.drains.is_some() || context.checks.failed.is_some();
+    if is_limited && plans.iter().any(|plan| !plan.has_backends) {
+        let checks = Checks { last_resort: true, ..context.checks };
+        let undrained = compile_ports(service, slices, &CompileContext { drains: None, checks, ..*context });
+        for (plan, undrained) in plans.iter_mut().zip(undrained).filter(|(plan, _)| !plan.has_backends) {
+            plan.undrained = undrained.has_backends.then(|| Box::new(undrained));
+        }
+    }
+    plans
+}
+
+fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
@@ -187,6 +200,7 @@ fn plan_port(
         forward: Forward::Translate,
         frontends,
         key,
+        undrained: None,
     }
 }
 

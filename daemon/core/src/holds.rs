@@ -10,9 +10,10 @@ use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, DirtyReason};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Slice};
-use crate::state::entries::{Desired, ServiceId};
+use crate::state::entries::{Desired, ServiceEntry, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::remembered::{MAX_REMEMBERED, Remembered, Views};
+use crate::table::apiservers::Apiservers;
 use crate::text::listed;
 
 /// What the text of a hold contains if the source emptied the port.
@@ -27,8 +28,10 @@ pub fn says_emptied(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldPort {
     pub key: Arc<PortKey>,
-    /// The held backends, each once, in address order.
+    /// The held backends that are in use, each once, in address order.
     pub backends: Vec<L4Addr>,
+    /// All of them, also those that are drained; empty if slices still contain them.
+    pub(crate) known: Views,
     /// The object that emptied the port.
     pub cause: Cause,
     pub since: Moment,
@@ -39,24 +42,42 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    pub(crate) fn new(key: &Arc<PortKey>, known: &Views, cause: Cause, since: Moment) -> Self {
+    pub(crate) fn new(key: &Arc<PortKey>, known: Views, cause: Cause, since: Moment) -> Self {
+        let (key, text) = (Arc::clone(key), Arc::default());
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
-        let text = format!("held: {cause} {EMPTIED}; {}", in_use(&backends)).into();
-        Self { key: Arc::clone(key), backends, cause, since, text, problem: None }
+        Self { key, known, cause, since, text, problem: None, backends: Vec::new() }.using(backends)
     }
 
     /// A hold on backends of this slice: its source cannot tell the current ones.
     pub(crate) fn last_known(key: &Arc<PortKey>, backends: Vec<L4Addr>, slice: &Slice, since: Moment) -> Option<Self> {
-        let problem = slice.problem.clone()?;
-        let text = format!("held: {}: {problem}; {}", slice.origin.object, in_use(&backends)).into();
+        let problem = Some(slice.problem.clone()?);
         let cause = Cause { origin: slice.origin.clone(), is_removed: false };
-        Some(Self { key: Arc::clone(key), backends, cause, since, text, problem: Some(problem) })
+        Some(Self { problem, ..Self::new(key, Views::default(), cause, since) }.using(backends))
+    }
+
+    /// The held backends, in use or drained.
+    pub fn all(&self) -> impl Iterator<Item = L4Addr> {
+        let others = self.known.cluster.iter().map(|(at, _)| *at).filter(|at| !self.backends.contains(at));
+        self.backends.iter().copied().chain(others)
+    }
+
+    /// The hold, if these are the backends in use.
+    pub(crate) fn using(self, backends: Vec<L4Addr>) -> Self {
+        let why = match &self.problem {
+            Some(problem) => format!("{}: {problem}", self.cause.origin.object),
+            None => format!("{} {EMPTIED}", self.cause),
+        };
+        let text = format!("held: {why}; {}", in_use(&backends)).into();
+        Self { backends, text, ..self }
     }
 }
 
 /// Formats as `192.0.2.11:8080/TCP stays in use`.
 fn in_use(backends: &[L4Addr]) -> String {
     const SHOWN: usize = 5;
+    if backends.is_empty() {
+        return "every backend is drained".into();
+    }
     let stay = if backends.len() == 1 { "stays" } else { "stay" };
     format!("{} {stay} in use", listed(backends, SHOWN))
 }
@@ -178,6 +199,34 @@ impl Holds {
         let Some(since) = self.last_known(id).map(|before| before.since) else { return self.begin(id, port) };
         self.held.insert(id, Arc::new(HeldPort { since, ..port }));
         None
+    }
+
+    /// All backends that are held, whether or not they are drained.
+    pub(crate) fn known(&self, id: ServiceId) -> Option<&Views> {
+        self.held.get(&id).map(|port| &port.known).filter(|known| !known.cluster.is_empty())
+    }
+
+    /// These of the held backends are in use.
+    pub(crate) fn set_in_use(&mut self, id: ServiceId, backends: Vec<L4Addr>) {
+        if let Some(port) = self.held.get_mut(&id).filter(|port| port.backends != backends) {
+            *port = Arc::new(HeldPort::clone(port).using(backends));
+        }
+    }
+
+    pub(crate) fn is_protected(&self, id: ServiceId) -> bool {
+        self.protected.contains(&id)
+    }
+
+    /// Whether an apiserver is in one of the lists of the service, or was before the start.
+    pub(crate) fn has_apiserver<'a>(
+        &self,
+        service: &ServiceName,
+        apiservers: &Apiservers,
+        mut lists: impl Iterator<Item = &'a Arc<ServiceEntry>>,
+    ) -> bool {
+        let mut recorded = self.records_of(service).flat_map(|record| &record.cluster);
+        lists.any(|entry| entry.cluster.iter().any(|slot| apiservers.has(slot.addr)))
+            || recorded.any(|(addr, _)| apiservers.has(*addr))
     }
 
     pub(crate) fn set_protected(&mut self, id: ServiceId, is_protected: bool) {

@@ -10,13 +10,15 @@ use crate::awaited::{Awaited, Sources};
 use crate::before::{Before, Lasting, Statuses, as_before};
 use crate::claims::{Claim, Row, RowStatus};
 use crate::compile::guard::BackendRefusal;
-use crate::compile::select;
+use crate::compile::plan::PortPlan;
+use crate::compile::select::{self, Checks};
+use crate::compile::{CompileContext, compile};
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
 use crate::degraded::{Degraded, DegradedPorts};
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
-use crate::model::drain;
+use crate::model::drain::{self, Drains};
 use crate::model::health_check::all_failed;
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, Service, ServiceName, Source};
@@ -244,6 +246,53 @@ impl Snapshot {
     /// The service ports with backends that are held although their source emptied them, by id.
     pub fn held(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
         self.holds.all_announced()
+    }
+
+    /// Whether the port is protected and uses drained backends, because it has no other one.
+    pub fn uses_drained(&self, key: &PortKey) -> bool {
+        let drains = self.facts.drains(&key.service);
+        drains.is_some_and(|drains| self.protected_list_has(key, |at| drain::find(drains, at).is_some()))
+    }
+
+    /// Whether the port is protected and uses backends that failed their checks, although its service allows no last resort.
+    pub fn uses_failed(&self, key: &PortKey) -> bool {
+        let Some(failed) = self.facts.quarantine(&key.service) else { return false };
+        let check = self.facts.checked.get(&key.service).and_then(|service| service.health_check.as_ref());
+        let is_strict = check.is_some_and(|check| !check.last_resort);
+        is_strict && self.protected_list_has(key, |at| failed.contains_key(&at))
+    }
+
+    fn protected_list_has(&self, key: &PortKey, is_meant: impl Fn((Addr, u16)) -> bool) -> bool {
+        let mut owned = self.owners.iter().filter(|(_, owner)| *owner.key == *key).map(|(id, _)| id);
+        let id = owned.find(|id| self.holds.is_protected(**id));
+        let entry = id.and_then(|id| self.desired.services.get(id));
+        entry.is_some_and(|entry| entry.cluster.iter().any(|slot| is_meant((slot.addr.addr, slot.addr.port))))
+    }
+
+    /// What the ports of the service would use, if these were its drains.
+    pub fn plans_with(&self, name: &ServiceName, drains: Option<&Drains>) -> Vec<PortPlan> {
+        let Some((service, slices)) = self.facts.owner(name) else { return Vec::new() };
+        let context = CompileContext {
+            node: self.facts.node(),
+            node_addrs: &self.desired.node_addrs,
+            guard: &self.config.guard,
+            apiservers: self.facts.apiservers(),
+            checks: Checks::new(service, self.facts.quarantine(name)),
+            drains,
+            packets: self.config.packets,
+        };
+        let mut plans = compile(service, slices, &context);
+        let ids: Vec<(ServiceId, &PortKey)> =
+            self.ports().filter(|(_, key)| key.service == *name).map(|(id, key)| (id, &**key)).collect();
+        let lists = ids.iter().filter_map(|(id, _)| self.desired.services.get(id));
+        let is_protected =
+            self.facts.is_protected(service, slices) || self.holds.has_apiserver(name, self.facts.apiservers(), lists);
+        for plan in plans.iter_mut().filter(|plan| !plan.has_backends) {
+            let id = ids.iter().find(|(_, key)| **key == plan.key).map(|(id, _)| *id);
+            let held = id.and_then(|id| self.holds.known(id));
+            plan.fill(is_protected || id.is_some_and(|id| self.holds.is_protected(id)), held, drains);
+        }
+        plans
     }
 
     /// The records to preserve over a reboot: the backends of every port of a protected service, held or not, and the

@@ -85,11 +85,10 @@ pub(super) fn with_drain(
         let text = format!("{MAX_DRAINS} backends are drained already: end other drains with `nodelb undrain`");
         return Err(Refusal::Refused(text));
     }
-    if explain::drains::keeps_drained(snapshot, service, (backend, drains.clone())) {
+    if explain::drains::keeps_drained(snapshot, service, (backend, &drains)) {
         let text = format!(
             "{backend} cannot be drained, not even with --force: without it, {service} has no backend, and nodelb never \
-             empties this service, because an apiserver is reached through it, or because its last backends are held; \
-             drain {backend} when the service has another backend"
+             empties this service, because an apiserver is reached through it; drain {backend} when the service has another backend"
         );
         return Err(Refusal::Refused(text));
     }

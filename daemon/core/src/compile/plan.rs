@@ -2,10 +2,12 @@
 
 use crate::compile::guard::Refusal;
 use crate::model::addr::L4Addr;
+use crate::model::drain::{self, Drains};
 use crate::model::forward::Forward;
 use crate::model::service::{FrontendKind, PortKey};
 use crate::model::source_range::SourceRange;
 use crate::state::entries::View;
+use crate::state::remembered::Views;
 
 /// A compiled service port of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +27,39 @@ pub struct PortPlan {
     pub source_ranges: Option<Vec<SourceRange>>,
     pub forward: Forward,
     pub frontends: Vec<FrontendPlan>,
+    /// The plan with every backend that its source reports as ready, if drains and checks leave none.
+    pub undrained: Option<Box<PortPlan>>,
+}
+
+/// What a port without a usable backend uses instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Nothing,
+    /// Last known backends.
+    Held,
+    /// Backends that its source reports as ready, and that are drained or have failed their health checks.
+    Undrained,
 }
 
 impl PortPlan {
+    /// Decides what the port uses if it has no usable backend. A protected port has a backend that its source reports as
+    /// ready, if there is one: drains and holds give way. Otherwise it has the last known ones, if they are held.
+    pub(crate) fn fill(&mut self, is_protected: bool, held: Option<&Views>, drains: Option<&Drains>) -> Rest {
+        if is_protected && let Some(undrained) = self.undrained.take() {
+            *self = *undrained;
+            return Rest::Undrained;
+        }
+        let left = held.and_then(|held| held.clone().admitted(|at| !is_drained(drains, at)));
+        let Some(left) = left.or_else(|| held.filter(|_| is_protected).cloned()) else { return Rest::Nothing };
+        (self.cluster, self.local, self.has_backends) = (left.cluster, left.local, true);
+        Rest::Held
+    }
+
+    /// Whether drains give way: the port uses drained backends, because it has no other one.
+    pub fn uses_drained(&self, drains: Option<&Drains>) -> bool {
+        self.cluster.iter().any(|(at, _)| is_drained(drains, *at))
+    }
+
     /// Whether clients on this node get the backends on this node alone, at any address.
     pub(crate) fn has_inside_local(&self) -> bool {
         self.frontends.iter().any(|frontend| frontend.inside_local)
@@ -37,6 +69,10 @@ impl PortPlan {
     pub fn has_outside(&self) -> bool {
         self.frontends.iter().any(|frontend| frontend.is_outside && frontend.refusal.is_none())
     }
+}
+
+fn is_drained(drains: Option<&Drains>, at: L4Addr) -> bool {
+    drains.is_some_and(|drains| drain::find(drains, (at.addr, at.port)).is_some())
 }
 
 /// One frontend address of a port.

@@ -24,6 +24,7 @@ use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
 use crate::state::entries::{FrontendEntry, NextIds, ServiceEntry, ServiceId, differing_backends};
 use crate::state::owner::{IdOwner, OwnerTag};
+use crate::state::remembered::Views;
 use crate::state::status::Status;
 use crate::table::Owner;
 
@@ -76,10 +77,11 @@ impl Engine {
         let old = old.unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
+        let drains = self.table.drains.get(name).cloned();
         let owner = description.map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
             let (checks, node_addrs) = (Checks::new(service, self.table.quarantine(name)), &self.desired.node_addrs);
-            let (packets, drains) = (self.config.packets, self.table.drains(name));
+            let (packets, drains) = (self.config.packets, drains.as_deref());
             let context = CompileContext { node, node_addrs, guard, apiservers, checks, drains, packets };
             let plans = compile(service, slices, &context);
             let is_confirmed = slices.iter().all(|slice| slice.problem.is_none());
@@ -92,7 +94,8 @@ impl Engine {
         let is_described = owner.is_some();
         let source = owner.as_ref().map(|(service, ..)| service.source);
         if let Some((service, mut plans, is_protected, is_confirmed)) = owner {
-            let subject = Subject { service, old: &old, is_protected, is_confirmed, reason, now };
+            let drains = drains.as_deref();
+            let subject = Subject { service, old: &old, is_protected, is_confirmed, drains, reason, now };
             // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
             for mut plan in plans {
@@ -154,6 +157,7 @@ impl Engine {
                 self.keep_last_known(id, &key, subject, plan);
                 let turned = self.note_degraded(id, &key, subject, plan);
                 let here = self.note_degraded_here(id, &key, subject, plan);
+                let here = here.or_else(|| self.note_undrained(id, subject, plan));
                 self.desire_service((id, tag), &key, plan, (subject, turned, here));
             }
             None => {
@@ -201,6 +205,14 @@ impl Engine {
             Some(_) => "every backend on this node failed its health checks, and these are used as a last resort",
             None => "a usable backend is on this node again",
         })
+    }
+
+    /// What the history says if drains give way.
+    fn note_undrained(&self, id: ServiceId, subject: &Subject<'_>, plan: &PortPlan) -> Option<&'static str> {
+        let is_so = subject.drains.is_some() && plan.uses_drained(subject.drains);
+        let before = || self.desired.services.get(&id).map(|entry| Views::new(entry).cluster).unwrap_or_default();
+        (is_so && before() != plan.cluster)
+            .then_some("drained backends are in use, because the service would have no other one")
     }
 
     /// Clients on this node do not get the backends there alone any more, if they did.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::degraded::Degraded;
 use crate::model::addr::L4Addr;
 use crate::model::cause::DirtyReason;
+use crate::model::drain::Drains;
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, Service};
 use crate::state::entries::ServiceId;
@@ -34,6 +35,7 @@ pub(super) struct Subject<'a> {
     pub(super) is_protected: bool,
     /// Whether the source confirms all its slices.
     pub(super) is_confirmed: bool,
+    pub(super) drains: Option<&'a Drains>,
     pub(super) reason: &'a DirtyReason,
     pub(super) now: Moment,
 }

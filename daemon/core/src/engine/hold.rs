@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::compiled::Subject;
 use crate::compile::guard::Refusal;
-use crate::compile::plan::PortPlan;
+use crate::compile::plan::{PortPlan, Rest};
 use crate::holds::{HeldPort, ReleaseReason};
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
@@ -28,37 +28,49 @@ impl Engine {
             if self.hold_unconfirmed(id, key, subject, plan) || self.holds.is_empty() && !subject.is_protected {
                 return;
             }
-            self.round.released.extend(self.holds.end(id, Some((ReleaseReason::Filled, subject.reason))));
-            self.holds.forget(key);
-            self.holds.set_protected(id, subject.is_protected);
+            self.note_filled(id, key, subject, subject.is_protected);
             return;
         }
-        if self.hold_from_start(id, key, subject, plan) {
-            return;
+        if let Some((known, port)) = self.unknown_from_start(id, key, subject) {
+            return self.hold_from_start(id, (known, port), subject, plan);
         }
         // The source knows again, and that there are no backends, or has not known for too long.
         let is_over = self.holds.last_known(id).is_some();
         let release = is_over.then(|| self.holds.end(id, Some((ReleaseReason::Emptied, subject.reason)))).flatten();
         let known = if subject.reason.is_deleted() { None } else { self.last_known(id, key, subject, plan) };
-        let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let is_protected = subject.is_protected
             || self.holds.is_held(id)
-            || known.as_ref().is_some_and(|known| known.cluster.iter().any(is_apiserver))
+            || known.as_ref().is_some_and(|known| self.has_apiserver(known))
             || self.shared_with_apiserver(subject);
         self.holds.set_protected(id, is_protected);
         if is_protected {
             spare_cluster_ips(plan);
         }
-        match known {
-            _ if !is_protected => self.round.released.extend(release),
-            Some(known) => {
-                self.begin_hold(id, key, subject, &known);
-                plan.cluster = known.cluster;
-                plan.local = known.local;
-                plan.has_backends = true;
+        let held = known.filter(|_| is_protected);
+        let rest = plan.fill(is_protected, held.as_ref(), subject.drains);
+        let used = || plan.cluster.iter().map(|(addr, _)| *addr).collect();
+        match (rest, held) {
+            (Rest::Undrained, _) => {
+                spare_cluster_ips(plan);
+                self.note_filled(id, key, subject, true);
             }
-            None => pass_through(plan),
+            (_, Some(known)) => {
+                self.begin_hold(id, key, subject, (known, used()));
+            }
+            (_, None) if is_protected => pass_through(plan),
+            (_, None) => self.round.released.extend(release),
         }
+    }
+
+    /// Notes that the port has backends that its source reports.
+    fn note_filled(&mut self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, is_protected: bool) {
+        self.round.released.extend(self.holds.end(id, Some((ReleaseReason::Filled, subject.reason))));
+        self.holds.forget(key);
+        self.holds.set_protected(id, is_protected);
+    }
+
+    fn has_apiserver(&self, known: &Views) -> bool {
+        known.cluster.iter().any(|(addr, _)| self.table.apiservers().has(*addr))
     }
 
     /// Holds the backends of a port that their source cannot confirm now. Returns whether there are any.
@@ -75,38 +87,45 @@ impl Engine {
         true
     }
 
-    /// Holds the backends that the maps had at the start for a port without others, while its source does not know them.
-    /// Returns whether there are any.
-    fn hold_from_start(
-        &mut self,
+    /// The backends that the maps had at the start for a port without others, while its source does not know them, with
+    /// the hold; `None` if there are none.
+    fn unknown_from_start(
+        &self,
         id: ServiceId,
         key: &Arc<PortKey>,
         subject: &Subject<'_>,
-        plan: &mut PortPlan,
-    ) -> bool {
+    ) -> Option<(Views, HeldPort)> {
         if subject.is_confirmed || subject.reason.is_deleted() {
-            return false;
+            return None;
         }
         let slices = self.table.owner(&key.service).map_or(&[][..], |(_, slices)| slices);
-        let Some(slice) = slices.iter().find(|slice| is_unknown(slice, key)) else { return false };
-        let desired = self.desired.services.get(&id);
-        let is_held = self.holds.from_start.contains(&id);
-        let entry = match desired {
-            Some(desired) if is_held || desired.has_backends => Some(desired).filter(|_| is_held),
-            _ => self.realised.services.get(&id),
+        let slice = slices.iter().find(|slice| is_unknown(slice, key))?;
+        let is_used = |entry: &Arc<ServiceEntry>| entry.has_backends;
+        let known = match self.holds.known(id).filter(|_| self.holds.from_start.contains(&id)) {
+            Some(known) => known.clone(),
+            None if self.desired.services.get(&id).is_some_and(is_used) => return None,
+            None => Views::new(self.realised.services.get(&id).filter(|entry| is_used(entry))?),
         };
         let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
-        let known = entry.filter(|entry| entry.has_backends).and_then(|entry| Views::new(entry).admitted(admits));
-        let Some(known) = known else { return false };
-        let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
-        let Some(port) = HeldPort::last_known(key, backends, slice, subject.now) else { return false };
+        let known = known.admitted(admits)?;
+        let port = HeldPort::last_known(key, Vec::new(), slice, subject.now)?;
+        Some((known.clone(), HeldPort { known, ..port }))
+    }
+
+    /// Holds these backends, unless they are drained.
+    fn hold_from_start(
+        &mut self,
+        id: ServiceId,
+        (known, port): (Views, HeldPort),
+        subject: &Subject<'_>,
+        plan: &mut PortPlan,
+    ) {
+        let is_protected = subject.is_protected || self.has_apiserver(&known);
+        self.holds.set_protected(id, is_protected);
+        plan.fill(is_protected, Some(&known), subject.drains);
+        let port = port.using(plan.cluster.iter().map(|(addr, _)| *addr).collect());
         self.round.held.extend(self.holds.hold_last_known(id, port));
         self.holds.from_start.insert(id);
-        self.holds.set_protected(id, subject.is_protected);
-        plan.cluster = known.cluster;
-        plan.local = known.local;
-        plan.has_backends = true;
-        true
     }
 
     /// The last known backends of the port: the desired ones; otherwise, right after a start, those in the maps;
@@ -121,11 +140,12 @@ impl Engine {
         };
         let had = |entry: &ServiceEntry| entry.has_backends.then(|| Views::new(entry));
         let usable = |entry: &ServiceEntry| had(entry)?.admitted(admits);
-        let desired = self.desired.services.get(&id).and_then(|entry| usable(entry));
+        let held = self.holds.known(id).and_then(|known| known.clone().admitted(admits));
+        let desired = || self.desired.services.get(&id).and_then(|entry| usable(entry));
         let realised = || self.realised.services.get(&id).and_then(|entry| had(entry)?.admitted(was_admitted));
         let elsewhere = || self.known_at_start(plan, &usable);
         let remembered = || self.holds.record(key)?.views().admitted(admits);
-        desired.or_else(realised).or_else(elsewhere).or_else(remembered)
+        held.or_else(desired).or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
     /// The backends that one of the port's addresses had at the start, if an apiserver is among them and their id could
@@ -145,20 +165,23 @@ impl Engine {
         if subject.reason.is_deleted() {
             return false;
         }
-        let leads = |entry: &Arc<ServiceEntry>| entry.cluster.iter().any(|slot| self.table.apiservers().has(slot.addr));
-        let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let ports = &subject.service.ports;
-        let mut addresses = ports.iter().flat_map(|port| port.frontends.iter().map(|spec| spec.l4(port.protocol)));
-        let mut records = self.holds.records_of(&subject.service.name);
-        let mut compiled = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
-        compiled.any(leads)
-            || addresses.any(|address| self.at_start.realised.service_at(address).is_some_and(leads))
-            || records.any(|record| record.cluster.iter().any(is_apiserver))
+        let addresses = ports.iter().flat_map(|port| port.frontends.iter().map(|spec| spec.l4(port.protocol)));
+        let at_start = addresses.filter_map(|address| self.at_start.realised.service_at(address));
+        let compiled = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
+        self.holds.has_apiserver(&subject.service.name, self.table.apiservers(), compiled.chain(at_start))
     }
 
-    fn begin_hold(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, known: &Views) {
+    fn begin_hold(
+        &mut self,
+        id: ServiceId,
+        key: &Arc<PortKey>,
+        subject: &Subject<'_>,
+        (known, used): (Views, Vec<L4Addr>),
+    ) {
         let is_slice = subject.reason.trigger.is_slice();
         if self.holds.is_held(id) && !(is_slice && self.holds.lacks_cause(id)) {
+            self.holds.set_in_use(id, used);
             return;
         }
         let was_in_use = self.desired.services.get(&id).is_some_and(|entry| entry.has_backends);
@@ -168,7 +191,7 @@ impl Engine {
             None if is_slice || was_in_use => subject.reason.trigger_of(key).cause(),
             None => Cause::default(),
         };
-        let announced = self.holds.begin(id, HeldPort::new(key, known, cause, subject.now));
+        let announced = self.holds.begin(id, HeldPort::new(key, known, cause, subject.now).using(used));
         self.round.held.extend(announced);
     }
 }

@@ -49,7 +49,7 @@ impl Remembered {
 }
 
 /// The two views that an entry has or had.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Views {
     pub(crate) cluster: View,
     pub(crate) local: View,

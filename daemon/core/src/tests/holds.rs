@@ -22,7 +22,7 @@ fn key() -> PortKey {
 fn a_long_list_is_cut_in_the_text_only() {
     let addresses = (1..=9).map(|last| (l4(&format!("192.0.2.{last}:6443")), 1));
     let known = Views { cluster: addresses.collect::<View>(), local: View::new() };
-    let port = HeldPort::new(&Arc::new(key()), &known, Cause::default(), Moment(0));
+    let port = HeldPort::new(&Arc::new(key()), known, Cause::default(), Moment(0));
     assert_eq!(port.backends.len(), 9);
     assert!(port.text.ends_with("192.0.2.5:6443/TCP and 4 more stay in use"), "{}", port.text);
 }

@@ -13,6 +13,7 @@ use nodelb_core::compile;
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::{Family, L4Addr};
+use nodelb_core::model::drain::{self, Drain};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::all_failed;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
@@ -276,17 +277,29 @@ pub(crate) fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'
     port_keys(service, slices).iter().flat_map(|key| port_backends(snapshot, slices, key)).collect()
 }
 
+/// What the reason of a drained backend says if the service uses it.
+const DESPITE_DRAIN: &str =
+    "; in use nevertheless: an apiserver is reached through the service, and it has no other backend";
+
 /// The rows of a service port, by address.
 pub(super) fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey) -> Vec<BackendReport> {
-    let (admitted, refused, checks) = candidates(snapshot, slices, key);
-    let choices = select::explain(&admitted, snapshot.facts.node(), checks.last_resort);
-    let failure = |candidate: &Candidate<'_>| {
-        let drain = candidate.drain.map(ToString::to_string);
+    let (mut admitted, refused, checks) = candidates(snapshot, slices, key);
+    let is_despite_drains = snapshot.uses_drained(key);
+    let drains: Vec<Option<&Drain>> = admitted.iter().map(|candidate| candidate.drain).collect();
+    if is_despite_drains {
+        admitted.iter_mut().for_each(|candidate| candidate.drain = None);
+    }
+    let last_resort = checks.last_resort || is_despite_drains || snapshot.uses_failed(key);
+    let choices = select::explain(&admitted, snapshot.facts.node(), last_resort);
+    let despite = if is_despite_drains { DESPITE_DRAIN } else { "" };
+    let failure = |candidate: &Candidate<'_>, drain: Option<&Drain>| {
+        let drain = drain.map(|drain| format!("{drain}{despite}"));
         drain.or_else(|| candidate.failure.map(ToString::to_string))
     };
-    let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
-    let refused = refused.into_iter().map(|(c, refusal)| (c, Choice::Refused, Some(refusal)));
-    let report = |(candidate, choice, reason): (Candidate<'_>, Choice, Option<String>)| {
+    let admitted = admitted.into_iter().zip(choices).zip(drains);
+    let admitted = admitted.map(|((c, choice), drain)| (c, choice, drain.is_some(), failure(&c, drain)));
+    let refused = refused.into_iter().map(|(c, refusal)| (c, Choice::Refused, false, Some(refusal)));
+    let report = |(candidate, choice, is_drained, reason): (Candidate<'_>, Choice, bool, Option<String>)| {
         let backend = candidate.backend;
         BackendReport {
             address: L4Addr::new(backend.addr, backend.port, key.protocol),
@@ -297,7 +310,7 @@ pub(super) fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &Po
             node: backend.node.clone().unwrap_or_default(),
             zone: backend.zone.clone().unwrap_or_default(),
             choice,
-            is_drained: candidate.drain.is_some(),
+            is_drained,
             origin: Arc::clone(&candidate.slice.origin.object),
             reason,
         }
@@ -330,12 +343,21 @@ type Candidates<'a> = (Vec<Candidate<'a>>, Vec<(Candidate<'a>, String)>, Checks<
 /// Marks the held backends among the port's rows, and adds rows for held backends that no slice contains any more.
 fn add_held(snapshot: &Snapshot, key: &PortKey, reports: &mut Vec<BackendReport>) {
     let Some(port) = snapshot.held().find(|port| *port.key == *key) else { return };
-    for address in &port.backends {
-        match reports.iter_mut().find(|report| report.address == *address) {
-            Some(report) => report.choice = Choice::Held,
+    let drains = snapshot.facts.drains(&key.service);
+    for address in port.all() {
+        let is_used = port.backends.contains(&address);
+        let drain = drains.and_then(|drains| drain::find(drains, (address.addr, address.port)));
+        match reports.iter_mut().find(|report| report.address == address) {
+            Some(report) if is_used => report.choice = Choice::Held,
+            Some(_) => {}
             None => {
                 let origin = Arc::clone(&port.cause.origin.object);
-                reports.push(BackendReport { origin, ..actual::held_backend(key, *address) });
+                let reason = drain.map(|drain| format!("{drain}{}", if is_used { DESPITE_DRAIN } else { "" }));
+                let row =
+                    BackendReport { origin, reason, is_drained: drain.is_some(), ..actual::held_backend(key, address) };
+                let out =
+                    BackendReport { state: BackendState::Maintenance, choice: Choice::Maintenance, ..row.clone() };
+                reports.push(if is_used { row } else { out });
             }
         }
     }

@@ -131,7 +131,8 @@ fn add_backends(
     slices: &[Arc<Slice>],
     states: &mut [usize; BackendState::VARIANTS.len()],
 ) {
-    let drains = snapshot.facts.drains(&service.name);
+    let are_used = || reports::port_keys(service, slices).iter().any(|key| snapshot.uses_drained(key));
+    let drains = snapshot.facts.drains(&service.name).filter(|_| !are_used());
     let failed = reports::checks_of(snapshot, service).and_then(|checks| checks.failed);
     for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
         let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));

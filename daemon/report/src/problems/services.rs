@@ -398,7 +398,13 @@ fn drained(observed: &Observed, found: &mut Vec<Problem>) {
         let Some((first, drain)) = drains.first_key_value() else { continue };
         let more = if drains.len() > 1 { format!(" (and {} more)", drains.len() - 1) } else { String::new() };
         let since = drains.values().map(|drain| drain.since).max().map(Time::from_seconds);
-        let problem = Problem::new(Reason::BackendsDrained, name.to_string(), format!("{first} is {drain}{more}"));
+        let snapshot = &observed.snapshot;
+        let used = snapshot.facts.owner(name).map(|(service, slices)| reports::port_keys(service, slices));
+        let used = used.into_iter().flatten().find(|key| snapshot.uses_drained(key));
+        let used = used
+            .map(|key| format!("; {} uses drained backends, because it has no other one", reports::port_text(&key)));
+        let cause = format!("{first} is {drain}{more}{}", used.unwrap_or_default());
+        let problem = Problem::new(Reason::BackendsDrained, name.to_string(), cause);
         found.push(problem.since(since));
     }
 }

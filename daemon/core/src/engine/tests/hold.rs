@@ -8,10 +8,12 @@ use crate::datapath::{Datapath, Limits};
 use crate::engine::{Engine, Round};
 use crate::holds::ReleaseReason;
 use crate::memory::MemoryDatapath;
-use crate::model::addr::{L4Addr, Protocol};
+use crate::model::addr::{Family, L4Addr, Protocol};
+use crate::model::drain::{Drain, Drained};
 use crate::model::moment::Moment;
 use crate::model::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+    Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source,
 };
 use crate::state::entries::MapOp;
 use crate::state::status::Status;
@@ -313,4 +315,81 @@ fn backends_that_the_source_does_not_know_at_a_start_are_those_of_the_maps() {
     host.send([Change::UpsertSlice(slice("shop/web", both))]);
     host.send([unknown(&[("80", &[])])]);
     assert_eq!(host.statuses(), [Status::NoBackends; 2]);
+}
+
+fn drains(full: &str, backends: &[&str]) -> Change {
+    let drained = |text: &&str| Drained { addr: l4(text).addr, port: Some(l4(text).port) };
+    let drain = || Drain { by: "root".into(), since: 0, until: None };
+    let drains = backends.iter().map(|text| (drained(text), drain())).collect();
+    Change::Drains(full.parse().expect("valid in a test"), drains, None)
+}
+
+/// Found as: the drain was accepted while there were two; then the only API server that the source still named was never
+/// used, and the removed one was held.
+#[test]
+fn a_drain_gives_way_if_the_source_has_no_other_api_server() {
+    let (full, first, second) = ("default/kubernetes", "192.0.2.2:6443", "192.0.2.3:6443");
+    let reported = |backends: &[&str]| Change::UpsertSlice(slice(full, &[("443", backends)]));
+    let mut host = Host::new();
+    host.send([reported(&[first, second]), kubernetes()[1].clone(), synced(), drains(full, &[first])]);
+    assert_eq!(host.reached("10.96.0.1:443"), [format!("{second}/TCP")]);
+    let round = host.send([reported(&[first])]);
+    assert_eq!((host.reached("10.96.0.1:443"), host.statuses()), (vec![format!("{first}/TCP")], vec![Status::Ok]));
+    let detail = round.events[0].detail.as_deref().unwrap_or_default();
+    assert!(round.held.is_empty() && detail.contains("drained backends are in use"), "{:?}", round.events);
+    assert!(host.engine.snapshot(host.now).uses_drained(&slice_key(full)));
+    let mut host = host.restarted();
+    host.send([drains(full, &[first]), reported(&[first]), kubernetes()[1].clone(), synced()]);
+    assert_eq!(host.reached("10.96.0.1:443"), [format!("{first}/TCP")]);
+    host.send([reported(&[first, second])]);
+    assert_eq!(host.reached("10.96.0.1:443"), [format!("{second}/TCP")], "the drain has effect again");
+}
+
+fn slice_key(full: &str) -> PortKey {
+    let (service, port) = (full.parse().expect("valid in a test"), "443".into());
+    PortKey { service, port, protocol: Protocol::Tcp, family: Family::Ipv4 }
+}
+
+/// Found as: one of two held backends could not be drained, not even with --force.
+#[test]
+fn a_held_backend_may_be_drained_unless_it_is_the_last_one() {
+    let full = "default/kubernetes";
+    let mut host = Host::new();
+    host.send([
+        Change::UpsertSlice(slice(full, &[("443", &[APISERVER, "192.0.2.2:6443"])])),
+        kubernetes()[1].clone(),
+        synced(),
+    ]);
+    host.send([emptied(full), drains(full, &[APISERVER])]);
+    assert_eq!(
+        (host.reached("10.96.0.1:443"), host.statuses()),
+        (vec!["192.0.2.2:6443/TCP".to_owned()], vec![Status::Held])
+    );
+    host.send([drains(full, &[APISERVER, "192.0.2.2:6443"])]);
+    assert_eq!(host.reached("10.96.0.1:443").len(), 2);
+    host.send([drains(full, &["192.0.2.2:6443"])]);
+    assert_eq!(host.reached("10.96.0.1:443"), [format!("{APISERVER}/TCP")]);
+    host.send([drains(full, &[])]);
+    assert_eq!(host.reached("10.96.0.1:443").len(), 2);
+}
+
+/// The same while a DNS server does not answer after a start; without protection, the operator may drain the last one.
+#[test]
+fn a_backend_from_before_the_start_may_be_drained() {
+    let described = Change::UpsertService(service("shop/web", &["198.51.100.1:80"]));
+    let both: &[(&str, &[&str])] = &[("80", &["192.0.2.7:80", "192.0.2.8:80"])];
+    let mut host = Host::new();
+    host.send([described.clone(), Change::UpsertSlice(slice("shop/web", both)), synced()]);
+    let mut host = host.restarted();
+    let unknown = Slice { problem: Some("no server answers".into()), ..slice("shop/web", &[("80", &[])]) };
+    host.send([described, Change::UpsertSlice(unknown), synced()]);
+    host.send([drains("shop/web", &["192.0.2.8:80"])]);
+    assert_eq!(
+        (host.reached("198.51.100.1:80"), host.statuses()),
+        (vec!["192.0.2.7:80/TCP".to_owned()], vec![Status::Held])
+    );
+    host.send([drains("shop/web", &["192.0.2.7:80", "192.0.2.8:80"])]);
+    assert_eq!(host.statuses(), [Status::NoBackends]);
+    host.send([drains("shop/web", &[])]);
+    assert_eq!(host.reached("198.51.100.1:80").len(), 2);
 }
