@@ -1,13 +1,13 @@
 //! Backends that have a DNS name: the resolver asks for the names in service files, and sends the answers to the owner
 //! task as slices, like every other source of backends.
 //!
-//! The resolver stands between the file source and the checker of backends. The changes of the files pass through it,
+//! The resolver stands between the file source and the owner task. The changes of the files pass through it,
 //! and slices that follow from known answers join the same batch, so that a service is never without backends that it
 //! has before and after. At a start, the slice of a name without any answer says that its backends are not known: the owner
 //! task then holds those of a previous run that are in the maps.
 //!
 //! ```text
-//!  file source --Batch--> [names] --Vec<Change>--> checks --> owner
+//!  file source --Batch--> [names] --Vec<Change>--> owner
 //!                          │  ▲
 //!    which, when: names   answers: ask (UDP, TCP; sockets of nodelb's own)
 //! ```

@@ -23,7 +23,7 @@ use nodelb_host::clock::{Clock, ticking, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use nodelb_report::problems::Earlier;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -190,16 +190,17 @@ async fn serve<D: Datapath + Send + 'static>(
     follow_node(identity.subscribe(), &handle, stop()).await?;
     watch_ports(&config, handle.clone(), stop());
 
-    // The sources. No connection goes to a backend that was drained before the start.
-    let drains = drains::start((stored_drains, &directory), &handle, stop()).await;
+    // The sources. No connection goes to a backend that was drained or unhealthy before the start.
+    let guard = config.kubernetes.health_checks.then(|| config.guard());
+    let (drains, (checks, checker)) = tokio::join!(
+        drains::start((stored_drains, &directory), &handle, stop()),
+        checks::start(&handle, guard, &directory, packets.asker(&register), stop())
+    );
     // What is not known of Kubernetes stays as the maps have it, so that nothing waits for this.
     tokio::spawn(kubernetes::recall(config.clone(), previous_sources, Arc::clone(&name), handle.changes.clone()));
     let files = files::start(config.files.directory.clone(), directory.clone(), stop());
-    let dns = dns::start(files.changes, &config.dns, &handle, (directory.clone(), Arc::clone(&register)), stop());
-    let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);
-    let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
-    let (checks, checker) = checks::start(sources, handle.clone(), directory, packets.asker(&register), stop());
-    let kubernetes = kubernetes::start(&config, &behind_checks, &name, Arc::clone(&register), &shutdown).await?;
+    let dns = dns::start(files.changes, &config.dns, &handle, (directory, Arc::clone(&register)), stop());
+    let kubernetes = kubernetes::start(&config, &handle, &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, from_kubernetes) = kubernetes.unzip();
 
     // The readers: servers, and the comparison of the maps with the snapshot.
@@ -276,16 +277,6 @@ async fn end(
             ),
         )),
     }
-}
-
-/// Returns the owner task as the Kubernetes source uses it. If health checks of its services are made, its changes reach
-/// the owner task through the checker.
-fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<checks::KubernetesChanges>) {
-    if !config.kubernetes.health_checks {
-        return (owner.clone(), None);
-    }
-    let (changes, received) = mpsc::channel(owner.changes.max_capacity());
-    (OwnerHandle { changes, ..owner.clone() }, Some(checks::KubernetesChanges { received, guard: config.guard() }))
 }
 
 /// Starts the recorder, with the start of this run as its first event.

@@ -32,7 +32,7 @@ fn subjects(world: &[Change], change: &Change) -> BTreeSet<ServiceName> {
         Change::UpsertService(service) => Some(service.name.clone()),
         Change::RemoveService(name, _) | Change::Unselect(name, ..) => Some(name.clone()),
         Change::UpsertSlice(slice) => Some(slice.service.clone()),
-        Change::Quarantine(name, _) | Change::Drains(name, ..) => Some(name.clone()),
+        Change::Quarantine(name, _) | Change::Passed(name, _) | Change::Drains(name, ..) => Some(name.clone()),
         _ => None,
     };
     facts(world).iter().filter(is_same).chain([change]).filter_map(named).collect()

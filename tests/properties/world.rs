@@ -130,6 +130,7 @@ pub(crate) enum Object {
     Kubernetes,
     HealthCheckPortError(Option<ServiceName>),
     Quarantine(ServiceName),
+    Passed(ServiceName),
     Drains(ServiceName),
     DrainsUnread,
     Bound,
@@ -155,6 +156,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::NodeObject(_) | Change::NodeObjectUnknown => Object::Kubernetes,
         Change::HealthCheckPortError(of, _) => Object::HealthCheckPortError(of.clone()),
         Change::Quarantine(name, _) => Object::Quarantine(name.clone()),
+        Change::Passed(name, _) => Object::Passed(name.clone()),
         Change::Drains(name, ..) => Object::Drains(name.clone()),
         Change::DrainsUnread(_) => Object::DrainsUnread,
         Change::Bound(_) => Object::Bound,
@@ -234,6 +236,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
         Change::UpsertSlice(slice) => Some(Change::RemoveSlice(slice.name.clone(), slice.source)),
         Change::Node(_) => Some(Change::Node(NodeFacts::default())),
         Change::Quarantine(name, _) => Some(Change::Quarantine(name.clone(), Quarantine::new())),
+        Change::Passed(name, _) => Some(Change::Passed(name.clone(), BTreeSet::new())),
         Change::Drains(name, ..) => Some(Change::Drains(name.clone(), Drains::new(), None)),
         Change::NodeObject(_) => Some(Change::NodeObject(None)),
         Change::Uplinks(_) => Some(Change::Uplinks(Vec::new())),
@@ -275,6 +278,7 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
         1 => node().prop_map(Change::Node),
         1 => uplinks().prop_map(Change::Uplinks),
         2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Quarantine(name, backends)),
+        2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Passed(name, backends.into_keys().collect())),
         2 => (name(), drains(), any::<bool>()).prop_map(|(name, drains, is_news)| {
             Change::Drains(name, drains, is_news.then(|| DrainCause::Begun("drain by root".into())))
         }),
@@ -322,8 +326,12 @@ fn drains() -> impl Strategy<Value = Drains> {
     prop::collection::btree_map(backend, drain, 0..4)
 }
 
+/// With a last resort, the maps do not tell which backends were healthy before a restart, so there all start healthy.
 fn health_check() -> impl Strategy<Value = Arc<HealthCheck>> {
-    any::<bool>().prop_map(|last_resort| Arc::new(HealthCheck { last_resort, ..HealthCheck::default() }))
+    any::<(bool, bool)>().prop_map(|(last_resort, starts_healthy)| {
+        let starts_healthy = starts_healthy || last_resort;
+        Arc::new(HealthCheck { last_resort, starts_healthy, ..HealthCheck::default() })
+    })
 }
 
 fn name() -> impl Strategy<Value = ServiceName> {

@@ -36,9 +36,12 @@ pub enum Change {
     /// The reason why load balancers get no answer; `None` if there is none. With a service name it concerns the
     /// health-check port of that service, without one the node's own health addresses.
     HealthCheckPortError(Option<ServiceName>, Option<Arc<str>>),
-    /// The result of nodelb's own health checks: the backends of the service that must not be selected, each with its
-    /// last error. It replaces any earlier result for the service.
+    /// The backends of the service that have failed nodelb's own health checks, each with its last error. It replaces any
+    /// earlier result for the service.
     Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),
+    /// The backends of the service that have passed nodelb's own health checks. It replaces any earlier result for the
+    /// service. It matters if the others are unhealthy until they are checked.
+    Passed(ServiceName, BTreeSet<(Addr, u16)>),
     /// The backends of the service that the operator drains, and why this changes; without a reason, it is not news. This
     /// replaces any earlier drains of the service.
     Drains(ServiceName, Drains, Option<DrainCause>),

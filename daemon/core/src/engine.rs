@@ -192,8 +192,8 @@ impl Engine {
             event_recorder: EventRecorder::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
+            table: Table::new(&realised, &config.unchecked_sources),
             config: Arc::new(config),
-            table: Table::default(),
             compiled: HashMap::default(),
             rows: OrdMap::new(),
             owners: OrdMap::new(),
@@ -241,7 +241,6 @@ impl Engine {
 
     /// Accepts one change. The maps do not change before the next round.
     pub fn change(&mut self, change: Change) {
-        self.at_start.note_kept_out(&change);
         match &change {
             Change::Happened(event) => self.event_recorder.note_happened(event),
             Change::DrainsUnread(are_unread) => self.set_drains_unread(*are_unread),
@@ -251,6 +250,7 @@ impl Engine {
         match self.table.apply(change) {
             Effect::None => {}
             Effect::Services(names, trigger) => {
+                names.iter().for_each(|name| self.at_start.note_kept_out(name, &self.table));
                 if let (Trigger::Drain(cause, _), Some(name)) = (&trigger, names.first()) {
                     self.event_recorder.note_drain(name, cause);
                 }

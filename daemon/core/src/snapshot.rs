@@ -11,7 +11,7 @@ use crate::before::{Before, Lasting, Statuses, as_before};
 use crate::claims::{Claim, Row, RowStatus};
 use crate::compile::guard::BackendRefusal;
 use crate::compile::plan::PortPlan;
-use crate::compile::select::{self, Checks};
+use crate::compile::select::Checks;
 use crate::compile::{CompileContext, compile};
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
@@ -359,7 +359,7 @@ impl Snapshot {
             let ready = of_port.flat_map(|offered| &offered.backends).filter(|backend| {
                 backend.addr.family() == family
                     && backend.node.as_deref() == Some(node)
-                    && select::effective_state(backend) == BackendState::Active
+                    && backend.effective_state() == BackendState::Active
                     && !is_drained((backend.addr, backend.port))
                     && self.check(L4Addr::new(backend.addr, backend.port, port.protocol), service.source).is_ok()
             });

@@ -12,3 +12,4 @@ pub mod runs;
 pub mod slot;
 pub mod stale_generation;
 pub mod status;
+pub mod used;

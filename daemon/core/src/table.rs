@@ -11,13 +11,16 @@ use crate::change::Change;
 use crate::model::addr::Addr;
 use crate::model::cause::{Checked, Trigger};
 use crate::model::drain::{DrainCause, Drained, Drains};
-use crate::model::health_check::Quarantine;
 use crate::model::moment::Moment;
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::state::entries::MapState;
+use crate::state::owner::hash_of;
 use crate::state::remembered::Remembered;
+use crate::state::used::Used;
 use apiservers::{leads_to, lists_apiservers};
 use record::{Record, change_record, share_names};
 use slices_by_name::SlicesByName;
+use verdicts::Verdicts;
 
 pub(crate) use facts::key_of;
 pub use facts::{Described, Facts};
@@ -31,6 +34,7 @@ mod record;
 mod records;
 mod sameness;
 mod slices_by_name;
+mod verdicts;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
 #[derive(Debug, Default)]
@@ -42,6 +46,7 @@ pub struct Table {
     own_zone: Arc<str>,
     /// The addresses of apiservers that have not been compared with the services yet.
     newly_known: BTreeSet<(Addr, u16)>,
+    verdicts: Verdicts,
 }
 
 impl Deref for Table {
@@ -74,6 +79,12 @@ pub enum Effect {
 }
 
 impl Table {
+    /// The table of a start with these maps. Services of the `unchecked` sources get no health checks.
+    pub fn new(maps: &MapState, unchecked: &BTreeSet<Source>) -> Self {
+        let used = Used::of(maps, |source| !unchecked.contains(&source));
+        Self { verdicts: Verdicts::new(used, unchecked.clone()), ..Self::default() }
+    }
+
     /// Notes when conditions that readers ask for have begun. `now` is the time of a round.
     pub fn note_time(&mut self, now: Moment) {
         let facts = &mut self.facts;
@@ -111,7 +122,14 @@ impl Table {
                 };
                 Effect::None
             }
-            Change::Quarantine(name, backends) => self.set_quarantine(name, backends),
+            Change::Quarantine(name, failed) => {
+                self.verdicts.set_failed(&name, failed);
+                self.judge(name)
+            }
+            Change::Passed(name, passed) => {
+                self.verdicts.set_passed(&name, passed);
+                self.judge(name)
+            }
             Change::Drains(name, drains, cause) => self.set_drains(name, drains, cause),
             Change::Bound(nodeports) => {
                 self.facts.bound = Arc::new(nodeports);
@@ -146,6 +164,7 @@ impl Table {
             }
             Change::Synced { source, incomplete } => {
                 self.facts.synced.insert(source, incomplete);
+                self.settle_verdicts(source);
                 Effect::Synced
             }
         }
@@ -169,7 +188,11 @@ impl Table {
                 (name, is_known)
             }
         };
-        if is_known { Effect::None } else { Effect::Services(smallvec![name], Trigger::Service(service)) }
+        if is_known {
+            return Effect::None;
+        }
+        self.judge_again(&name);
+        Effect::Services(smallvec![name], Trigger::Service(service))
     }
 
     fn remove_service(
@@ -190,6 +213,8 @@ impl Table {
         if is_empty {
             self.facts.records.remove(&name);
         }
+        self.verdicts.forget(&name, source);
+        self.judge_again(&name);
         if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
     }
 
@@ -228,6 +253,7 @@ impl Table {
         if !is_known {
             dirty.push(slice.service.clone());
         }
+        dirty.iter().for_each(|name| self.judge_again(name));
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, Trigger::Slice(slice)) }
     }
 
@@ -235,6 +261,7 @@ impl Table {
         let Some(slice) = self.slices.remove(source, name) else { return Effect::None };
         let service = slice.service.clone();
         self.take_slice(&service, source, name);
+        self.judge_again(&service);
         // A service entry of a file has no slice if it has no backends. If that file still has the service, the entry
         // was changed, not removed.
         let is_entry = |it: &&Arc<Service>| {
@@ -245,9 +272,30 @@ impl Table {
         Effect::Services(smallvec![service], trigger)
     }
 
-    /// Stores the result of health checks. A new text for a backend that is already known to be unhealthy is stored,
-    /// but makes nothing dirty.
-    fn set_quarantine(&mut self, name: ServiceName, backends: Quarantine) -> Effect {
+    /// Ends what the maps of the start mean for backends that the source lists later, if it has reported everything.
+    fn settle_verdicts(&mut self, source: Source) {
+        let checked: Vec<ServiceName> = self.facts.checked.keys().cloned().collect();
+        if self.facts.incomplete(source).is_none() {
+            self.verdicts.settle(source, &checked.iter().map(hash_of).collect());
+        }
+        checked.iter().for_each(|name| self.judge_again(name));
+    }
+
+    /// Judges the backends of a service whose description or slices have changed.
+    fn judge_again(&mut self, name: &ServiceName) {
+        let starts_unhealthy =
+            |service: &Arc<Service>| service.health_check.as_ref().is_some_and(|it| !it.starts_healthy);
+        if self.facts.checked.get(name).is_some_and(starts_unhealthy) || self.facts.quarantine.contains_key(name) {
+            self.judge(name.clone());
+        }
+    }
+
+    /// Stores which backends of the service are unhealthy. A new text for a backend that is already known to be unhealthy
+    /// is stored, but makes nothing dirty.
+    fn judge(&mut self, name: ServiceName) -> Effect {
+        let owner = self.facts.owner(&name);
+        let is_read = owner.is_some_and(|(service, _)| self.facts.is_read(service.source, &name.namespace));
+        let backends = self.verdicts.judge(&name, owner, is_read);
         let before = self.facts.quarantine.get(&name).cloned().unwrap_or_default();
         let failed = backends.iter().find(|(backend, _)| !before.contains_key(backend));
         let failed = failed.map(|(backend, error)| Checked::Failed(*backend, Arc::clone(error)));

@@ -1,5 +1,5 @@
-//! What is checked, and its state: computes the changes for the owner task from the changes of the sources and the
-//! answers of backends. Pure, so that tests can try any order of files, edits and answers.
+//! What is checked, and its state: computes the results for the owner task from the facts of the table and the answers of
+//! backends. Pure, so that tests can try any order of files, edits and answers.
 //!
 //! A target is one address that one service checks. If [`HealthCheck::port`] is set, a backend that serves several of
 //! the service's ports has one target, otherwise one per port. Two services that share a backend check it separately,
@@ -12,19 +12,19 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::compile::select::effective_state;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
-    BackendState, FrontendKind, FrontendSpec, Service, ServiceName, Slice, SliceName, Source,
+    Backend as Listed, BackendState, FrontendKind, FrontendSpec, Service, ServiceName, Slice, Source,
 };
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::owner;
+use nodelb_core::state::used::Used;
+use nodelb_core::table::Facts;
 use nodelb_core::table::apiservers::Apiservers;
 
-use super::before::{Before, Known, Used};
 use super::state::{Condition, HealthState};
 
 /// Minimum time between two reports about a service if only the error text of an unhealthy backend has changed, in
@@ -40,65 +40,33 @@ type Backend = (Addr, u16);
 
 #[derive(Debug, Default)]
 pub(super) struct Board {
+    /// The facts that the targets follow from.
+    facts: Facts,
     subjects: HashMap<ServiceName, Subject, RandomState>,
-    slices: HashMap<SliceKey, Listed, RandomState>,
     targets: HashMap<TargetId, (ServiceName, Backend), RandomState>,
     last_id: u64,
-    before: Before,
-    /// The addresses that no Kubernetes service may make this host connect to.
-    guard: Guard,
-    /// Services with a quarantine that may differ from the last report to the owner task.
+    /// The backends that were unhealthy when nodelb ended, of services that their source has not reported yet.
+    unhealthy_before: BTreeMap<ServiceName, Quarantine>,
+    /// The backends of such services that were in the maps at the start. The previous daemon checked them until a moment ago.
+    used: Used,
+    /// The addresses that no Kubernetes service may make this host connect to; `None` if its services are not checked.
+    kubernetes: Option<Guard>,
+    /// Services with results that may differ from the last report to the owner task.
     unreported: BTreeSet<ServiceName>,
 }
 
-type SliceKey = (Source, SliceName);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Claim {
-    created: u64,
-    source: Source,
-    check: Option<Arc<HealthCheck>>,
-    ways: Arc<[Way]>,
-}
-
-/// An address by which clients' packets may reach the backends of a service port with direct return.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Way {
-    /// The name of the service port.
-    port: Arc<str>,
-    service: L4Addr,
-}
-
-/// The ways of a service, with TCP. Source ranges may exclude this host, so there is none by addresses with ranges.
-fn ways(service: &Service) -> Arc<[Way]> {
-    let is_forwarded = |kind| match kind {
-        FrontendKind::LoadBalancer => service.source_ranges.is_none(),
-        FrontendKind::ExternalIP => true,
-        FrontendKind::Static => service.is_outside,
-        FrontendKind::ClusterIP | FrontendKind::NodePort => false,
-    };
-    let has_ways = service.forward != Forward::Translate;
-    let ports = service.ports.iter().filter(|port| has_ways && port.protocol == Protocol::Tcp);
-    let ways = ports.flat_map(|port| {
-        let frontends = port.frontends.iter().filter(|frontend| is_forwarded(frontend.kind));
-        let address = |spec: &FrontendSpec| L4Addr::new(spec.addr, spec.port, Protocol::Tcp);
-        frontends.map(move |spec| Way { port: Arc::clone(&port.name), service: address(spec) })
-    });
-    ways.collect()
-}
-
-/// Everything that is known under one service name.
+/// A service with checks, or with results that the owner task still has.
 #[derive(Debug, Default)]
 struct Subject {
-    /// In order of precedence, as in the core's table: only the checks of the first one are made, with its own slices.
-    claims: Vec<Claim>,
-    /// The check that the targets were last made for.
-    check_before: Option<Arc<HealthCheck>>,
-    slices: BTreeSet<SliceKey>,
+    /// The description that the targets were made for, which has a check.
+    service: Option<Arc<Service>>,
     /// By the address that is checked.
     targets: BTreeMap<Backend, CheckedTarget>,
+    /// The backends that may not be checked. They count as healthy.
+    spared: BTreeSet<Backend>,
     /// The last report to the owner task, and its time.
     reported: Quarantine,
+    passed: BTreeSet<Backend>,
     reported_at: Moment,
 }
 
@@ -108,24 +76,8 @@ struct CheckedTarget {
     health: HealthState,
     /// The backends that the answers apply to.
     backends: Vec<Backend>,
+    /// The addresses by which clients' packets may reach the backends with direct return.
     ways: Vec<L4Addr>,
-}
-
-/// The backends of a slice that are to be checked.
-#[derive(Debug)]
-struct Listed {
-    service: ServiceName,
-    backends: Vec<ListedBackend>,
-}
-
-#[derive(Debug)]
-struct ListedBackend {
-    at: Backend,
-    /// The name of the service port.
-    port: Arc<str>,
-    is_tcp: bool,
-    /// Whether new connections of clients reach it: not while it terminates.
-    is_active: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -153,128 +105,95 @@ pub(super) struct Transition {
 
 impl Board {
     /// Creates a board that remembers which backends were unhealthy, and takes those that were in the maps for healthy
-    /// otherwise.
-    pub(super) fn recalling(unhealthy: BTreeMap<ServiceName, Quarantine>, used: Used) -> Self {
-        let mut before = Before::new(unhealthy, used);
-        before.wait_for(Source::Files);
-        Self { before, ..Self::default() }
+    /// otherwise. Checks services of Kubernetes if there is a guard, except at addresses that the guard refuses.
+    pub(super) fn recalling(
+        unhealthy: BTreeMap<ServiceName, Quarantine>,
+        used: Used,
+        kubernetes: Option<Guard>,
+    ) -> Self {
+        let subjects = unhealthy.keys().map(|name| (name.clone(), Subject::default())).collect();
+        let unreported = unhealthy.keys().cloned().collect();
+        Self { subjects, unreported, unhealthy_before: unhealthy, used, kubernetes, ..Self::default() }
     }
 
-    /// Also checks services of Kubernetes, except at addresses that the guard refuses.
-    pub(super) fn with_kubernetes(mut self, guard: Guard) -> Self {
-        self.before.wait_for(Source::Kubernetes);
-        Self { guard, ..self }
-    }
-
-    /// Takes a batch of a source. The caller gets the consequences for the owner task from [`Board::changes`] and
-    /// must send them in the same batch.
-    pub(super) fn follow(&mut self, changes: &[Change]) -> Followed {
-        let (mut touched, mut synced) = (BTreeSet::new(), Vec::new());
-        for change in changes {
-            match change {
-                Change::UpsertService(service) => self.describe(service, &mut touched),
-                Change::RemoveService(name, source) => self.forget(name, *source, &mut touched),
-                Change::UpsertSlice(slice) => self.list(slice, &mut touched),
-                Change::RemoveSlice(name, source) => self.unlist(&(*source, name.clone()), &mut touched),
-                Change::Unread(namespaces) => self.before.set_unread(namespaces),
-                Change::Synced { source, incomplete } => synced.push((*source, incomplete.is_none())),
-                _ => {}
-            }
-        }
+    /// Makes the targets that follow from these facts. The caller gets the results for the owner task from
+    /// [`Board::changes`].
+    pub(super) fn follow(&mut self, facts: &Facts) -> Followed {
         let mut followed = Followed::default();
-        for name in touched {
-            self.rebuild(&name, &mut followed);
+        let before = std::mem::replace(&mut self.facts, facts.clone());
+        if !self.subjects.is_empty() || !facts.checked.is_empty() {
+            let is_subject =
+                |name: &&ServiceName| facts.checked.contains_key(*name) || self.subjects.contains_key(*name);
+            let touched: BTreeSet<ServiceName> = facts.reported_since(&before).filter(is_subject).cloned().collect();
+            touched.into_iter().for_each(|name| self.rebuild(name, &before, &mut followed));
         }
-        for (source, is_complete) in synced {
-            let is_sent = |(_, subject): &(&ServiceName, &Subject)| {
-                let is_described = subject.claims.iter().any(|claim| claim.source == source);
-                let own = subject.slices.iter().filter(|(of, _)| *of == source);
-                let mut listed = own.filter_map(|key| self.slices.get(key));
-                // What an incomplete source has described may still lack its backends.
-                is_described && (is_complete || listed.any(|listed| !listed.backends.is_empty()))
-            };
-            let sent: Vec<&ServiceName> = self.subjects.iter().filter(is_sent).map(|(name, _)| name).collect();
-            self.before.end(source, is_complete, &sent);
-        }
+        self.forget_before();
         followed
     }
 
-    fn describe(&mut self, service: &Service, touched: &mut BTreeSet<ServiceName>) {
-        let subject = self.subjects.entry(service.name.clone()).or_default();
-        let (created, source, check) = (service.created.unwrap_or(0), service.source, service.health_check.clone());
-        let before = subject.owner().cloned();
-        subject.claims.retain(|claim| claim.source != source);
-        subject.claims.push(Claim { created, source, check, ways: ways(service) });
-        subject.claims.sort_by_key(|claim| (claim.created, claim.source));
-        if subject.owner() != before.as_ref() {
-            touched.insert(service.name.clone());
+    /// Forgets what the previous run has left of services that their source has reported now: whatever it reports later is
+    /// new. What is left then belongs to services or backends that no longer exist.
+    fn forget_before(&mut self) {
+        let Self { facts, subjects, unhealthy_before, used, kubernetes, unreported, .. } = self;
+        if unhealthy_before.is_empty() && used.is_empty() {
+            return;
         }
-    }
-
-    fn forget(&mut self, name: &ServiceName, source: Source, touched: &mut BTreeSet<ServiceName>) {
-        if let Some(subject) = self.subjects.get_mut(name) {
-            subject.claims.retain(|claim| claim.source != source);
-            touched.insert(name.clone());
-            if subject.claims.is_empty() {
-                self.before.forget(name, source);
+        let mut reported = BTreeSet::new();
+        for (name, subject) in subjects.iter().filter(|(_, subject)| !subject.targets.is_empty()) {
+            if let Some(service) = subject.service.as_ref().filter(|service| facts.is_synced(service.source)) {
+                reported.insert(name);
+                used.forget(name, service.source);
             }
         }
-    }
-
-    fn list(&mut self, slice: &Slice, touched: &mut BTreeSet<ServiceName>) {
-        let key = (slice.source, slice.name.clone());
-        self.unlist(&key, touched);
-        let is_checked = |backend: &&nodelb_core::model::service::Backend| {
-            matches!(effective_state(backend), BackendState::Active | BackendState::Terminating)
-        };
-        let backends = slice.ports.iter().flat_map(|port| {
-            port.backends.iter().filter(is_checked).map(|backend| ListedBackend {
-                at: (backend.addr, backend.port),
-                port: Arc::clone(&port.name),
-                is_tcp: port.protocol == Protocol::Tcp,
-                is_active: effective_state(backend) == BackendState::Active,
-            })
+        let sources = || std::iter::once(Source::Files).chain(kubernetes.as_ref().map(|_| Source::Kubernetes));
+        used.retain(|source, _| !facts.is_synced(source) || facts.incomplete(source).is_some());
+        unhealthy_before.retain(|name, _| {
+            let waits = sources().any(|source| !facts.is_read(source, &name.namespace)) && !reported.contains(name);
+            if !waits {
+                unreported.insert(name.clone());
+            }
+            waits
         });
-        let listed = Listed { service: slice.service.clone(), backends: backends.collect() };
-        self.slices.insert(key.clone(), listed);
-        self.subjects.entry(slice.service.clone()).or_default().slices.insert(key);
-        touched.insert(slice.service.clone());
-    }
-
-    fn unlist(&mut self, key: &SliceKey, touched: &mut BTreeSet<ServiceName>) {
-        if let Some(listed) = self.slices.remove(key) {
-            if let Some(subject) = self.subjects.get_mut(&listed.service) {
-                subject.slices.remove(key);
-            }
-            touched.insert(listed.service);
-        }
     }
 
     /// Computes the service's targets from its present description and slices. Targets that stay keep their state.
-    fn rebuild(&mut self, name: &ServiceName, followed: &mut Followed) {
-        let Some(subject) = self.subjects.get_mut(name) else { return };
+    fn rebuild(&mut self, name: ServiceName, facts_before: &Facts, followed: &mut Followed) {
+        let facts = self.facts.clone();
+        let is_checked = |(service, _): &(&Arc<Service>, _)| {
+            service.health_check.is_some() && (service.source == Source::Files || self.kubernetes.is_some())
+        };
+        let owner = facts.owner(&name).filter(is_checked);
+        let subject = self.subjects.entry(name.clone()).or_default();
         let before = std::mem::take(&mut subject.targets);
-        let owner = subject.owner().cloned();
-        let check = owner.as_ref().and_then(|owner| owner.check.clone());
-        let check_before = std::mem::replace(&mut subject.check_before, check);
-        if let Some(Claim { source, check: Some(check), ways, .. }) = owner {
-            let method_before = check_before.as_ref().map(|check| &check.method);
-            let is_new_check = method_before.is_some_and(|method| *method != check.method);
+        let service_before = std::mem::replace(&mut subject.service, owner.map(|(service, _)| Arc::clone(service)));
+        subject.spared.clear();
+        if let (None, Some(gone)) = (owner, &service_before) {
+            self.unhealthy_before.remove(&name);
+            self.used.forget(&name, gone.source);
+        }
+        if let Some((service, slices)) = owner
+            && let Some(check) = &service.health_check
+        {
+            let check_before = service_before.and_then(|service| service.health_check.clone());
+            let is_new_check = check_before.as_ref().is_some_and(|before| before.method != check.method);
             let is_moved = check_before.is_some_and(|before| before.interval != check.interval);
-            let earlier = self.before.known(name, source);
-            let mut wanted = wanted(&check, &ways, (source, &subject.slices), &self.slices);
-            let is_permitted = |at: &Backend| source == Source::Files || is_permitted(&self.guard, *at);
-            wanted.retain(|asked, _| is_permitted(asked));
-            for wanted in wanted.values_mut() {
-                wanted.ways.retain(|service| is_permitted(&(service.addr, service.port)));
-            }
-            for (asked, Wanted { backends, ways }) in wanted {
+            let guard = self.kubernetes.as_ref().filter(|_| service.source == Source::Kubernetes);
+            for (asked, Wanted { backends, mut ways }) in wanted(service, check, slices) {
+                if !is_permitted(guard, asked) {
+                    subject.spared.extend(backends);
+                    continue;
+                }
+                ways.retain(|service| is_permitted(guard, (service.addr, service.port)));
                 let known = before.get(&asked);
                 let health = match known {
                     Some(known) if is_new_check => known.health.clone().undecided(),
                     Some(known) => known.health.clone(),
-                    None => newcomer(&backends, &before, earlier)
-                        .unwrap_or_else(|| HealthState::new(check.starts_healthy, earlier.were_used(&backends))),
+                    None => {
+                        let is_used = backends.iter().any(|backend| self.used.has(&name, service.source, *backend));
+                        let is_late = facts_before.is_read(service.source, &name.namespace);
+                        let earlier = self.unhealthy_before.get(&name).filter(|_| !is_late);
+                        newcomer(&backends, &before, earlier, is_used)
+                    }
                 };
                 // An answer to the previous check does not answer the new one, which therefore has an id of its own.
                 let id = match known {
@@ -295,12 +214,12 @@ impl Board {
             self.targets.remove(&gone.id);
             followed.left.push(gone.id);
         }
-        self.unreported.insert(name.clone());
+        self.unreported.insert(name);
     }
 
     pub(super) fn check(&self, id: TargetId) -> Option<Arc<HealthCheck>> {
         let (name, _) = self.targets.get(&id)?;
-        self.subjects.get(name)?.owner()?.check.clone()
+        self.subjects.get(name)?.service.as_ref()?.health_check.clone()
     }
 
     /// Returns the check of a target; `None` if the target no longer exists. It goes the way of clients' packets if the
@@ -308,30 +227,35 @@ impl Board {
     pub(super) fn question(&self, id: TargetId, maps: &MapState) -> Option<Question> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get(name)?;
-        let Claim { source, check, .. } = subject.owner()?;
-        let way = subject.targets.get(asked)?.ways.iter().find_map(|service| {
-            let entry = maps.services.get(&maps.outside.get(service)?.service)?;
-            let tag = entry.tag.filter(|tag| tag.source == *source && tag.service == owner::hash_of(name));
-            (tag.is_some() && entry.forward != Forward::Translate).then_some((*service, entry.forward))
+        let service = subject.service.as_ref()?;
+        let way = subject.targets.get(asked)?.ways.iter().find_map(|address| {
+            let entry = maps.services.get(&maps.outside.get(address)?.service)?;
+            let tag = entry.tag.filter(|tag| tag.source == service.source && tag.service == owner::hash_of(name));
+            (tag.is_some() && entry.forward != Forward::Translate).then_some((*address, entry.forward))
         });
         let (addr, port) = asked;
-        Some(Question { at: SocketAddr::new(addr.ip(), *port), check: check.clone()?, way })
+        Some(Question { at: SocketAddr::new(addr.ip(), *port), check: service.health_check.clone()?, way })
     }
 
     /// Takes an answer, and returns the turn if the target has turned. An answer of a removed target is ignored.
     pub(super) fn record(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Transition> {
+        let check = self.check(id)?;
         let (name, asked) = self.targets.get(&id)?;
-        let subject = self.subjects.get_mut(name)?;
-        let check = subject.owner()?.check.clone()?;
-        let target = subject.targets.get_mut(asked)?;
-        let before = target.health.failure().cloned();
-        let has_turned = target.health.record(answer, check.rise, check.fall);
-        let failure = target.health.failure().cloned();
-        if failure != before {
+        let target = self.subjects.get_mut(name)?.targets.get_mut(asked)?;
+        let before = target.health.verdict().cloned();
+        let has_turned = target.health.record(answer, &check);
+        let verdict = target.health.verdict().cloned();
+        if verdict != before {
             self.unreported.insert(name.clone());
         }
         let (addr, port) = *target.backends.first().unwrap_or(asked);
+        let failure = verdict.and_then(Result::err);
         has_turned.then(|| Transition { service: name.clone(), backend: SocketAddr::new(addr.ip(), port), failure })
+    }
+
+    /// Whether there may be results that the owner task does not have yet.
+    pub(super) fn has_results(&self) -> bool {
+        !self.unreported.is_empty()
     }
 
     /// Returns the changes to send to the owner task now.
@@ -339,11 +263,23 @@ impl Board {
         let mut changes = Vec::new();
         for name in std::mem::take(&mut self.unreported) {
             let Some(subject) = self.subjects.get_mut(&name) else { continue };
-            let quarantine = subject.quarantine();
-            let is_same = quarantine.keys().eq(subject.reported.keys());
+            let (mut quarantine, passed) = subject.results();
+            // The backends that its source has not reported yet.
+            let is_read = |service: &Arc<Service>| self.facts.is_read(service.source, &name.namespace);
+            let earlier = self.unhealthy_before.get(&name).filter(|_| !subject.service.as_ref().is_some_and(is_read));
+            for (backend, error) in earlier.into_iter().flatten() {
+                if !passed.contains(backend) {
+                    quarantine.entry(*backend).or_insert_with(|| Arc::clone(error));
+                }
+            }
+            let is_same = quarantine.keys().eq(subject.reported.keys()) && passed == subject.passed;
             if is_same && quarantine != subject.reported && now.0 < subject.reported_at.0.saturating_add(TEXT_EVERY) {
                 self.unreported.insert(name);
                 continue;
+            }
+            if passed != subject.passed {
+                subject.passed.clone_from(&passed);
+                changes.push(Change::Passed(name.clone(), passed));
             }
             if quarantine != subject.reported {
                 subject.reported.clone_from(&quarantine);
@@ -366,12 +302,14 @@ impl Board {
     }
 
     /// Returns what to remember over a restart: the backends with bad answers, also those of services that the source
-    /// has not sent again yet.
+    /// has not reported again yet.
     pub(super) fn unhealthy(&self) -> BTreeMap<ServiceName, Quarantine> {
-        let mut unhealthy = self.before.unhealthy().clone();
+        let mut unhealthy = self.unhealthy_before.clone();
         for (name, subject) in &self.subjects {
             let decided = subject.targets.values().filter(|target| target.health.condition() == Condition::Unhealthy);
-            let quarantine: Quarantine = decided.flat_map(CheckedTarget::failures).collect();
+            let failures =
+                decided.flat_map(CheckedTarget::verdicts).filter_map(|(at, verdict)| Some((at, verdict.err()?)));
+            let quarantine: Quarantine = failures.collect();
             if !subject.targets.is_empty() {
                 unhealthy.remove(name);
             }
@@ -384,32 +322,36 @@ impl Board {
 }
 
 impl Subject {
-    /// The description that takes precedence.
-    fn owner(&self) -> Option<&Claim> {
-        self.claims.first()
+    /// Returns the backends that have failed, each with its last error, and those that have passed.
+    fn results(&self) -> (Quarantine, BTreeSet<Backend>) {
+        let (mut failed, mut passed) = (Quarantine::new(), self.spared.clone());
+        for (backend, verdict) in self.targets.values().flat_map(CheckedTarget::verdicts) {
+            match verdict {
+                Ok(()) => drop(passed.insert(backend)),
+                Err(error) => drop(failed.insert(backend, error)),
+            }
+        }
+        (failed, passed)
     }
 
-    /// Returns the backends that are not to be used, each with its last error.
-    fn quarantine(&self) -> Quarantine {
-        self.targets.values().flat_map(CheckedTarget::failures).collect()
-    }
-
-    /// Whether nothing is known under the name, and nothing was reported to the owner task.
+    /// Whether nothing is checked, and the owner task has no results.
     fn is_nothing(&self) -> bool {
-        self.claims.is_empty() && self.slices.is_empty() && self.reported.is_empty()
+        self.service.is_none() && self.reported.is_empty() && self.passed.is_empty()
     }
 }
 
 impl CheckedTarget {
-    fn failures(&self) -> impl Iterator<Item = (Backend, Arc<str>)> {
-        let failure = self.health.failure();
-        self.backends.iter().filter_map(move |backend| Some((*backend, Arc::clone(failure?))))
+    /// The backends with the last answer that counts, if there was one.
+    fn verdicts(&self) -> impl Iterator<Item = (Backend, Result<(), Arc<str>>)> {
+        let verdict = self.health.verdict();
+        self.backends.iter().filter_map(move |backend| Some((*backend, verdict?.clone())))
     }
 }
 
-/// Whether a Kubernetes service may make this host connect to the address: by the same rules as for backends.
-fn is_permitted(guard: &Guard, (addr, port): Backend) -> bool {
-    guard.admits_backend(L4Addr::new(addr, port, Protocol::Tcp), Source::Kubernetes, &Apiservers::default())
+/// Whether a service may make this host connect to the address: by the same rules as for backends.
+fn is_permitted(guard: Option<&Guard>, (addr, port): Backend) -> bool {
+    let address = L4Addr::new(addr, port, Protocol::Tcp);
+    guard.is_none_or(|guard| guard.admits_backend(address, Source::Kubernetes, &Apiservers::default()))
 }
 
 /// What an address is checked for.
@@ -421,24 +363,18 @@ struct Wanted {
 }
 
 /// Returns the addresses to check. Only a backend's own port is reached by clients' packets.
-fn wanted(
-    check: &HealthCheck,
-    ways: &[Way],
-    (source, keys): (Source, &BTreeSet<SliceKey>),
-    slices: &HashMap<SliceKey, Listed, RandomState>,
-) -> BTreeMap<Backend, Wanted> {
-    let ways_to = |backend: &ListedBackend| {
-        let has_ways = backend.is_tcp && backend.is_active && check.port.is_none();
-        let family = backend.at.0.family();
-        let is_way = move |way: &&Way| has_ways && way.port == backend.port && way.service.addr.family() == family;
-        ways.iter().filter(is_way).map(|way| way.service).collect::<Vec<_>>()
-    };
+fn wanted(service: &Service, check: &HealthCheck, slices: &[Arc<Slice>]) -> BTreeMap<Backend, Wanted> {
     let mut backends: BTreeMap<Backend, Vec<L4Addr>> = BTreeMap::new();
-    let own = keys.iter().filter(|(of, _)| *of == source);
-    for listed in own.filter_map(|key| slices.get(key)) {
-        // The port of another protocol does not answer over TCP.
-        let answers = listed.backends.iter().filter(|backend| backend.is_tcp || check.port.is_some());
-        backends.extend(answers.map(|backend| (backend.at, ways_to(backend))));
+    for port in slices.iter().flat_map(|slice| &slice.ports) {
+        let ways_to = |backend: &Listed| {
+            let has_ways = port.protocol == Protocol::Tcp && check.port.is_none();
+            let has_ways = has_ways && backend.effective_state() == BackendState::Active;
+            let family = backend.addr.family();
+            let all = has_ways.then(|| ways(service, &port.name)).into_iter().flatten();
+            all.filter(|way| way.addr.family() == family).collect()
+        };
+        let asked = port.backends.iter().filter(|backend| backend.is_checked(check, port.protocol));
+        backends.extend(asked.map(|backend| ((backend.addr, backend.port), ways_to(backend))));
     }
     let mut wanted: BTreeMap<Backend, Wanted> = BTreeMap::new();
     for ((addr, port), ways) in backends {
@@ -449,17 +385,37 @@ fn wanted(
     wanted
 }
 
+/// The addresses by which clients' packets may reach the backends of the service port with direct return, with TCP. Source
+/// ranges may exclude this host, so there is none by addresses with ranges.
+fn ways(service: &Service, name: &str) -> Vec<L4Addr> {
+    let is_forwarded = |kind| match kind {
+        FrontendKind::LoadBalancer => service.source_ranges.is_none(),
+        FrontendKind::ExternalIP => true,
+        FrontendKind::Static => service.is_outside,
+        FrontendKind::ClusterIP | FrontendKind::NodePort => false,
+    };
+    let has_ways = service.forward != Forward::Translate;
+    let ports = service.ports.iter().filter(|port| has_ways && port.protocol == Protocol::Tcp && *port.name == *name);
+    let frontends = ports.flat_map(|port| &port.frontends).filter(|frontend| is_forwarded(frontend.kind));
+    frontends.map(|spec: &FrontendSpec| L4Addr::new(spec.addr, spec.port, Protocol::Tcp)).collect()
+}
+
 /// Returns the state of a target that was not checked at this address before: that of its backends at another address,
-/// or that from before nodelb was started. `None` if nothing is known.
+/// or that from before nodelb was started, if either is known.
 fn newcomer(
     backends: &[Backend],
     before: &BTreeMap<Backend, CheckedTarget>,
-    earlier: Known<'_>,
-) -> Option<HealthState> {
+    earlier: Option<&Quarantine>,
+    is_used: bool,
+) -> HealthState {
     if let Some(known) = before.values().find(|target| target.backends.iter().any(|b| backends.contains(b))) {
-        return Some(known.health.clone().undecided());
+        return known.health.clone().undecided();
     }
-    Some(HealthState::unhealthy(Arc::clone(earlier.error(backends)?)))
+    match backends.iter().find_map(|backend| earlier?.get(backend)) {
+        Some(error) => HealthState::continued(Err(Arc::clone(error))),
+        None if is_used => HealthState::continued(Ok(())),
+        None => HealthState::default(),
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The task of the health checks: passes on the changes of the sources, checks the targets that the schedule names, and
-//! reports the consequences to the owner task.
+//! The task of the health checks: checks the targets that the schedule names, and reports the results to the owner task.
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +12,16 @@ use nodelb_core::compile::guard::Guard;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::Source;
+use nodelb_core::state::used::Used;
+use nodelb_core::table::Facts;
 use nodelb_host::clock::{at, ticking, until};
 use nodelb_host::state_file::{Limits, SavedState};
 use tokio::sync::mpsc::error::SendError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{Asker, CheckFailure};
-use super::before;
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
@@ -29,38 +30,12 @@ use super::state::{CheckOutcome, CheckReport};
 use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
 
-pub struct Sources {
-    pub files: mpsc::Receiver<Vec<Change>>,
-    /// The Kubernetes source; `None` if its services are not checked.
-    pub kubernetes: Option<KubernetesChanges>,
-}
-
-pub struct KubernetesChanges {
-    pub received: mpsc::Receiver<Vec<Change>>,
-    /// The addresses that its services must not make this host connect to.
-    pub guard: Guard,
-}
-
-impl Sources {
-    /// The next batch of any source. Waits forever if all of them have ended.
-    async fn next(&mut self) -> Vec<Change> {
-        let Self { files, kubernetes } = self;
-        let kubernetes = async { kubernetes.as_mut()?.received.recv().await };
-        tokio::select! {
-            Some(batch) = files.recv() => batch,
-            Some(batch) = kubernetes => batch,
-            else => std::future::pending().await,
-        }
-    }
-}
-
 struct Checker {
-    sources: Sources,
-    /// To the owner task, with snapshots that contain the node's addresses.
     owner: OwnerHandle,
+    /// The addresses that Kubernetes services must not make this host connect to; `None` if these are not checked.
+    kubernetes: Option<Guard>,
     reports: watch::Sender<Arc<CheckReport>>,
     asker: Asker,
-    directory: PathBuf,
     /// Seed of the jitter, which keeps the hosts of a network from checking at the same times.
     seed: u64,
     /// Maximum number of file descriptors for checks.
@@ -114,40 +89,41 @@ fn room_for_sockets() -> usize {
 /// Minimum number of sockets: with fewer, nothing would be checked.
 const MIN_SOCKETS: usize = 64;
 
-/// Starts the checker between the sources and the owner task; it runs until `shutdown` is ready or the owner task
-/// has ended. Returns its reports, and the task. `directory` is the state directory.
-pub fn start(
-    sources: Sources,
-    owner: OwnerHandle,
-    directory: PathBuf,
+/// Sends the results of the previous run to the owner task, then starts the checker, which runs until `shutdown` is ready or
+/// the owner task has ended. Returns its reports, and the task. `directory` is the state directory, and `kubernetes` has the
+/// addresses that Kubernetes services must not make this host connect to, if their backends are checked.
+pub async fn start(
+    owner: &OwnerHandle,
+    kubernetes: Option<Guard>,
+    directory: &Path,
     asker: Asker,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> (watch::Receiver<Arc<CheckReport>>, JoinHandle<()>) {
     let (reports_in, reports) = watch::channel(Arc::default());
     let checker = Checker {
-        sources,
-        owner,
+        owner: owner.clone(),
+        kubernetes,
         reports: reports_in,
         asker,
-        directory,
         seed: std::process::id().into(),
         sockets: room_for_sockets(),
         timeouts: CheckTimeouts::default(),
     };
-    (reports, tokio::spawn(run(checker, shutdown)))
+    (reports, start_with(checker, directory, shutdown).await)
 }
 
-/// Runs the checker. The changes of the sources are passed on only after the unhealthy backends of the previous run
-/// are known.
-async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
+/// No connection goes to a backend that was unhealthy before the start if the owner task has the results before the source
+/// reports.
+async fn start_with(
+    checker: Checker,
+    directory: &Path,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
-    let mut stored = state_file::load(&checker.directory, Limits { every, retry: every, timeout }).await;
-    // With services in the maps, the daemon continues the work of one that has just ended. No source has changed them yet.
-    let used = before::used(&checker.owner.snapshot.borrow().realised);
-    let mut board = Board::recalling(stored.saved().clone(), used);
-    if let Some(kubernetes) = &checker.sources.kubernetes {
-        board = board.with_kubernetes(kubernetes.guard.clone());
-    }
+    let mut stored = state_file::load(directory, Limits { every, retry: every, timeout }).await;
+    let is_checked = |source| source == Source::Files || checker.kubernetes.is_some();
+    let used = Used::of(&checker.owner.snapshot.borrow().realised, is_checked);
+    let board = Board::recalling(stored.saved().clone(), used, checker.kubernetes.clone());
     let mut running = RunningChecker {
         board,
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
@@ -159,8 +135,12 @@ async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
         tell_at: None,
         checker,
     };
-    until(shutdown, running.run_until_closed(&mut stored)).await;
-    stored.close(running.board.unhealthy()).await;
+    // Fails only if the owner task has ended.
+    let _ = running.publish().await;
+    tokio::spawn(async move {
+        until(shutdown, running.run_until_closed(&mut stored)).await;
+        stored.close(running.board.unhealthy()).await;
+    })
 }
 
 /// Whether the address belongs to the node: it can be reached without a network. True for every address while the
@@ -198,13 +178,16 @@ impl RunningChecker {
         let mut tick = ticking(self.checker.timeouts.tick);
         let clock = self.checker.owner.clock;
         let instant_of = |moment: Option<Moment>| moment.map(|moment| clock.instant_of(moment));
+        let mut snapshots = self.checker.owner.snapshot.clone();
+        snapshots.mark_changed();
         loop {
             let begin_at = self.schedule.next_due().map(|due| self.in_grains(due));
             let tell_at = self.tell_at;
             tokio::select! {
-                batch = self.checker.sources.next() => {
-                    is_outdated = true;
-                    if self.pass_on(batch).await.is_err() {
+                changed = snapshots.changed() => {
+                    let facts = snapshots.borrow_and_update().facts.clone();
+                    is_outdated |= self.follow(&facts);
+                    if changed.is_err() || self.publish().await.is_err() {
                         return;
                     }
                 }
@@ -237,17 +220,16 @@ impl RunningChecker {
         }
     }
 
-    /// Passes a batch of a source to the owner task, with what is known of the backends. Fails only if the owner task has ended, because the daemon ends.
-    async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), SendError<Vec<Change>>> {
-        let Followed { entered, left } = self.board.follow(&batch);
+    /// Checks what follows from these facts. Returns whether the unhealthy backends may have changed.
+    fn follow(&mut self, facts: &Facts) -> bool {
+        let Followed { entered, left } = self.board.follow(facts);
         let now = self.checker.owner.clock.now();
         for target in left {
             self.schedule.leave(target);
             self.routes.leave(target);
         }
         entered.into_iter().for_each(|target| self.schedule.enter(target, now));
-        batch.extend(self.board.changes(now));
-        self.checker.owner.changes.send(batch).await
+        self.board.has_results()
     }
 
     async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {

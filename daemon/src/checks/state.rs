@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The error of a backend that may not be used before its first answer.
-const UNASKED: &str = "not checked yet";
+use nodelb_core::model::health_check::HealthCheck;
 
 /// The health of a backend.
 ///
 /// The first answer decides alone, as in HAProxy and Envoy, because there is no earlier knowledge to outweigh. After
 /// that, `rise` or `fall` consecutive answers are needed to turn the backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HealthState {
-    is_healthy: bool,
+    /// What the answers so far amount to, with the last bad one; `None` before the first.
+    verdict: Option<Verdict>,
     is_decided: bool,
     /// The number of consecutive answers that contradict the present state.
     against: u8,
-    /// The last bad answer; meaningful while the backend is unhealthy.
-    error: Arc<str>,
 }
+
+/// Whether a backend is healthy, or else its error.
+pub(super) type Verdict = Result<(), Arc<str>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]
 pub enum Condition {
@@ -29,17 +30,10 @@ pub enum Condition {
 }
 
 impl HealthState {
-    /// Creates the state of an unknown backend. If it `continues`, the backend was healthy when nodelb ended a moment
-    /// ago, and as many bad answers turn it as without the restart.
-    pub(super) fn new(starts_healthy: bool, continues: bool) -> Self {
-        let is_healthy = starts_healthy || continues;
-        Self { is_healthy, is_decided: continues, against: 0, error: UNASKED.into() }
-    }
-
-    /// Creates the state of a backend that was unhealthy when nodelb ended. It needs as many good answers as without
-    /// the restart.
-    pub(super) fn unhealthy(error: Arc<str>) -> Self {
-        Self { is_healthy: false, is_decided: true, against: 0, error }
+    /// Creates the state of a backend as it was when nodelb ended a moment ago. As many answers turn it as without the
+    /// restart.
+    pub(super) fn continued(verdict: Verdict) -> Self {
+        Self { verdict: Some(verdict), is_decided: true, against: 0 }
     }
 
     /// Returns the state for a changed check: it stays until the first answer to the new check, which decides.
@@ -49,35 +43,34 @@ impl HealthState {
     }
 
     /// Takes an answer. Returns whether it turned the state.
-    pub(super) fn record(&mut self, answer: Result<(), Arc<str>>, rise: u8, fall: u8) -> bool {
-        let is_good = answer.is_ok();
-        if let Err(error) = answer {
-            self.error = error;
-        }
+    pub(super) fn record(&mut self, answer: Verdict, check: &HealthCheck) -> bool {
         let was_decided = std::mem::replace(&mut self.is_decided, true);
-        if is_good == self.is_healthy {
-            self.against = 0;
+        if answer.is_ok() == self.is_healthy(check) {
+            (self.verdict, self.against) = (Some(answer), 0);
             return false;
         }
         self.against = self.against.saturating_add(1);
-        let enough = if is_good { rise } else { fall };
+        let enough = if answer.is_ok() { check.rise } else { check.fall };
         let turns = !was_decided || self.against >= enough;
         if turns {
-            (self.is_healthy, self.against) = (is_good, 0);
+            (self.verdict, self.against) = (Some(answer), 0);
         }
         turns
     }
 
-    /// Returns why the backend is not to be used; `None` while it is healthy.
-    pub(super) fn failure(&self) -> Option<&Arc<str>> {
-        (!self.is_healthy).then_some(&self.error)
+    pub(super) fn is_healthy(&self, check: &HealthCheck) -> bool {
+        self.verdict.as_ref().map_or(check.starts_healthy, Result::is_ok)
+    }
+
+    pub(super) fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
     }
 
     pub(super) fn condition(&self) -> Condition {
-        match (self.is_decided, self.is_healthy) {
-            (false, _) => Condition::Unchecked,
-            (true, true) => Condition::Healthy,
-            (true, false) => Condition::Unhealthy,
+        match &self.verdict {
+            Some(Ok(())) if self.is_decided => Condition::Healthy,
+            Some(Err(_)) if self.is_decided => Condition::Unhealthy,
+            _ => Condition::Unchecked,
         }
     }
 }

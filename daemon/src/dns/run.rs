@@ -37,8 +37,6 @@ use crate::files::merge::inline_service;
 use crate::files::named::Question;
 use crate::reconcile::OwnerHandle;
 
-/// How many batches of changes may wait to be received.
-const QUEUE: usize = 64;
 /// The maximum number of questions that wait for an answer.
 const MAX_OPEN: usize = 64;
 /// The maximum number of these that have failed before. Names that no server answers for do not delay the others.
@@ -82,7 +80,7 @@ impl Default for DnsTimeouts {
 pub(super) struct Resolver {
     /// From the file source.
     pub(super) incoming: mpsc::Receiver<Batch>,
-    /// To the owner task, through the checker.
+    /// To the owner task.
     pub(super) outgoing: mpsc::Sender<Vec<Change>>,
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     pub(super) clock: nodelb_host::clock::Clock,
@@ -97,14 +95,12 @@ pub(super) struct Resolver {
 }
 
 pub struct Started {
-    /// For the owner task, through the checker.
-    pub changes: mpsc::Receiver<Vec<Change>>,
     pub reports: watch::Receiver<Arc<DnsReport>>,
     /// The task, which stores its state when it ends.
     pub task: JoinHandle<()>,
 }
 
-/// Starts the resolver between the file source and the checker; it runs until `shutdown` is ready or the checker has
+/// Starts the resolver between the file source and the owner task; it runs until `shutdown` is ready or the owner task has
 /// ended. `directory` is the state directory.
 pub fn start(
     incoming: mpsc::Receiver<Batch>,
@@ -113,12 +109,11 @@ pub fn start(
     (directory, register): (PathBuf, Register),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Started {
-    let (outgoing, changes) = mpsc::channel(QUEUE);
     let (reports_in, reports) = watch::channel(Arc::default());
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let resolver = Resolver {
         incoming,
-        outgoing,
+        outgoing: owner.changes.clone(),
         snapshot: owner.snapshot.clone(),
         clock: owner.clock,
         reports: reports_in,
@@ -133,7 +128,7 @@ pub fn start(
         directory,
         timeouts: DnsTimeouts::default(),
     };
-    Started { changes, reports, task: tokio::spawn(run(resolver, shutdown)) }
+    Started { reports, task: tokio::spawn(run(resolver, shutdown)) }
 }
 
 /// Runs the resolver. The changes of the file source are passed on only after the answers of the previous run are known.
@@ -350,7 +345,7 @@ impl Running {
         self.send(changes).await
     }
 
-    /// Fails only if the checker has ended, because the daemon ends.
+    /// Fails only if the owner task has ended, because the daemon ends.
     async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), SendError<Vec<Change>>> {
         if let Some(incomplete) = self.new_sync() {
             if incomplete.is_none() && !self.is_complete {

@@ -1,3 +1,5 @@
+use tokio::sync::mpsc;
+
 use super::*;
 
 fn never() -> JoinHandle<()> {

@@ -35,7 +35,7 @@ impl Candidate<'_> {
     /// The resulting state. A drain or a failed check only changes the state of a backend that its source considers
     /// usable, and a drained backend is no last resort.
     pub fn state(&self) -> BackendState {
-        match effective_state(self.backend) {
+        match self.backend.effective_state() {
             BackendState::Active | BackendState::Terminating if self.drain.is_some() => BackendState::Maintenance,
             BackendState::Active | BackendState::Terminating if self.failure.is_some() => BackendState::Quarantined,
             state => state,
@@ -122,18 +122,10 @@ pub(crate) fn merge_admitted<'a>(
     }
     if !is_ascending {
         // The sort is stable: among equal entries the first slice stays first.
-        merged.sort_by_key(|candidate| (address(candidate), effective_state(candidate.backend)));
+        merged.sort_by_key(|candidate| (address(candidate), candidate.backend.effective_state()));
         merged.dedup_by_key(|candidate| address(candidate));
     }
     merged
-}
-
-/// The state of the backend. Weight 0 drains the backend.
-pub fn effective_state(backend: &Backend) -> BackendState {
-    match backend.state {
-        BackendState::Active | BackendState::Terminating if backend.weight == 0 => BackendState::Maintenance,
-        state => state,
-    }
 }
 
 /// The result of [`select`]: ascending indexes into the candidates. [`MAX_VIEW_SLOTS`] is not applied yet.

@@ -9,13 +9,13 @@ use imbl::OrdSet;
 
 use super::Engine;
 use super::event_recorder::Draft;
-use crate::change::Change;
 use crate::holds::Emptied;
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::cause::{Checked, Trigger};
 use crate::model::drain::{self, Drain, DrainCause, Drained};
 use crate::model::service::ServiceName;
 use crate::state::entries::{EntryKey, Realised, ServiceEntry, ServiceId, backends_of};
+use crate::table::Facts;
 
 /// The relevant content of the maps at the start. It shrinks as sources describe it, and is empty after the first prune
 /// that leaves nothing in doubt.
@@ -47,18 +47,16 @@ impl AtStart {
         }
     }
 
-    /// Records the backends that a report of the checks or a drain keeps out of a list of the start.
-    pub(super) fn note_kept_out(&mut self, change: &Change) {
+    /// Records the backends of the service that checks or drains keep out of a list of the start.
+    pub(super) fn note_kept_out(&mut self, name: &ServiceName, facts: &Facts) {
+        if self.inherited.is_empty() {
+            return;
+        }
         let of_check = |(addr, port): &(Addr, u16)| Drained { addr: *addr, port: Some(*port) };
-        match change {
-            _ if self.inherited.is_empty() => {}
-            Change::Quarantine(name, failed) if !failed.is_empty() => {
-                self.kept_out.entry(name.clone()).or_default().extend(failed.keys().map(of_check));
-            }
-            Change::Drains(name, drains, _) if !drains.is_empty() => {
-                self.kept_out.entry(name.clone()).or_default().extend(drains.keys());
-            }
-            _ => {}
+        let failed = facts.quarantine(name).into_iter().flat_map(|failed| failed.keys().map(of_check));
+        let mut out = failed.chain(facts.drains(name).into_iter().flat_map(|drains| drains.keys().copied())).peekable();
+        if out.peek().is_some() {
+            self.kept_out.entry(name.clone()).or_default().extend(out);
         }
     }
 

@@ -65,9 +65,9 @@ impl Engine {
         let drains: Drains = presumed.map(|backend| (backend, drain.clone())).collect();
         if !drains.is_empty() || self.unread_drains.presumed.contains(name) {
             let change = Change::Drains(name.clone(), drains, None);
-            self.at_start.note_kept_out(&change);
             // The service is compiled next, so that the effect needs no other one.
             self.table.apply(change);
+            self.at_start.note_kept_out(name, &self.table);
             self.unread_drains.presumed.insert(name.clone());
         }
     }

@@ -1,5 +1,5 @@
 //! nodelb's own health checks of a service's backends: the request, the schedule and the evaluation of responses. The
-//! daemon makes the checks and reports the results as [`crate::change::Change::Quarantine`].
+//! daemon makes the checks and reports the results as [`crate::change::Change::Quarantine`] and [`crate::change::Change::Passed`].
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -61,7 +61,7 @@ pub enum Method {
     },
 }
 
-/// The backends that nodelb's own health checks found unhealthy, each with its last error.
+/// The backends that are unhealthy according to nodelb's own health checks, each with its last error.
 pub type Quarantine = BTreeMap<(Addr, u16), Arc<str>>;
 
 /// Whether there are backends and all of them failed their checks.

@@ -354,6 +354,21 @@ impl Backend {
     pub fn new(addr: Addr, port: u16) -> Self {
         Self { addr, port, state: BackendState::Active, weight: 1, node: None, zone: None, hints: None }
     }
+
+    /// Whether the check of its service concerns the backend, in a port with this protocol. The port of another protocol than
+    /// TCP does not answer a check, and a backend that its source does not consider usable is not asked.
+    pub fn is_checked(&self, check: &HealthCheck, protocol: Protocol) -> bool {
+        (protocol == Protocol::Tcp || check.port.is_some())
+            && matches!(self.effective_state(), BackendState::Active | BackendState::Terminating)
+    }
+
+    /// The state with regard to the weight: weight 0 drains the backend.
+    pub fn effective_state(&self) -> BackendState {
+        match self.state {
+            BackendState::Active | BackendState::Terminating if self.weight == 0 => BackendState::Maintenance,
+            state => state,
+        }
+    }
 }
 
 /// Kubernetes `endpoints[].hints`: the zones and nodes with clients that should use the backend.

@@ -165,10 +165,15 @@ impl Facts {
     /// The services with other reports of the sources or of nodelb's own health checks, or with other drains, than in
     /// `before`.
     pub fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
-        let records = before.records.diff(&self.records).map(|item| key_of(&item));
+        let records = self.reported_since(before);
         let checked = before.quarantine.diff(&self.quarantine).map(|item| key_of(&item));
         let drained = before.drains.diff(&self.drains).map(|item| key_of(&item));
         records.chain(checked).chain(drained).cloned().collect()
+    }
+
+    /// The services with other reports of the sources than in `before`.
+    pub fn reported_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a ServiceName> {
+        before.records.diff(&self.records).map(|item| key_of(&item))
     }
 
     /// Whether anything differs from `before` that may affect every service's frontends.

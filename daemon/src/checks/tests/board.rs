@@ -1,9 +1,10 @@
 use std::time::Duration;
 
 use nodelb_core::model::health_check::Method;
-use nodelb_core::model::service::{self, Origin, SlicePort};
-use nodelb_core::state::entries::{OutsideEntry, ServiceEntry, ServiceId};
+use nodelb_core::model::service::{self, Origin, SliceName, SlicePort};
+use nodelb_core::state::entries::{BackendId, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::owner::{self, OwnerTag};
+use nodelb_core::table::Table;
 use proptest::prelude::*;
 
 use super::*;
@@ -55,55 +56,69 @@ fn synced() -> Change {
 
 impl Board {
     fn holds_nothing(&self) -> bool {
-        let Self { subjects, slices, targets, before, unreported, .. } = self;
-        let is_nothing_known = before.unhealthy().is_empty();
-        subjects.is_empty() && slices.is_empty() && targets.is_empty() && is_nothing_known && unreported.is_empty()
+        let Self { subjects, targets, unhealthy_before, unreported, .. } = self;
+        subjects.is_empty() && targets.is_empty() && unhealthy_before.is_empty() && unreported.is_empty()
     }
 }
 
-/// A board with the state that the owner task has received.
+/// A board, and the table of the owner task.
 #[derive(Default)]
 struct Stage {
     board: Board,
+    table: Table,
     now: Moment,
-    /// The owner task's quarantine.
-    reported: BTreeMap<ServiceName, Quarantine>,
+    /// The number of changes that the owner task has received from the board.
     changes: usize,
 }
 
 impl Stage {
     fn recalling(remembered: &[(&str, u8)]) -> Self {
-        Self::continuing(remembered, &[])
+        Self::continuing(remembered, &[], None)
     }
 
     /// With these backends of file services in the maps.
-    fn continuing(remembered: &[(&str, u8)], in_maps: &[(&str, u8)]) -> Self {
+    fn continuing(remembered: &[(&str, u8)], in_maps: &[(&str, u8)], kubernetes: Option<Guard>) -> Self {
         let mut unhealthy: BTreeMap<ServiceName, Quarantine> = BTreeMap::new();
         for (service, last) in remembered {
             unhealthy.entry(name(service)).or_default().insert((addr(*last), 80), "from before".into());
         }
-        let mut used = Used::new();
-        for (service, last) in in_maps {
-            used.entry((Source::Files, owner::hash_of(&name(service)))).or_default().insert((addr(*last), 80));
+        let mut maps = MapState::default();
+        for (number, (service, last)) in (1..).zip(in_maps) {
+            let tag = Some(OwnerTag { source: Source::Files, service: owner::hash_of(&name(service)), port: 0 });
+            let slot = Slot { backend: BackendId(1), addr: L4Addr::new(addr(*last), 80, Protocol::Tcp) };
+            let entry = ServiceEntry { cluster: [slot].into(), tag, ..ServiceEntry::default() };
+            maps.services.insert(ServiceId(number), Arc::new(entry));
         }
-        Self { board: Board::recalling(unhealthy, used), ..Self::default() }
+        let board = Board::recalling(unhealthy, Used::of(&maps, |_| true), kubernetes);
+        let mut stage = Self { board, table: Table::new(&maps, &BTreeSet::new()), ..Self::default() };
+        stage.publish();
+        stage
     }
 
+    /// Returns what the board follows; the text of the owner task is that before it has the results.
     fn follow(&mut self, changes: &[Change]) -> Followed {
-        let followed = self.board.follow(changes);
+        changes.iter().for_each(|change| drop(self.table.apply(change.clone())));
+        let before = self.text();
+        let followed = self.board.follow(&self.table);
         self.publish();
+        // A backend may share the port that is checked with one that has failed.
+        let shares_port = |(name, service): (&ServiceName, &Arc<Service>), line: &str| {
+            line.starts_with(&format!("{name}:")) && service.health_check.as_ref().is_some_and(|it| it.port.is_some())
+        };
+        let is_late = |line: &String| {
+            !before.iter().any(|known| without_error(known) == without_error(line))
+                && !self.table.checked.iter().any(|service| shares_port(service, line))
+        };
+        let late: Vec<String> = self.text().into_iter().filter(is_late).collect();
+        assert!(late.is_empty(), "in use until the board has seen the snapshot: {late:?}");
         followed
     }
 
     fn publish(&mut self) {
         for change in self.board.changes(self.now) {
-            let Change::Quarantine(name, backends) = change else { panic!("{change:?}") };
-            self.changes += 1;
-            if backends.is_empty() {
-                self.reported.remove(&name);
-            } else {
-                self.reported.insert(name, backends);
-            }
+            assert!(matches!(change, Change::Quarantine(..) | Change::Passed(..)), "{change:?}");
+            self.changes += usize::from(matches!(change, Change::Quarantine(..)));
+            self.table.apply(change);
         }
     }
 
@@ -121,14 +136,18 @@ impl Stage {
         turns
     }
 
-    /// Returns `shop/web: 192.0.2.1:80 connection refused`, one line per backend that the owner task knows to be
-    /// unhealthy.
+    /// Returns `shop/web: 192.0.2.1:80 connection refused`, one line per backend that is unhealthy according to the table.
     fn text(&self) -> Vec<String> {
         let line = |name: &ServiceName, (backend, error): (&Backend, &Arc<str>)| {
             format!("{name}: {}:{} {error}", backend.0, backend.1)
         };
-        self.reported.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| line(name, failure))).collect()
+        let all = self.table.quarantine.iter();
+        all.flat_map(|(name, failed)| failed.iter().map(move |failure| line(name, failure))).collect()
     }
+}
+
+fn without_error(line: &str) -> Vec<&str> {
+    line.split(' ').take(2).collect()
 }
 
 #[test]
@@ -159,7 +178,7 @@ fn before_its_first_answer_a_backend_is_as_the_service_says() {
     assert_eq!(stage.answers("web", 1, Ok(()), 1).len(), 1, "the first answer decides");
     assert_eq!(stage.text(), [""; 0]);
     stage.follow(&[listed("web", &[1, 2])]);
-    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 not checked yet"], "reported in the batch that brings it");
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 not checked yet"], "in the round that brings it");
 }
 
 /// A new error text is sent only from time to time, and never costs the owner task one change per check.
@@ -280,11 +299,13 @@ fn a_service_that_loses_its_checks_leaves_nothing_behind() {
 }
 
 #[test]
-fn unhealthy_backends_of_the_previous_run_come_with_the_first_batch() {
+fn unhealthy_backends_of_the_previous_run_are_known_before_the_first_batch() {
     let mut stage = Stage::recalling(&[("web", 1), ("web", 9), ("gone", 1), ("late", 1)]);
     let incomplete = Change::Synced { source: Source::Files, incomplete: Some("late.toml cannot be used".into()) };
+    assert_eq!(stage.text().len(), 4);
     stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, true))), incomplete]);
-    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
+    let others = ["shop/gone: 192.0.2.1:80 from before", "shop/late: 192.0.2.1:80 from before"];
+    assert_eq!(stage.text(), [&others[..], &["shop/web: 192.0.2.1:80 from before"]].concat());
     let kept = stage.board.unhealthy();
     assert_eq!(kept.keys().map(|name| &*name.name).collect::<Vec<_>>(), ["gone", "late", "web"], "not reported of yet");
     assert_eq!(kept[&name("web")].len(), 1, "its other backend is gone");
@@ -376,18 +397,26 @@ proptest! {
             let (mut expected, mut ids) = (BTreeMap::new(), BTreeSet::new());
             for (name, subject) in &stage.board.subjects {
                 ids.extend(subject.targets.values().map(|target| target.id));
-                let failed = subject.quarantine().into_keys().collect::<BTreeSet<_>>();
+                let check = subject.service.as_ref().and_then(|service| service.health_check.as_ref());
+                let is_unhealthy =
+                    |target: &&CheckedTarget| check.is_some_and(|check| !target.health.is_healthy(check));
+                let unhealthy = subject.targets.values().filter(is_unhealthy);
+                let mut failed: BTreeSet<Backend> = unhealthy.flat_map(|target| target.backends.clone()).collect();
+                let passed = subject.results().1;
+                let before = stage.board.unhealthy_before.get(name).into_iter().flat_map(|before| before.keys().copied());
+                failed.extend(before.filter(|backend| !passed.contains(backend)));
                 if !failed.is_empty() {
                     expected.insert(name.clone(), failed);
                 }
             }
-            let reported = |(name, failed): (&ServiceName, &Quarantine)| (name.clone(), failed.keys().copied().collect());
-            prop_assert_eq!(stage.reported.iter().map(reported).collect::<BTreeMap<_, BTreeSet<_>>>(), expected);
+            let known = |(name, failed): (&ServiceName, &Arc<Quarantine>)| (name.clone(), failed.keys().copied().collect());
+            prop_assert_eq!(stage.table.quarantine.iter().map(known).collect::<BTreeMap<_, BTreeSet<_>>>(), expected);
             prop_assert_eq!(&ids, &schedule);
             prop_assert_eq!(&stage.board.targets.keys().copied().collect::<BTreeSet<_>>(), &ids);
 
-            let mut scratch = Board::default();
-            scratch.follow(&facts.values().cloned().collect::<Vec<_>>());
+            let (mut scratch, mut table) = (Board::default(), Table::default());
+            facts.values().for_each(|change| drop(table.apply(change.clone())));
+            scratch.follow(&table);
             let asked = |board: &Board| {
                 let all = board.subjects.iter().flat_map(|(name, subject)| subject.targets.keys().map(|at| (name.clone(), *at)));
                 all.collect::<BTreeSet<_>>()
@@ -400,7 +429,7 @@ proptest! {
             other => other.clone(),
         };
         stage.follow(&facts.values().map(removal).chain([synced()]).collect::<Vec<_>>());
-        prop_assert!(stage.board.holds_nothing() && stage.reported.is_empty(), "{:?}", stage.board);
+        prop_assert!(stage.board.holds_nothing() && stage.table.quarantine.is_empty(), "{:?}", stage.board);
     }
 }
 
@@ -418,7 +447,7 @@ fn of_kubernetes(change: Change) -> Change {
 /// As in the core's table, the description from a file takes precedence, with its own backends only.
 #[test]
 fn of_two_sources_only_the_one_with_precedence_is_checked() {
-    let mut stage = Stage::default();
+    let mut stage = Stage::continuing(&[], &[], Some(Guard::default()));
     let kubernetes = [described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes);
     stage.follow(&kubernetes);
     assert!(stage.target("web", 1, 80).is_some());
@@ -441,7 +470,7 @@ fn of_two_sources_only_the_one_with_precedence_is_checked() {
 fn a_kubernetes_service_cannot_make_the_host_ask_itself() {
     let admin = ("192.0.2.9".parse().unwrap(), 9890);
     let guard = Guard { admin: vec![admin], ..Guard::default() };
-    let mut stage = Stage { board: Board::default().with_kubernetes(guard), ..Stage::default() };
+    let mut stage = Stage::continuing(&[], &[], Some(guard));
     let backends = |port| {
         let addresses =
             ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1", "192.0.2.9", "192.0.2.1"];
@@ -462,13 +491,12 @@ fn a_kubernetes_service_cannot_make_the_host_ask_itself() {
 /// What was unhealthy before a restart stays so until both sources have sent their services.
 #[test]
 fn what_is_remembered_waits_for_every_source() {
-    let mut stage = Stage::recalling(&[("web", 1)]);
-    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    let mut stage = Stage::continuing(&[("web", 1)], &[], Some(Guard::default()));
     stage.follow(&[synced()]);
     stage.follow(&[described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes));
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
     stage.follow(&[Change::Synced { source: Source::Kubernetes, incomplete: None }]);
-    assert!(stage.board.before.unhealthy().is_empty());
+    assert!(stage.board.unhealthy_before.is_empty());
 }
 
 fn incomplete() -> Change {
@@ -485,15 +513,16 @@ fn after_bad_answers(stage: &mut Stage, service: &str, last: u8, count: u32) -> 
 #[test]
 fn a_new_service_is_a_newcomer_although_a_file_is_broken() {
     let in_maps = [("web", 1), ("broken", 2)];
-    let mut stage = Stage::continuing(&[("broken", 3)], &in_maps);
+    let mut stage = Stage::continuing(&[("broken", 3)], &in_maps, None);
     let unhealthy_at_first = || Some(check(None, false));
     stage.follow(&[listed("web", &[1]), described("web", unhealthy_at_first()), incomplete()]);
-    assert_eq!(stage.text(), [""; 0], "it was in use a moment ago");
-    assert_eq!(after_bad_answers(&mut stage, "web", 1, 2), [""; 0], "it needs three, as without the restart");
+    let broken = ["shop/broken: 192.0.2.3:80 from before"];
+    assert_eq!(stage.text(), broken, "the others were in use a moment ago");
+    assert_eq!(after_bad_answers(&mut stage, "web", 1, 2), broken, "it needs three, as without the restart");
     stage.follow(&[listed("new", &[1, 2]), described("new", unhealthy_at_first())]);
-    assert_eq!(stage.text(), ["shop/new: 192.0.2.1:80 not checked yet", "shop/new: 192.0.2.2:80 not checked yet"]);
+    assert_eq!(stage.text()[1..], ["shop/new: 192.0.2.1:80 not checked yet", "shop/new: 192.0.2.2:80 not checked yet"]);
     stage.follow(&[listed("web", &[1, 4])]);
-    assert_eq!(stage.text()[2..], ["shop/web: 192.0.2.4:80 not checked yet"], "another backend of the service");
+    assert_eq!(stage.text()[3..], ["shop/web: 192.0.2.4:80 not checked yet"], "another backend of the service");
     stage.follow(&[listed("broken", &[2, 3]), described("broken", unhealthy_at_first()), synced()]);
     assert_eq!(stage.text()[0], "shop/broken: 192.0.2.3:80 from before", "what could not be read continues");
     assert_eq!(after_bad_answers(&mut stage, "broken", 2, 2).len(), 4);
@@ -501,22 +530,22 @@ fn a_new_service_is_a_newcomer_although_a_file_is_broken() {
 
 #[test]
 fn a_service_that_is_removed_and_created_again_is_a_newcomer_although_a_file_is_broken() {
-    let mut stage = Stage::continuing(&[("web", 1), ("late", 1)], &[("web", 2)]);
+    let mut stage = Stage::continuing(&[("web", 1), ("late", 1)], &[("web", 2)], None);
     let web = [listed("web", &[1, 2]), described("web", Some(check(None, true)))];
     stage.follow(&[&web[..], &[incomplete()]].concat());
-    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
+    let late = "shop/late: 192.0.2.1:80 from before";
+    assert_eq!(stage.text(), [late, "shop/web: 192.0.2.1:80 from before"]);
     stage.follow(&[Change::RemoveService(name("web"), Source::Files), unlisted("web")]);
     assert_eq!(stage.board.unhealthy().keys().collect::<Vec<_>>(), [&name("late")], "nothing is stored of it");
     stage.follow(&web);
-    assert_eq!(stage.text(), [""; 0]);
-    assert_eq!(after_bad_answers(&mut stage, "web", 2, 1), ["shop/web: 192.0.2.2:80 connection refused"]);
+    assert_eq!(stage.text(), [late]);
+    assert_eq!(after_bad_answers(&mut stage, "web", 2, 1), [late, "shop/web: 192.0.2.2:80 connection refused"]);
 }
 
 /// An apiserver that is unreachable changes nothing for the services of files.
 #[test]
 fn what_is_remembered_ends_for_each_source() {
-    let mut stage = Stage::continuing(&[("web", 1)], &[("web", 2)]);
-    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    let mut stage = Stage::continuing(&[("web", 1)], &[("web", 2)], Some(Guard::default()));
     stage.follow(&[synced()]);
     stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, false)))]);
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 not checked yet", "shop/web: 192.0.2.2:80 not checked yet"]);
@@ -524,15 +553,13 @@ fn what_is_remembered_ends_for_each_source() {
 
 #[test]
 fn what_kubernetes_does_not_let_nodelb_read_is_remembered() {
-    let mut stage = Stage::recalling(&[("web", 1), ("api", 1)]);
-    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
-    stage.board.before.set_unread(&["other".into()].into());
+    let mut stage = Stage::continuing(&[("web", 1), ("api", 1)], &[], Some(Guard::default()));
+    stage.table.apply(Change::Unread(["other".into()].into()));
     let incomplete = Change::Synced { source: Source::Kubernetes, incomplete: Some("other may not be read".into()) };
     stage.follow(&[synced(), incomplete.clone()]);
     assert!(stage.board.unhealthy().is_empty());
 
-    let mut stage = Stage::recalling(&[("web", 1), ("api", 1)]);
-    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    let mut stage = Stage::continuing(&[("web", 1), ("api", 1)], &[], Some(Guard::default()));
     stage.follow(&[described("api", Some(check(None, true))), listed("api", &[1])].map(of_kubernetes));
     stage.follow(&[synced(), Change::Unread(["shop".into()].into()), incomplete]);
     stage.follow(&[described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes));
@@ -574,7 +601,7 @@ fn at(address: &str) -> L4Addr {
 
 /// The way of the check of the service's backend.
 fn way(service: Service, slice: Change, maps: &MapState) -> Option<(L4Addr, Forward)> {
-    let mut stage = Stage::default();
+    let mut stage = Stage::continuing(&[], &[], Some(Guard::default()));
     let port = service.health_check.as_ref().and_then(|check| check.port).unwrap_or(80);
     let Change::UpsertSlice(slice) = slice else { panic!("{slice:?}") };
     let slice = Change::UpsertSlice(Slice { source: service.source, ..slice });

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
@@ -9,11 +10,14 @@ use nodelb_core::model::service::{Backend, Origin, Service, ServiceName, Slice, 
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
 
+use tokio::sync::mpsc;
+
 use super::*;
 
-/// A checker with both ends of its channels.
+/// A checker, with the owner task's table.
 struct Rig {
-    files: mpsc::Sender<Vec<Change>>,
+    engine: Engine,
+    snapshots: watch::Sender<Arc<Snapshot>>,
     owner: mpsc::Receiver<Vec<Change>>,
     reports: watch::Receiver<Arc<CheckReport>>,
     stop: watch::Sender<bool>,
@@ -21,63 +25,65 @@ struct Rig {
 }
 
 impl Rig {
-    fn start(directory: PathBuf, sockets: usize) -> Self {
+    async fn start(directory: &Path, sockets: usize) -> Self {
         let timeouts = CheckTimeouts { gather: Duration::from_millis(10), ..CheckTimeouts::default() };
-        Self::start_with(directory, sockets, timeouts)
+        Self::start_with(directory, sockets, timeouts).await
     }
 
-    fn start_with(directory: PathBuf, sockets: usize, timeouts: CheckTimeouts) -> Self {
-        let (files, incoming) = mpsc::channel(8);
+    async fn start_with(directory: &Path, sockets: usize, timeouts: CheckTimeouts) -> Self {
         let (changes, owner) = mpsc::channel(8);
         let (reports_in, reports) = watch::channel(Arc::default());
         let (stop, mut stopped) = watch::channel(false);
+        // A node with one address, which no test checks.
+        let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+        let addresses = ["192.0.2.1".parse().unwrap()].into();
+        engine.change(Change::Node(NodeFacts { addresses, ..NodeFacts::default() }));
+        let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let checker = Checker {
-            sources: Sources { files: incoming, kubernetes: None },
-            owner: OwnerHandle::of_test(changes, on_a_node()),
+            owner: OwnerHandle::of_test(changes, snapshot),
+            kubernetes: None,
             reports: reports_in,
             asker: Asker { register: Arc::new(|_| Ok(())), ways: None },
-            directory,
             seed: 1,
             sockets,
             timeouts,
         };
-        let task = tokio::spawn(async move {
-            let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            run(checker, shutdown).await;
-        });
-        Self { files, owner, reports, stop, task }
+        let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
+        let task = start_with(checker, directory, shutdown).await;
+        Self { engine, snapshots, owner, reports, stop, task }
     }
 
-    /// Returns the next change that the owner task receives.
+    /// Takes changes of a source, as the owner task.
+    fn take(&mut self, changes: Vec<Change>) {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.snapshots.send_replace(Arc::new(self.engine.snapshot(Moment(0))));
+    }
+
+    /// Takes and returns the next changes of the checker.
     async fn received(&mut self) -> Vec<Change> {
-        tokio::time::timeout(Duration::from_secs(20), self.owner.recv()).await.unwrap().unwrap()
+        let changes = tokio::time::timeout(Duration::from_secs(20), self.owner.recv()).await.unwrap().unwrap();
+        self.take(changes.clone());
+        changes
     }
 
-    /// Returns the ports of the backends in quarantine after the next change.
+    /// Returns the ports of the backends that are unhealthy after the next change of these.
     async fn quarantined(&mut self) -> Vec<u16> {
-        loop {
-            let changes = self.received().await.into_iter().find_map(|change| match change {
-                Change::Quarantine(_, failed) => Some(failed),
-                _ => None,
-            });
-            if let Some(failed) = changes {
-                return failed.into_keys().map(|(_, port)| port).collect();
-            }
+        let unhealthy = |engine: &Engine| {
+            let facts = engine.snapshot(Moment(0)).facts;
+            let failed = facts.quarantine(&ServiceName::new("shop", "web")).cloned().unwrap_or_default();
+            failed.into_keys().map(|(_, port)| port).collect::<Vec<_>>()
+        };
+        let before = unhealthy(&self.engine);
+        while unhealthy(&self.engine) == before {
+            self.received().await;
         }
+        unhealthy(&self.engine)
     }
 
     async fn end(self) {
         self.stop.send_replace(true);
         self.task.await.unwrap();
     }
-}
-
-/// The snapshot of a node with one address, which no test checks.
-fn on_a_node() -> watch::Receiver<Arc<Snapshot>> {
-    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
-    let addresses = ["192.0.2.1".parse().unwrap()].into();
-    engine.change(Change::Node(NodeFacts { addresses, ..NodeFacts::default() }));
-    watch::channel(Arc::new(engine.snapshot(Moment(0)))).1
 }
 
 #[test]
@@ -134,51 +140,46 @@ fn listen() -> (TcpListener, SocketAddr) {
 #[tokio::test]
 async fn a_backend_that_dies_is_quarantined_and_comes_back() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = Rig::start(directory.path().into(), 64);
+    let mut rig = Rig::start(directory.path(), 64).await;
     let ((_one, one), (two_listening, two)) = (listen(), listen());
-    let batch = vec![slice(&[one, two]), service(Some(fast())), synced()];
-    rig.files.send(batch.clone()).await.unwrap();
-    assert_eq!(rig.received().await, batch, "passed on as it is: all are healthy until they are not");
+    rig.take(vec![slice(&[one, two]), service(Some(fast())), synced()]);
     drop(two_listening);
     assert_eq!(rig.quarantined().await, [two.port()]);
     let _two_listening = TcpListener::bind(two).unwrap();
     assert_eq!(rig.quarantined().await, [0; 0]);
-    rig.files.send(vec![service(None)]).await.unwrap();
-    assert_eq!(rig.received().await, [service(None)]);
+    rig.take(vec![service(None)]);
+    while !rig.received().await.contains(&Change::Passed(ServiceName::new("shop", "web"), BTreeSet::new())) {}
     rig.end().await;
 }
 
-/// The first batch already contains the remembered unhealthy backends, before any backend could be checked.
+/// The owner task has the remembered unhealthy backends before any source could report.
 #[tokio::test]
 async fn a_restart_does_not_put_back_what_is_dead() {
     let directory = tempfile::tempdir().unwrap();
     let (listening, at) = listen();
     drop(listening);
     let batch = vec![slice(&[at]), service(Some(fast())), synced()];
-    let mut rig = Rig::start(directory.path().into(), 64);
-    rig.files.send(batch.clone()).await.unwrap();
-    rig.received().await;
+    let mut rig = Rig::start(directory.path(), 64).await;
+    rig.take(batch);
     assert_eq!(rig.quarantined().await, [at.port()]);
     rig.end().await;
 
-    let mut rig = Rig::start(directory.path().into(), 64);
-    rig.files.send(batch.clone()).await.unwrap();
+    let mut rig = Rig::start(directory.path(), 64).await;
     let key = (at.ip().into(), at.port());
     let failed = Quarantine::from([(key, "connection refused".into())]);
     let quarantine = Change::Quarantine(ServiceName::new("shop", "web"), failed);
-    assert_eq!(rig.received().await, [&batch[..], &[quarantine]].concat());
+    assert_eq!(rig.received().await, [quarantine]);
     rig.end().await;
 }
 
-/// The first backends occupy 64 sockets and do not answer; the last one is checked nevertheless.
 /// As at `kill -9`: without an orderly end, and before the next tick.
 #[tokio::test]
 async fn what_a_check_has_found_is_stored_when_it_takes_effect() {
     let directory = tempfile::tempdir().unwrap();
     let timeouts = CheckTimeouts { tick: Duration::from_hours(1), ..CheckTimeouts::default() };
-    let mut rig = Rig::start_with(directory.path().into(), 64, timeouts);
+    let mut rig = Rig::start_with(directory.path(), 64, timeouts).await;
     let (_, dead) = listen();
-    rig.files.send(vec![service(Some(fast())), slice(&[dead]), synced()]).await.unwrap();
+    rig.take(vec![service(Some(fast())), slice(&[dead]), synced()]);
     assert_eq!(rig.quarantined().await, [dead.port()]);
     let stored = directory.path().join("health.json");
     while !std::fs::read_to_string(&stored).is_ok_and(|text| text.contains(&dead.to_string())) {
@@ -187,10 +188,11 @@ async fn what_a_check_has_found_is_stored_when_it_takes_effect() {
     rig.end().await;
 }
 
+/// The first backends occupy 64 sockets and do not answer; the last one is checked nevertheless.
 #[tokio::test]
 async fn backends_that_do_not_answer_delay_no_other_backend() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = Rig::start(directory.path().into(), 8);
+    let mut rig = Rig::start(directory.path(), 8).await;
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     full.listen(0).unwrap();
@@ -203,7 +205,7 @@ async fn backends_that_do_not_answer_delay_no_other_backend() {
     let check = HealthCheck { starts_healthy: false, timeout: Duration::from_millis(200), ..fast() };
     let check = HealthCheck { interval: Duration::from_millis(200), ..check };
     let begun = Instant::now();
-    rig.files.send(vec![slice(&backends), service(Some(check)), synced()]).await.unwrap();
+    rig.take(vec![slice(&backends), service(Some(check)), synced()]);
     while rig.quarantined().await.contains(&alive.port()) {}
     assert!(begun.elapsed() < Duration::from_secs(20));
     filling.iter().for_each(JoinHandle::abort);
@@ -213,10 +215,10 @@ async fn backends_that_do_not_answer_delay_no_other_backend() {
 #[tokio::test]
 async fn what_is_done_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = Rig::start(directory.path().into(), 64);
+    let mut rig = Rig::start(directory.path(), 64).await;
     let ((_one, one), (gone, two)) = (listen(), listen());
     drop(gone);
-    rig.files.send(vec![slice(&[one, two]), service(Some(fast())), synced()]).await.unwrap();
+    rig.take(vec![slice(&[one, two]), service(Some(fast())), synced()]);
     let is_counted = |report: &Arc<CheckReport>| {
         let done = |outcome| report.done.get(&outcome).copied().unwrap_or_default();
         report.targets.len() == 2 && done(CheckOutcome::Passed) > 5 && done(CheckOutcome::Refused) > 5
@@ -231,10 +233,10 @@ async fn what_is_done_is_counted() {
 #[tokio::test]
 async fn a_missing_route_counts_only_after_a_while_if_only_this_host_answers() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = Rig::start(directory.path().into(), 64);
+    let mut rig = Rig::start(directory.path(), 64).await;
     let (_listening, here) = listen();
     let elsewhere = SocketAddr::from(([224, 0, 0, 1], 80));
-    rig.files.send(vec![slice(&[here, elsewhere]), service(Some(fast())), synced()]).await.unwrap();
+    rig.take(vec![slice(&[here, elsewhere]), service(Some(fast())), synced()]);
     assert_eq!(rig.quarantined().await, [80]);
     let done = |report: &Arc<CheckReport>, outcome| report.done.get(&outcome).copied().unwrap_or_default();
     let is_counted = |report: &Arc<CheckReport>| done(report, CheckOutcome::Unreachable) > 2;
