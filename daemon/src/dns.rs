@@ -1,34 +1,30 @@
-//! Backends that have a DNS name: the resolver asks for the names in service files, and sends the answers to the owner
-//! task as slices, like every other source of backends.
+//! Backends that have a DNS name: the resolver asks for the names in service files, and sends what is known about each to the
+//! owner task, whose table makes slices of it ([`nodelb_core::model::named`]).
 //!
-//! The resolver stands between the file source and the owner task. The changes of the files pass through it,
-//! and slices that follow from known answers join the same batch, so that a service is never without backends that it
-//! has before and after. At a start, the slice of a name without any answer says that its backends are not known: the owner
-//! task then holds those of a previous run that are in the maps.
+//! The resolver learns from the snapshots what to ask, and nothing passes through it. It sends the answers of the previous run
+//! before the files are read.
 //!
 //! ```text
-//!  file source --Batch--> [names] --Vec<Change>--> owner
-//!                          │  ▲
-//!    which, when: names   answers: ask (UDP, TCP; sockets of nodelb's own)
+//!  owner --Arc<Snapshot>--> [names] --Change::Answer--> owner
+//!                            │  ▲
+//!      which, when: names   answers: ask (UDP, TCP; sockets of nodelb's own)
 //! ```
 //!
 //! [`answer`] (what a message says), [`names`] (what is asked when, and what is known), [`servers`] (which server is
-//! asked), [`slices`] (the backends that follow), [`in_use`] (the last usable ones) and [`report`] are pure; [`ask`]
-//! communicates with servers, [`state_file`] with the state directory, [`system`] with the settings of the host, and [`run`] is the task.
+//! asked), [`assemble`] (the addresses that follow) and [`report`] are pure; [`ask`] communicates with servers, [`state_file`]
+//! with the state directory, [`system`] with the settings of the host, and [`run`] is the task.
 
 mod answer;
 mod ask;
 mod ask_all;
+mod assemble;
 mod due;
 mod entry;
-mod frontends;
-mod in_use;
 mod journal;
 mod names;
 mod report;
 mod run;
 mod servers;
-mod slices;
 mod state_file;
 mod system;
 

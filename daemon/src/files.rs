@@ -8,7 +8,6 @@ mod entries;
 mod last_valid;
 mod manifests;
 pub mod merge;
-pub mod named;
 mod parse;
 mod report;
 mod run;
@@ -26,7 +25,7 @@ use nodelb_core::model::service::{Service, Slice};
 pub use self::content::{FileContent, FileProblem, Found};
 use self::parse::Format;
 pub use self::parse::parse;
-pub use self::run::{Batch, StartedFileSource, start};
+pub use self::run::{StartedFileSource, start};
 use self::scan::{Files, Hints, Listing, Seen};
 use crate::document::Problem;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::{DatapathChoice, RunOptions};
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
@@ -190,16 +191,15 @@ async fn serve<D: Datapath + Send + 'static>(
     follow_node(identity.subscribe(), &handle, stop()).await?;
     watch_ports(&config, handle.clone(), stop());
 
-    // The sources. No connection goes to a backend that was drained or unhealthy before the start.
-    let guard = config.kubernetes.health_checks.then(|| config.guard());
-    let (drains, (checks, checker)) = tokio::join!(
+    // The sources. No connection goes to a backend that was drained or unhealthy before the start, or to others than then.
+    let (drains, (checks, checker), dns) = tokio::join!(
         drains::start((stored_drains, &directory), &handle, stop()),
-        checks::start(&handle, guard, &directory, packets.asker(&register), stop())
+        checks::start(&handle, kubernetes_guard(&config), &directory, packets.asker(&register), stop()),
+        dns::start(&config.dns, &handle, directory.clone(), Arc::clone(&register), stop())
     );
     // What is not known of Kubernetes stays as the maps have it, so that nothing waits for this.
     tokio::spawn(kubernetes::recall(config.clone(), previous_sources, Arc::clone(&name), handle.changes.clone()));
-    let files = files::start(config.files.directory.clone(), directory.clone(), stop());
-    let dns = dns::start(files.changes, &config.dns, &handle, (directory, Arc::clone(&register)), stop());
+    let files = files::start((config.files.directory.clone(), directory), handle.changes.clone(), stop());
     let kubernetes = kubernetes::start(&config, &handle, &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, from_kubernetes) = kubernetes.unzip();
 
@@ -277,6 +277,11 @@ async fn end(
             ),
         )),
     }
+}
+
+/// The addresses that Kubernetes services must not make this host connect to; `None` if these are not checked.
+fn kubernetes_guard(config: &Config) -> Option<Guard> {
+    config.kubernetes.health_checks.then(|| config.guard())
 }
 
 /// Starts the recorder, with the start of this run as its first event.

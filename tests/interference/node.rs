@@ -39,6 +39,8 @@ pub(super) struct Node<'a> {
     _replica: Replica,
     daemon: Option<Child>,
     looking: Option<thread::JoinHandle<()>>,
+    /// names.json at the restart before.
+    older: Option<Value>,
 }
 
 impl<'a> Node<'a> {
@@ -67,7 +69,8 @@ impl<'a> Node<'a> {
         fs::write(directory.join("kubeconfig"), kubeconfig).expect("written");
         let admin = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("loopback");
         let (daemon, looking) = (None, None);
-        let mut node = Self { place, directory, admin, pairs, servers, cluster, _replica: replica, daemon, looking };
+        let (older, _replica) = (None, replica);
+        let mut node = Self { place, directory, admin, pairs, servers, cluster, _replica, daemon, looking, older };
         node.configure(apiserver);
         place.reboot(&node.directory.join("nodelb.toml"));
         (0..forms.len()).for_each(|number| node.write_files(number, true));
@@ -244,8 +247,9 @@ impl<'a> Node<'a> {
         assert!(self.servers.into_iter().all(|server| servers::catch_up(server, TIMEOUT)), "the DNS servers respond");
         let names = self.directory.join("state/names.json");
         let file = fs::read(&names).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let mut file: Value = file.unwrap_or_else(|| json!({"version": 1, "answers": [], "in_use": []}));
+        let mut file: Value = file.unwrap_or_else(|| json!({"version": 1, "answers": [], "used": []}));
         let in_file = in_use(&file);
+        let older = self.older.replace(file.clone());
         // A daemon that ends at once may not have created the directory.
         drop(fs::create_dir_all(self.directory.join("state")));
         match stored {
@@ -253,14 +257,15 @@ impl<'a> Node<'a> {
             Stored::Lost if is_killed => fs::write(&names, "{\"version\": 1, \"answ").expect("written"),
             Stored::Lost => drop(fs::remove_dir_all(self.directory.join("state"))),
             Stored::OfEarlierVersion => file = of_earlier_version(&file),
+            Stored::Outdated => file = older.unwrap_or(file),
             Stored::Damaged => {
-                for list in ["answers", "in_use"] {
+                for list in ["answers", "used"] {
                     let is_of_another = |entry: &Value| number_of(entry).is_none();
                     file[list].as_array_mut().into_iter().for_each(|entries| entries.retain(is_of_another));
                 }
             }
         }
-        if matches!(stored, Stored::OfEarlierVersion | Stored::Damaged) {
+        if matches!(stored, Stored::OfEarlierVersion | Stored::Damaged | Stored::Outdated) {
             fs::write(&names, file.to_string()).expect("written");
         }
         if is_rebooted {
@@ -271,8 +276,9 @@ impl<'a> Node<'a> {
             drop(fs::remove_file(self.directory.join(format!("services.d/d{it}.toml"))));
         });
         let mut pairs = self.pairs();
-        pairs.end(&in_file, stored, is_killed);
-        pairs.begin(self.place.keeps_maps() && !is_rebooted);
+        let keeps_maps = self.place.keeps_maps() && !is_rebooted;
+        pairs.end(&in_file, (stored, is_killed), keeps_maps);
+        pairs.begin(keeps_maps);
         drop(pairs);
         self.check_ended()?;
         self.start();
@@ -335,10 +341,11 @@ fn of_earlier_version(file: &Value) -> Value {
 /// The backend of each sequence in names.json.
 fn in_use(file: &Value) -> BTreeMap<usize, String> {
     let entry = |entry: &Value| {
-        let backend = &entry["backends"][0];
-        Some((number_of(&entry["slice"])?, format!("{}:{}", backend["addr"].as_str()?, backend["port"])))
+        let backend = &entry["priorities"][0][0];
+        let port = backend["srv"][0].as_u64().unwrap_or(8_080);
+        Some((number_of(&entry["question"])?, format!("{}:{port}", backend["addr"].as_str()?)))
     };
-    file["in_use"].as_array().into_iter().flatten().filter_map(entry).collect()
+    file["used"].as_array().into_iter().flatten().filter_map(entry).collect()
 }
 
 /// What the daemon shows; `None` while it does not respond.

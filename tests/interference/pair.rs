@@ -153,7 +153,12 @@ impl Pair {
     }
 
     /// Notes that the daemon has ended, with this backend of the service in names.json, which is damaged next.
-    fn end(&mut self, in_file: Option<String>, (stored, is_killed): (Stored, bool)) -> Result<(), String> {
+    fn end(
+        &mut self,
+        in_file: Option<String>,
+        (stored, is_killed): (Stored, bool),
+        keeps_maps: bool,
+    ) -> Result<(), String> {
         let expected = self.expected.backend.clone();
         let within = if is_killed { STORED_WITHIN } else { RECEIVED_WITHIN };
         let is_recent = |(until, _): &&(Instant, _)| until.elapsed() < within;
@@ -163,13 +168,13 @@ impl Pair {
         if self.expected.is_stored && !is_possible {
             return Err(format!("names.json has {in_file:?}, not {expected:?}"));
         }
-        if stored == Stored::Kept && in_file.is_some() && !self.form.has_many() {
+        if stored == Stored::Kept && keeps_maps && self.is_right {
+            self.expected.is_stored = in_file == expected;
+        } else if stored == Stored::Kept && in_file.is_some() && !self.form.has_many() {
             self.is_free |= expected.is_none();
             self.may_have.extend(expected.filter(|it| in_file.as_ref() != Some(it)).map(|it| format!("{it}/TCP")));
             (self.expected.backend, self.expected.is_stored) = (in_file, true);
         } else {
-            // The answers in the file may be those before the last ones.
-            self.is_right &= stored != Stored::OfEarlierVersion || recent.is_empty();
             (self.expected.is_stored, self.expected.gone_since) = (false, None);
         }
         Ok(())
@@ -288,9 +293,10 @@ impl Pairs {
         self.looks += 1;
     }
 
-    /// The daemon has ended. `in_file` is what names.json had, and `stored` what has happened to it since.
-    pub(super) fn end(&mut self, in_file: &BTreeMap<usize, String>, stored: Stored, is_killed: bool) {
-        self.each(|number, pair| pair.end(in_file.get(&number).cloned(), (stored, is_killed)));
+    /// The daemon has ended. `in_file` is what names.json had, and `stored` what has happened to it since, and whether
+    /// the daemon was killed.
+    pub(super) fn end(&mut self, in_file: &BTreeMap<usize, String>, stored: (Stored, bool), keeps_maps: bool) {
+        self.each(|number, pair| pair.end(in_file.get(&number).cloned(), stored, keeps_maps));
     }
 
     pub(super) fn begin(&mut self, has_maps: bool) {

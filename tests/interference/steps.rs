@@ -49,6 +49,8 @@ pub(crate) enum Stored {
     OfEarlierVersion,
     /// Without what it has about the service.
     Damaged,
+    /// As it was some time before.
+    Outdated,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +131,7 @@ pub(crate) fn any_node_step() -> impl Strategy<Value = Step> {
         1 => Just(Stored::Lost),
         1 => Just(Stored::OfEarlierVersion),
         1 => Just(Stored::Damaged),
+        2 => Just(Stored::Outdated),
     ];
     let restart = (stored, prop::bool::weighted(0.2));
     let restart = restart.prop_map(|(stored, is_rebooted)| Step::Restart { stored, is_rebooted });

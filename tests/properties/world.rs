@@ -12,6 +12,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
+use nodelb_core::model::named::Question;
 use nodelb_core::model::node::{NodeFacts, NodeObject};
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
@@ -126,6 +127,7 @@ pub(crate) fn destinations() -> Vec<L4Addr> {
 pub(crate) enum Object {
     Service(ServiceName, Source),
     Slice(SliceName, Source),
+    Answer(Question),
     Node,
     Kubernetes,
     HealthCheckPortError(Option<ServiceName>),
@@ -151,6 +153,8 @@ pub(crate) fn object(change: &Change) -> Object {
             Object::Service(name.clone(), *source)
         }
         Change::UpsertSlice(slice) => Object::Slice(slice.name.clone(), slice.source),
+        Change::UpsertNamed(named) => Object::Slice(named.slice.clone(), Source::Files),
+        Change::Answer(question, _) => Object::Answer(question.clone()),
         Change::RemoveSlice(name, source) => Object::Slice(name.clone(), *source),
         Change::Node(_) => Object::Node,
         Change::NodeObject(_) | Change::NodeObjectUnknown => Object::Kubernetes,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::history::Event;
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::drain::{DrainCause, Drains};
+use crate::model::named::{NameAnswer, Named, Question};
 use crate::model::node::{NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::model::uplink::{Translation, Uplink};
@@ -24,6 +25,10 @@ pub enum Change {
     Unselect(ServiceName, Source, Arc<str>),
     /// The slice has exactly this content, even if it belonged to another service before.
     UpsertSlice(Slice),
+    /// The file source describes these backends by a name. They become a slice of it, and [`Self::RemoveSlice`] removes them.
+    UpsertNamed(Named),
+    /// What is known about the backends with a name; `None` when nothing is known any more. This replaces anything earlier.
+    Answer(Question, Option<NameAnswer>),
     /// The source no longer has the slice.
     RemoveSlice(SliceName, Source),
     Node(NodeFacts),

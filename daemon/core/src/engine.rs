@@ -247,7 +247,12 @@ impl Engine {
             Change::Recalled(source) => self.sync.recall_due = Some(*source),
             _ => {}
         }
-        match self.table.apply(change) {
+        let effect = self.table.apply(change);
+        self.take_effect(effect);
+    }
+
+    fn take_effect(&mut self, effect: Effect) {
+        match effect {
             Effect::None => {}
             Effect::Services(names, trigger) => {
                 names.iter().for_each(|name| self.at_start.note_kept_out(name, &self.table));

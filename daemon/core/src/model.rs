@@ -7,6 +7,7 @@ pub mod drain;
 pub mod forward;
 pub mod health_check;
 pub mod moment;
+pub mod named;
 pub mod node;
 pub mod service;
 pub mod source_range;

@@ -8,16 +8,18 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use crate::change::Change;
-use crate::model::addr::Addr;
+use crate::model::addr::{Addr, L4Addr};
 use crate::model::cause::{Checked, Trigger};
-use crate::model::drain::{DrainCause, Drained, Drains};
+use crate::model::drain::{self, DrainCause, Drained, Drains};
 use crate::model::moment::Moment;
+use crate::model::named::Named;
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::state::entries::MapState;
 use crate::state::owner::hash_of;
 use crate::state::remembered::Remembered;
 use crate::state::used::Used;
 use apiservers::{leads_to, lists_apiservers};
+use names::{Context, Names, Resolved};
 use record::{Record, change_record, share_names};
 use slices_by_name::SlicesByName;
 use verdicts::Verdicts;
@@ -30,6 +32,7 @@ pub use sameness::{same_service, same_slice};
 pub mod apiservers;
 mod facts;
 pub mod health_check_ports;
+mod names;
 mod record;
 mod records;
 mod sameness;
@@ -47,6 +50,7 @@ pub struct Table {
     /// The addresses of apiservers that have not been compared with the services yet.
     newly_known: BTreeSet<(Addr, u16)>,
     verdicts: Verdicts,
+    names: Names,
 }
 
 impl Deref for Table {
@@ -82,7 +86,8 @@ impl Table {
     /// The table of a start with these maps. Services of the `unchecked` sources get no health checks.
     pub fn new(maps: &MapState, unchecked: &BTreeSet<Source>) -> Self {
         let used = Used::of(maps, |source| !unchecked.contains(&source));
-        Self { verdicts: Verdicts::new(used, unchecked.clone()), ..Self::default() }
+        let names = Names::new(Used::of(maps, |source| source == Source::Files));
+        Self { verdicts: Verdicts::new(used, unchecked.clone()), names, ..Self::default() }
     }
 
     /// Notes when conditions that readers ask for have begun. `now` is the time of a round.
@@ -101,6 +106,14 @@ impl Table {
             Change::RemoveService(name, source) => self.remove_service(name, source, Trigger::ServiceRemoved),
             Change::Unselect(name, source, why) => self.remove_service(name, source, |_| Trigger::Unselected(why)),
             Change::UpsertSlice(slice) => self.upsert_slice(slice),
+            Change::UpsertNamed(named) => {
+                self.upsert_named(named);
+                Effect::None
+            }
+            Change::Answer(question, answer) => {
+                self.names.answer(question, answer);
+                Effect::None
+            }
             Change::RemoveSlice(name, source) => self.remove_slice(&name, source),
             Change::Node(node) => {
                 self.own_zone = Arc::clone(&node.zone);
@@ -115,13 +128,6 @@ impl Table {
                 facts.is_node_missing = false;
                 facts.node_object = None;
             }),
-            Change::HealthCheckPortError(of, error) => {
-                match error {
-                    Some(error) => self.facts.health_check_port_errors.insert(of, error),
-                    None => self.facts.health_check_port_errors.remove(&of),
-                };
-                Effect::None
-            }
             Change::Quarantine(name, failed) => {
                 self.verdicts.set_failed(&name, failed);
                 self.judge(name)
@@ -131,19 +137,6 @@ impl Table {
                 self.judge(name)
             }
             Change::Drains(name, drains, cause) => self.set_drains(name, drains, cause),
-            Change::Bound(nodeports) => {
-                self.facts.bound = Arc::new(nodeports);
-                Effect::None
-            }
-            Change::Uplinks(uplinks) => {
-                self.facts.uplinks = uplinks.into();
-                Effect::Uplinks
-            }
-            Change::Translation(translation) => {
-                self.facts.translation = translation;
-                Effect::None
-            }
-            Change::Happened(_) | Change::DrainsUnread(_) => Effect::None,
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);
                 self.newly_known.extend(new);
@@ -154,20 +147,36 @@ impl Table {
                 self.newly_known.extend(new);
                 Effect::Remember(records)
             }
-            Change::Recalled(source) => {
-                self.facts.recalled.insert(source);
-                Effect::Synced
-            }
-            Change::Unread(namespaces) => {
-                self.facts.unread = Arc::new(namespaces);
-                Effect::None
-            }
             Change::Synced { source, incomplete } => {
                 self.facts.synced.insert(source, incomplete);
                 self.settle_verdicts(source);
                 Effect::Synced
             }
+            other => self.note(other),
         }
+    }
+
+    /// Stores a fact that no service depends on.
+    fn note(&mut self, change: Change) -> Effect {
+        let facts = &mut self.facts;
+        match change {
+            Change::HealthCheckPortError(of, Some(error)) => drop(facts.health_check_port_errors.insert(of, error)),
+            Change::HealthCheckPortError(of, None) => drop(facts.health_check_port_errors.remove(&of)),
+            Change::Bound(nodeports) => facts.bound = Arc::new(nodeports),
+            Change::Uplinks(uplinks) => {
+                facts.uplinks = uplinks.into();
+                return Effect::Uplinks;
+            }
+            Change::Translation(translation) => facts.translation = translation,
+            Change::Recalled(source) => {
+                facts.recalled.insert(source);
+                return Effect::Synced;
+            }
+            Change::Unread(namespaces) => facts.unread = Arc::new(namespaces),
+            // Only the history or the engine has it.
+            _ => {}
+        }
+        Effect::None
     }
 
     fn upsert_service(&mut self, service: Service) -> Effect {
@@ -191,6 +200,7 @@ impl Table {
         if is_known {
             return Effect::None;
         }
+        self.names.note_claims();
         self.judge_again(&name);
         Effect::Services(smallvec![name], Trigger::Service(service))
     }
@@ -213,6 +223,7 @@ impl Table {
         if is_empty {
             self.facts.records.remove(&name);
         }
+        self.names.note_claims();
         self.verdicts.forget(&name, source);
         self.judge_again(&name);
         if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
@@ -258,6 +269,12 @@ impl Table {
     }
 
     fn remove_slice(&mut self, name: &SliceName, source: Source) -> Effect {
+        if source == Source::Files
+            && let Some(named) = self.facts.named.remove(name)
+        {
+            self.facts.left_out.remove(name);
+            self.names.forget(&named);
+        }
         let Some(slice) = self.slices.remove(source, name) else { return Effect::None };
         let service = slice.service.clone();
         self.take_slice(&service, source, name);
@@ -270,6 +287,61 @@ impl Table {
         let entry = self.claims(&service).iter().find(is_entry).cloned();
         let trigger = entry.map_or_else(|| Trigger::SliceRemoved(slice), Trigger::Service);
         Effect::Services(smallvec![service], trigger)
+    }
+
+    fn upsert_named(&mut self, named: Named) {
+        if self.facts.named.get(&named.slice).is_some_and(|known| **known == named) {
+            return;
+        }
+        if let Some(before) = self.facts.named.get(&named.slice) {
+            self.names.forget(before);
+        }
+        self.names.describe(&named, !self.facts.is_read(Source::Files, &named.service.namespace));
+        self.facts.named.insert(named.slice.clone(), Arc::new(named));
+    }
+
+    /// Makes the slices that follow from changed names and answers, and returns the effects. To be called when the changes of
+    /// a round are known, because an address that a service claims is no backend.
+    pub fn resolve_names(&mut self) -> Vec<Effect> {
+        let dirty = self.names.take_dirty();
+        if dirty.is_empty() {
+            return Vec::new();
+        }
+        let Self { facts, slices, names, .. } = self;
+        let ports = facts.records.values().flat_map(|record| &record.claims).flat_map(|claim| &claim.ports);
+        names.set_claims(ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))));
+        let nodeport_addresses = facts.nodeport_addresses();
+        let mut new = Vec::new();
+        for name in dirty {
+            let Some(named) = facts.named.get(&name) else { continue };
+            let is_frontend = |address: L4Addr| {
+                names.is_claimed(&address)
+                    || nodeport_addresses.contains(&address.addr) && names.is_claimed(&address.wildcard())
+            };
+            let (failed, drains) = (facts.quarantine(&named.service), facts.drains(&named.service));
+            let context = Context {
+                before: slices.get(Source::Files, &name).map(|slice| &**slice),
+                named: &facts.named,
+                slices: facts.records.get(&named.service).map_or(&[], |record| &record.slices),
+                is_frontend: &is_frontend,
+                is_kept_out: &|backend| {
+                    failed.is_some_and(|failed| failed.contains_key(&backend))
+                        || drains.is_some_and(|drains| drain::find(drains, backend).is_some())
+                },
+            };
+            new.push(names.resolve(named, &context));
+        }
+        let set = |Resolved { slice, left_out, is_settled }| {
+            if is_settled {
+                self.names.settle(&slice.name);
+            }
+            match left_out {
+                Some(why) => drop(self.facts.left_out.insert(slice.name.clone(), why.into())),
+                None => drop(self.facts.left_out.remove(&slice.name)),
+            }
+            self.upsert_slice(slice)
+        };
+        new.into_iter().map(set).collect()
     }
 
     /// Ends what the maps of the start mean for backends that the source lists later, if it has reported everything.

@@ -10,7 +10,7 @@ use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::calendar::utc;
 use serde::{Deserialize, Serialize};
 
-use crate::files::named::{DnsName, Question, RecordType};
+use nodelb_core::model::named::{DnsName, Question, RecordType, refusal};
 
 /// The maximum number of aliases (CNAME) between a name and its records.
 pub(super) const MAX_ALIASES: usize = 16;
@@ -56,29 +56,6 @@ impl Records {
             Self::Targets(_) => true,
         }
     }
-}
-
-/// Why connections must not be sent to an address that a DNS server chose. An operator may list a loopback address in
-/// the file.
-pub(super) fn refusal(addr: Addr) -> Option<&'static str> {
-    if addr.is_unspecified() {
-        Some("the unspecified address, which names no host")
-    } else if addr.is_multicast() {
-        Some("a multicast or broadcast address, which names no single host")
-    } else if addr.is_loopback() {
-        Some("a loopback address; if it is meant, list it as an address in the file")
-    } else if is_reserved(addr) {
-        Some("an address of a reserved network (0.0.0.0/8 or 240.0.0.0/4); if it is meant, list it in the file")
-    } else if addr.is_link_local() {
-        Some("a link-local address; if it is meant, list it as an address in the file")
-    } else {
-        None
-    }
-}
-
-/// Whether the address is in a network that is not for hosts (RFC 1122, section 3.2.1.3; RFC 1112, section 4).
-fn is_reserved(addr: Addr) -> bool {
-    matches!(addr.ip(), IpAddr::V4(ip) if matches!(ip.octets()[0], 0 | 240..))
 }
 
 /// An SRV record (RFC 2782).

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{self, Name};
 use nodelb_core::durations;
+use nodelb_core::model::named::{DnsName, Question, RecordType};
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +18,6 @@ use tokio::net::{TcpSocket, UdpSocket};
 use tokio::time::timeout;
 
 use super::answer::{self, Answer, MAX_ALIASES};
-use crate::files::named::{DnsName, Question, RecordType};
 
 /// The largest datagram that a server may send: it is not fragmented on usual networks (DNS flag day 2020).
 const MAX_DATAGRAM: u16 = 1_232;

@@ -1,5 +1,6 @@
 //! Asks the servers for the answer to one question, one after the other.
 
+use nodelb_core::model::named::Question;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -8,7 +9,6 @@ use nodelb_host::register::Register;
 use super::ask::{AskTimeouts, Failure, ask};
 use super::names::Reply;
 use super::report::QueryResult;
-use crate::files::named::Question;
 
 /// The number of times that each server is asked before the question has failed.
 const ROUNDS: usize = 2;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::named::Question;
 
 use super::entry::Entry;
-use crate::files::named::Question;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::named::{Named, Question, RecordType};
 use nodelb_core::model::service::SliceName;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Records, Ttl};
-use crate::files::named::{Named, Question, RecordType};
 
 /// The maximum number of targets of one SRV answer that are asked for separately.
 pub(super) const MAX_TARGETS: usize = 256;
@@ -68,11 +68,6 @@ impl Entry {
             since: now,
             ..Self::default()
         }
-    }
-
-    /// Whether nothing is known, and nothing was asked since the start.
-    pub(super) fn is_unheard(&self) -> bool {
-        self.known.is_none() && !self.was_asked
     }
 
     /// Whether the last records are in use although they are not current.

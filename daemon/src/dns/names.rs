@@ -2,21 +2,23 @@
 //!
 //! The rule that everything else follows from: only an answer replaces an answer. A server that fails, or that answers
 //! without records, leaves the last records in use; they are forgotten when the name has not existed for the whole time
-//! of `dns.hold`. [`super::in_use`] applies the same rule to the backends that follow.
+//! of `dns.hold`. The table applies the same rule to the backends that follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::change::Change;
+use nodelb_core::model::addr::Family;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::named::{DnsName, NameAnswer, NameRecords, Named, Question, RecordType};
 use nodelb_core::model::service::{ServiceName, SliceName};
 
 use super::answer::{Answer, Ttl, nonexistent, without_end};
+use super::assemble::{TargetAnswer, answer_of, assemble};
 use super::due::{Due, Which};
 use super::entry::{Entry, GoneSince, Held, Known, separate_targets};
 use super::servers::{Asking, MAX_SILENT};
-use crate::files::merge::Names as Wanted;
-use crate::files::named::{DnsName, Named, Question, RecordType};
 
 /// The first pause after a failure, in milliseconds; each further failure doubles it.
 const FIRST_PAUSE: u64 = 1_000;
@@ -44,6 +46,9 @@ impl Bounds {
     }
 }
 
+/// The names to ask for, by the slice that the answers become.
+pub(super) type Wanted = BTreeMap<SliceName, Arc<Named>>;
+
 /// What a server, or all servers together, said to a question.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
@@ -56,25 +61,43 @@ pub(super) struct Names {
     bounds: Bounds,
     seed: u64,
     wanted: Arc<Wanted>,
-    /// The number of services that `wanted` belongs to.
-    services: usize,
+    /// The services that `wanted` belongs to.
+    services: BTreeSet<ServiceName>,
     entries: BTreeMap<Question, Entry>,
     due: Due,
-    /// The number of questions about which nothing is known and that were not asked since the start.
-    unheard: usize,
     /// Records of an earlier run, of questions that are not asked yet.
     recalled: BTreeMap<Question, Known>,
     recalled_held: BTreeMap<Question, Held>,
+    /// The backends that were in use in an earlier run, of questions that are not asked yet.
+    recalled_used: BTreeMap<Question, NameRecords>,
     /// The slices that an answer may have changed.
     dirty: BTreeSet<SliceName>,
+    /// The questions of which the owner task has an answer.
+    reported: BTreeSet<Question>,
+    /// Those of them that no name needs any more.
+    left: BTreeSet<Question>,
 }
 
 impl Names {
     /// `recalled` are the records of an earlier run.
     pub(super) fn new(bounds: Bounds, seed: u64, recalled: BTreeMap<Question, Known>) -> Self {
         let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), Due::default());
-        let (recalled_held, dirty) = (BTreeMap::new(), BTreeSet::new());
-        Self { bounds, seed, wanted, services: 0, entries, due, unheard: 0, recalled, recalled_held, dirty }
+        let (recalled_held, recalled_used) = (BTreeMap::new(), BTreeMap::new());
+        let (dirty, reported, left) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Self {
+            bounds,
+            seed,
+            wanted,
+            services: BTreeSet::new(),
+            entries,
+            due,
+            recalled,
+            recalled_held,
+            recalled_used,
+            dirty,
+            reported,
+            left,
+        }
     }
 
     /// Continues the holds of an earlier run. One that would have ended meanwhile begins again with the next answer: only
@@ -88,19 +111,30 @@ impl Names {
         self.recalled_held = held;
     }
 
+    /// Continues with these backends, which are those of the last answers unless these were of no use.
+    pub(super) fn recall_used(&mut self, used: BTreeMap<Question, NameRecords>) {
+        self.recalled_used = used;
+    }
+
+    pub(super) fn services(&self) -> &BTreeSet<ServiceName> {
+        &self.services
+    }
+
     /// Asks for these names from now on, and for no others.
     pub(super) fn follow(&mut self, wanted: Arc<Wanted>, now: Moment) {
         let differing = wanted.iter().filter(|(slice, named)| self.wanted.get(*slice) != Some(named));
         self.dirty.extend(differing.map(|(slice, _)| slice.clone()));
-        self.services = wanted.values().map(|named| &named.service).collect::<BTreeSet<_>>().len();
+        self.services = wanted.values().map(|named| named.service.clone()).collect();
         self.wanted = wanted;
         self.rewire(now);
+        self.withdraw();
     }
 
     pub(super) fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
+    #[cfg(test)]
     pub(super) fn entry(&self, question: &Question) -> Option<&Entry> {
         self.entries.get(question)
     }
@@ -141,7 +175,6 @@ impl Names {
         let held_before = (entry.is_held(), entry.gone_since);
         // A question that has left the file and returned may have been asked twice.
         self.due.remove(question, entry);
-        self.unheard -= usize::from(entry.is_unheard());
         let pause = entry.take(reply, self.bounds, now, unix);
         entry.is_open = false;
         entry.was_asked = true;
@@ -171,19 +204,92 @@ impl Names {
         (hash >> 20) % 1_000
     }
 
-    /// The slices that may have changed since the last call.
-    pub(super) fn take_dirty(&mut self) -> BTreeSet<SliceName> {
-        std::mem::take(&mut self.dirty)
+    /// The answers that the owner task does not have yet.
+    pub(super) fn take_news(&mut self) -> Vec<Change> {
+        let dirty = std::mem::take(&mut self.dirty);
+        let questions = dirty.iter().filter_map(|slice| Some(self.wanted.get(slice)?.question.clone()));
+        let left = std::mem::take(&mut self.left);
+        let mut changes: Vec<Change> = left.into_iter().map(|question| Change::Answer(question, None)).collect();
+        for question in questions.collect::<BTreeSet<_>>() {
+            if let Some(answer) = self.answer_to(&question) {
+                self.reported.insert(question.clone());
+                changes.push(Change::Answer(question, Some(answer)));
+            }
+        }
+        changes
     }
 
-    /// Computes every slice again.
-    pub(super) fn mark_all_dirty(&mut self) {
-        self.dirty.extend(self.wanted.keys().cloned());
+    /// The answers of an earlier run, for the owner task.
+    pub(super) fn take_recalled(&mut self) -> Vec<Change> {
+        let questions: BTreeSet<Question> = self.recalled.keys().chain(self.recalled_used.keys()).cloned().collect();
+        let answer = |question: &Question| {
+            let problem = self.recalled_held.get(question).map(|held| Arc::clone(&held.problem));
+            let records = self.recalled_used.get(question).cloned();
+            let used = records.map(|records| NameAnswer { records: Some(records), problem, ..NameAnswer::default() });
+            used.or_else(|| self.answer_to(question))
+        };
+        let answers = questions.into_iter().filter_map(|question| Some((answer(&question)?, question)));
+        let changes: Vec<_> = answers.map(|(answer, question)| Change::Answer(question, Some(answer))).collect();
+        self.reported.extend(changes.iter().filter_map(|change| match change {
+            Change::Answer(question, _) => Some(question.clone()),
+            _ => None,
+        }));
+        changes
+    }
+
+    /// Finds the answers that no name needs any more.
+    fn withdraw(&mut self) {
+        let wanted: BTreeSet<&Question> = self.wanted.values().map(|named| &named.question).collect();
+        let is_recalled = |it: &Question| self.recalled.contains_key(it) || self.recalled_used.contains_key(it);
+        let is_needed = |question: &&Question| wanted.contains(question) || is_recalled(question);
+        let left: BTreeSet<Question> = self.reported.iter().filter(|question| !is_needed(question)).cloned().collect();
+        self.reported.retain(|question| !left.contains(question));
+        self.left.extend(left);
+    }
+
+    /// What is known about the backends; `None` if that is nothing new, because a target of the answer was not asked for yet.
+    fn answer_to(&self, question: &Question) -> Option<NameAnswer> {
+        let recalled = || {
+            let known = Some(self.recalled.get(question)?.clone());
+            Some(Entry { known, is_recalled: true, ..Entry::default() })
+        };
+        let entry = self.entries.get(question).cloned().or_else(recalled)?;
+        let known = match &entry.known {
+            Some(known) => known,
+            None if entry.was_asked || entry.is_gone => return Some(answer_of(&entry, None, self.hold())),
+            None => return None,
+        };
+        let families: BTreeSet<Family> = self.families(question);
+        let lookup = |question: &Question| {
+            let of_run = |known| TargetAnswer { known: Some(known), is_recalled: true, ..TargetAnswer::default() };
+            self.entries.get(question).map(TargetAnswer::of).or_else(|| self.recalled.get(question).map(of_run))
+        };
+        let (records, problem) = assemble((known, entry.is_recalled), &families, &lookup)?;
+        Some(answer_of(&Entry { problem: entry.problem.clone().or(problem), ..entry }, Some(records), self.hold()))
+    }
+
+    /// The families of the addresses that the slices of the question need; both, if there is none yet.
+    fn families(&self, question: &Question) -> BTreeSet<Family> {
+        let slices = self.entries.get(question).into_iter().flat_map(|entry| &entry.slices);
+        let families: BTreeSet<Family> = slices
+            .filter_map(|slice| self.wanted.get(slice))
+            .flat_map(|named| named.families.iter().copied())
+            .collect();
+        if families.is_empty() { [Family::Ipv4, Family::Ipv6].into() } else { families }
+    }
+
+    /// The backends of an earlier run that were in use, of questions that may still be asked.
+    pub(super) fn recalled_used(&self) -> &BTreeMap<Question, NameRecords> {
+        &self.recalled_used
     }
 
     pub(super) fn asking(&self) -> Asking<'_> {
         let services_of = |name: &DnsName| self.services_of(name);
-        Asking { names: self.count_names(MAX_SILENT), services: self.services, services_of: Box::new(services_of) }
+        Asking {
+            names: self.count_names(MAX_SILENT),
+            services: self.services.len(),
+            services_of: Box::new(services_of),
+        }
     }
 
     /// The number of different names, at most this one.
@@ -213,11 +319,6 @@ impl Names {
         services
     }
 
-    /// Whether nothing is known about a question that was not asked since the start.
-    pub(super) fn has_unheard(&self) -> bool {
-        self.unheard > 0
-    }
-
     /// The last records, also of questions that are not asked yet.
     pub(super) fn known(&self) -> BTreeMap<Question, Known> {
         let known = self.entries.iter().filter_map(|(question, entry)| Some((question.clone(), entry.known.clone()?)));
@@ -235,6 +336,8 @@ impl Names {
     pub(super) fn forget_recalled(&mut self) {
         self.recalled.clear();
         self.recalled_held.clear();
+        self.recalled_used.clear();
+        self.withdraw();
     }
 
     /// Determines the questions and which slices depend on each. The questions about the targets of SRV records follow
@@ -250,12 +353,11 @@ impl Names {
                 slices.entry(question).or_default().insert(slice.clone());
             }
         }
-        let (due, unheard) = (&mut self.due, &mut self.unheard);
+        let due = &mut self.due;
         self.entries.retain(|question, entry| {
             let is_wanted = slices.contains_key(question);
             if !is_wanted {
                 due.remove(question, entry);
-                *unheard -= usize::from(entry.is_unheard());
             }
             is_wanted
         });
@@ -292,7 +394,6 @@ impl Names {
                 entry.slices.remove(slice);
                 if entry.slices.is_empty() {
                     self.due.remove(question, entry);
-                    self.unheard -= usize::from(entry.is_unheard());
                     self.entries.remove(question);
                 }
             }
@@ -304,7 +405,6 @@ impl Names {
         self.entries.entry(question.clone()).or_insert_with(|| {
             let entry = Entry::new(self.recalled.remove(question), self.recalled_held.remove(question), now);
             self.due.insert(question, &entry);
-            self.unheard += usize::from(entry.is_unheard());
             entry
         })
     }

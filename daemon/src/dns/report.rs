@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{ServiceName, SliceName, Source};
+use nodelb_core::model::named::Question;
+use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_core::table::Facts;
 use nodelb_core::text::listed;
 
 use super::answer::{Answer, Ttl};
 use super::ask::Failure;
 use super::entry::Entry;
 use super::names::Names;
-use crate::files::named::Question;
 
 /// The maximum number of problems in the row of `/sources`; `/dns` has the others.
 const SHOWN: usize = 5;
@@ -88,11 +89,11 @@ impl QueryResult {
     }
 }
 
-/// The report about these names. `refused` are the addresses that are left out, by slice, and `server_problems` what is
+/// The report about these names. `refused` has the addresses that are left out, and `server_problems` is what is
 /// wrong with the list of servers; `now` is the time on both clocks; `before` is the last row of `/sources`.
 pub(super) fn report(
     names: &Names,
-    (refused, server_problems): (&BTreeMap<SliceName, String>, &[String]),
+    (refused, server_problems): (&Facts, &[String]),
     queries: BTreeMap<QueryResult, u64>,
     now: (Moment, u64),
     before: Option<&SourceReport>,
@@ -103,12 +104,12 @@ pub(super) fn report(
     DnsReport { names: rows, queries, source }
 }
 
-fn name_report(question: &Question, entry: &Entry, names: &Names, refused: &BTreeMap<SliceName, String>) -> NameReport {
+fn name_report(question: &Question, entry: &Entry, names: &Names, refused: &Facts) -> NameReport {
     let slices = &entry.slices;
     let mut services: Vec<ServiceName> =
         slices.iter().filter_map(|slice| Some(names.wanted().get(slice)?.service.clone())).collect();
     services.dedup();
-    let left_out = || slices.iter().find_map(|slice| refused.get(slice).cloned());
+    let left_out = || slices.iter().find_map(|slice| refused.left_out.get(slice).map(ToString::to_string));
     NameReport {
         question: question.clone(),
         state: NameState::of(entry),

@@ -1,17 +1,18 @@
-//! The task of the resolver: passes on the changes of the file source, asks the questions that are due, and sends the
-//! slices that follow from the answers.
+//! The task of the resolver: asks the questions that are due about the names in the snapshot, and sends what is known about
+//! each to the owner task.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
-use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{ServiceName, Slice, SliceName, Source};
+use nodelb_core::model::named::Question;
+use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::table::Facts;
 use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
@@ -22,26 +23,22 @@ use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::AskTimeouts;
 use super::ask_all::{Asked, ask_all};
+use super::assemble::in_use;
 use super::due::Which;
-use super::frontends::Frontends;
-use super::in_use::{InUse, Settled};
 use super::journal;
-use super::names::{Bounds, Names, Reply};
+use super::names::{Bounds, Names, Reply, Wanted};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::Servers;
 use super::state_file::{self, Saved};
 use super::system;
 use crate::config::{Dns, DnsServer};
-use crate::files::Batch;
-use crate::files::merge::inline_service;
-use crate::files::named::Question;
 use crate::reconcile::OwnerHandle;
 
 /// The maximum number of questions that wait for an answer.
 const MAX_OPEN: usize = 64;
 /// The maximum number of these that have failed before. Names that no server answers for do not delay the others.
 const MAX_FAILED_OPEN: usize = MAX_OPEN / 2;
-/// Interval at which reports are published, and at which addresses are compared with the frontends of nodelb.
+/// Interval at which reports are published.
 const TICK_EVERY: Duration = Duration::from_millis(TICK);
 /// The same in milliseconds.
 const TICK: u64 = 1_000;
@@ -49,8 +46,6 @@ const SYSTEM_EVERY: Duration = Duration::from_secs(5);
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of readings of resolv.conf(5) that hang.
 const MAX_READS: usize = 4;
-/// How long the report that the files are synced waits for the first answers, in milliseconds.
-const FIRST_ANSWERS: u64 = 3_000;
 /// Questions that are due begin together in steps of this length, in milliseconds.
 const GRAIN: u64 = 20;
 
@@ -78,9 +73,6 @@ impl Default for DnsTimeouts {
 }
 
 pub(super) struct Resolver {
-    /// From the file source.
-    pub(super) incoming: mpsc::Receiver<Batch>,
-    /// To the owner task.
     pub(super) outgoing: mpsc::Sender<Vec<Change>>,
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     pub(super) clock: nodelb_host::clock::Clock,
@@ -100,19 +92,18 @@ pub struct Started {
     pub task: JoinHandle<()>,
 }
 
-/// Starts the resolver between the file source and the owner task; it runs until `shutdown` is ready or the owner task has
-/// ended. `directory` is the state directory.
-pub fn start(
-    incoming: mpsc::Receiver<Batch>,
+/// Sends the answers of the previous run to the owner task, then starts the resolver, which runs until `shutdown` is ready or
+/// the owner task has ended. `directory` is the state directory.
+pub async fn start(
     config: &Dns,
     owner: &OwnerHandle,
-    (directory, register): (PathBuf, Register),
+    directory: PathBuf,
+    register: Register,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Started {
     let (reports_in, reports) = watch::channel(Arc::default());
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let resolver = Resolver {
-        incoming,
         outgoing: owner.changes.clone(),
         snapshot: owner.snapshot.clone(),
         clock: owner.clock,
@@ -128,47 +119,45 @@ pub fn start(
         directory,
         timeouts: DnsTimeouts::default(),
     };
-    Started { reports, task: tokio::spawn(run(resolver, shutdown)) }
+    Started { reports, task: start_with(resolver, shutdown).await }
 }
 
-/// Runs the resolver. The changes of the file source are passed on only after the answers of the previous run are known.
-pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
+/// No connection goes to other backends than before the start if the owner task has the answers before the files are read.
+pub(super) async fn start_with(
+    resolver: Resolver,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
     let DnsTimeouts { save_again: retry, timeout, .. } = resolver.timeouts;
     // Each tick writes at most once.
     let limits = Limits { every: Duration::ZERO, retry, timeout };
     let mut stored = state_file::load(&resolver.directory, limits).await;
     let mut names = Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone());
     names.recall_held(stored.saved().held.clone(), resolver.clock.now());
+    names.recall_used(stored.saved().used.clone());
+    // Fails only if the owner task has ended.
+    let _ = resolver.outgoing.send(names.take_recalled()).await;
     let mut running = Running {
         names,
-        in_use: InUse::new(stored.saved().in_use.clone()),
         servers: Servers::default(),
         server_problems: Vec::new(),
         reads: Threads::new("resolv-conf", MAX_READS),
         asking: JoinSet::new(),
         open: HashMap::new(),
-        sent: BTreeMap::new(),
-        leaving: BTreeMap::new(),
-        refused: BTreeMap::new(),
-        files: None,
-        frontends: Frontends::default(),
-        synced: None,
-        wait_until: resolver.clock.now::<Moment>().plus(FIRST_ANSWERS),
-        is_complete: false,
+        facts: Facts::default(),
         is_outdated: false,
         stored_at: None,
-        compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
     };
-    until(shutdown, running.run_until_closed(&mut stored)).await;
-    stored.close(running.saved()).await;
+    tokio::spawn(async move {
+        until(shutdown, running.run_until_closed(&mut stored)).await;
+        stored.close(running.saved()).await;
+    })
 }
 
 struct Running {
     resolver: Resolver,
     names: Names,
-    in_use: InUse,
     servers: Servers,
     /// Servers that are configured and cannot be asked.
     server_problems: Vec<String>,
@@ -176,43 +165,36 @@ struct Running {
     asking: JoinSet<Asked>,
     /// The questions that wait for an answer, and whether each had failed before.
     open: HashMap<task::Id, (Question, bool)>,
-    /// The slices as the owner task has them.
-    sent: BTreeMap<SliceName, Slice>,
-    /// Slices that the files do not have any more and the owner task still has, with their services.
-    leaving: BTreeMap<SliceName, ServiceName>,
-    /// Addresses that are left out, by slice.
-    refused: BTreeMap<SliceName, String>,
-    /// The last [`Change::Synced`] of the file source: what it could not read.
-    files: Option<Option<Arc<str>>>,
-    frontends: Frontends,
-    /// The last [`Change::Synced`] that was sent.
-    synced: Option<Option<Arc<str>>>,
-    /// Until when the first [`Change::Synced`] waits for the first answers, so that a usual start is complete at once.
-    wait_until: Moment,
-    /// Whether the files were read completely once since the start, and the owner task knows it.
-    is_complete: bool,
+    /// The facts that the names are from.
+    facts: Facts,
     /// Whether the state file lacks something.
     is_outdated: bool,
     /// When something was stored and reported without waiting for a tick.
     stored_at: Option<Moment>,
-    /// The snapshot with which the addresses were compared.
-    compared: Weak<Snapshot>,
     report: DnsReport,
 }
 
 impl Running {
     async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
+        let mut snapshots = self.resolver.snapshot.clone();
+        snapshots.mark_changed();
         self.read_servers().await;
         loop {
             let has_room = self.asking.len() < MAX_OPEN;
             let due = self.names.next_due(self.startable()).filter(|_| has_room);
             let begin_at = due.map(|due| self.resolver.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
             let passed = tokio::select! {
-                Some(batch) = self.resolver.incoming.recv() => {
-                    let passed = self.pass_on(batch).await;
-                    self.store_at_once(stored);
-                    passed
+                changed = snapshots.changed() => {
+                    let facts = snapshots.borrow_and_update().facts.clone();
+                    if changed.is_err() {
+                        return;
+                    }
+                    if self.follow(facts) {
+                        self.read_servers().await;
+                        self.store_at_once(stored);
+                    }
+                    self.publish().await
                 }
                 Some(asked) = self.asking.join_next_with_id() => {
                     self.is_outdated |= self.take(asked);
@@ -225,14 +207,12 @@ impl Running {
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
                     self.store_and_report(stored);
-                    self.publish().await
+                    Ok(())
                 }
                 _ = system.tick() => {
                     self.read_servers().await;
                     Ok(())
                 }
-                // The file source has ended.
-                else => return,
             };
             if passed.is_err() {
                 return;
@@ -259,7 +239,9 @@ impl Running {
     }
 
     fn saved(&self) -> Saved {
-        Saved { answers: self.names.known(), in_use: self.in_use.saved(), held: self.names.held() }
+        let mut used = self.names.recalled_used().clone();
+        used.extend(in_use(&self.facts));
+        Saved { answers: self.names.known(), used, held: self.names.held() }
     }
 
     /// Reads the servers of the system, if no others are configured and there are names.
@@ -275,133 +257,32 @@ impl Running {
         }
     }
 
-    /// Passes a batch of the file source on. Slices of new names with known answers come before its changes, and those
-    /// that are removed leave after them, so that no service is without backends in between.
-    async fn pass_on(&mut self, batch: Batch) -> Result<(), SendError<Vec<Change>>> {
+    /// Asks for the names in these facts. Returns whether they, or the backends in use for them, are others than before.
+    fn follow(&mut self, facts: Facts) -> bool {
         let now = self.resolver.clock.now();
-        self.names.follow(Arc::clone(&batch.named), now);
-        self.in_use.follow(&batch.named, !self.is_complete);
-        self.frontends.note(&batch.changes);
-        let mut changes = self.slices();
-        for change in batch.changes {
-            match change {
-                Change::Synced { source: Source::Files, incomplete } => self.files = Some(incomplete),
-                Change::RemoveSlice(slice, Source::Files) => match inline_service(&slice) {
-                    Some(service) => drop(self.leaving.insert(slice, service)),
-                    None => changes.push(Change::RemoveSlice(slice, Source::Files)),
-                },
-                Change::UpsertSlice(slice) => {
-                    self.leaving.remove(&slice.name);
-                    changes.push(Change::UpsertSlice(slice));
-                }
-                change => changes.push(change),
-            }
+        let is_of_name = |service: &ServiceName| self.names.services().contains(service);
+        let has_used = !self.names.services().is_empty() && facts.reported_since(&self.facts).any(is_of_name);
+        let has_names = !facts.named.ptr_eq(&self.facts.named);
+        if has_names {
+            let wanted: Wanted = facts.named.iter().map(|(slice, named)| (slice.clone(), Arc::clone(named))).collect();
+            self.names.follow(Arc::new(wanted), now);
         }
-        let wanted = self.names.wanted();
-        let (sent, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.sent).into_iter().partition(|(slice, _)| wanted.contains_key(slice));
-        self.sent = sent;
-        self.leaving.extend(gone.into_iter().map(|(name, slice)| (name, slice.service)));
-        self.refused.retain(|slice, _| wanted.contains_key(slice));
-        changes.extend(self.departures());
-        self.read_servers().await;
-        self.send(changes).await
-    }
-
-    /// The removals of slices. A slice stays while its service has no backends but those of names that have no answer
-    /// yet.
-    fn departures(&mut self) -> Vec<Change> {
-        if self.leaving.is_empty() {
-            return Vec::new();
+        let is_complete = |facts: &Facts| facts.is_synced(Source::Files) && facts.incomplete(Source::Files).is_none();
+        if is_complete(&facts) && !is_complete(&self.facts) {
+            self.names.forget_recalled();
         }
-        let awaiting = self.awaiting_backends();
-        let leaving = std::mem::take(&mut self.leaving);
-        let (staying, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            leaving.into_iter().partition(|(_, service)| awaiting.contains(service));
-        self.leaving = staying;
-        gone.into_keys().map(|slice| Change::RemoveSlice(slice, Source::Files)).collect()
-    }
-
-    /// The services with a name that has no answer yet, and without backends of other names.
-    fn awaiting_backends(&self) -> BTreeSet<ServiceName> {
-        let has_backends = |slice: &Slice| slice.ports.iter().any(|port| !port.backends.is_empty());
-        let is_unanswered =
-            |question| self.names.entry(question).is_some_and(|entry| entry.known.is_none() && !entry.was_answered);
-        let (mut awaiting, mut served) = (BTreeSet::new(), BTreeSet::new());
-        for (name, named) in self.names.wanted() {
-            let services = match self.sent.get(name) {
-                Some(slice) if has_backends(slice) => &mut served,
-                Some(_) if !is_unanswered(&named.question) => continue,
-                _ => &mut awaiting,
-            };
-            services.insert(&named.service);
-        }
-        awaiting.difference(&served).copied().cloned().collect()
-    }
-
-    async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {
-        let mut changes = self.slices();
-        changes.extend(self.departures());
-        self.send(changes).await
+        self.facts = facts;
+        self.is_outdated |= has_names || has_used;
+        has_names || has_used
     }
 
     /// Fails only if the owner task has ended, because the daemon ends.
-    async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), SendError<Vec<Change>>> {
-        if let Some(incomplete) = self.new_sync() {
-            if incomplete.is_none() && !self.is_complete {
-                self.is_complete = true;
-                self.names.forget_recalled();
-                self.in_use.forget_recalled();
-                // The maps may have backends of names that have no slice yet.
-                self.names.mark_all_dirty();
-                changes.extend(self.slices());
-            }
-            changes.push(Change::Synced { source: Source::Files, incomplete });
-        }
+    async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {
+        let changes = self.names.take_news();
         if changes.is_empty() {
             return Ok(());
         }
         self.resolver.outgoing.send(changes).await
-    }
-
-    /// The slices that differ from those of the owner task.
-    fn slices(&mut self) -> Vec<Change> {
-        let dirty = self.names.take_dirty();
-        if dirty.is_empty() {
-            return Vec::new();
-        }
-        let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
-        let is_frontend = |address: L4Addr| self.frontends.has(address) || snapshot.is_frontend(address);
-        let mut changes = Vec::new();
-        for name in dirty {
-            let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
-            let before = self.sent.get(&name);
-            let reported = self.in_use.reported(&name, before.is_some(), self.is_complete);
-            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, reported) else { continue };
-            let Settled { slice: new, refused, has_changed } = settled;
-            self.is_outdated |= has_changed;
-            match refused {
-                Some(refused) => drop(self.refused.insert(name.clone(), refused)),
-                None => drop(self.refused.remove(&name)),
-            }
-            if before.is_none_or(|before| (&before.ports, &before.problem) != (&new.ports, &new.problem)) {
-                self.leaving.remove(&name);
-                self.sent.insert(name, new.clone());
-                changes.push(Change::UpsertSlice(new));
-            }
-        }
-        changes
-    }
-
-    /// What the files lacked, if it differs from the last report about it. The first report waits for the first answers.
-    fn new_sync(&mut self) -> Option<Option<Arc<str>>> {
-        let files = self.files.clone()?;
-        let is_early = || self.resolver.clock.now::<Moment>() < self.wait_until;
-        if self.synced.is_none() && self.names.has_unheard() && is_early() || self.synced.as_ref() == Some(&files) {
-            return None;
-        }
-        self.synced = Some(files.clone());
-        Some(files)
     }
 
     fn startable(&self) -> Which {
@@ -454,14 +335,9 @@ impl Running {
     }
 
     fn tick(&mut self) {
-        let snapshot = Arc::downgrade(&self.resolver.snapshot.borrow());
-        if !self.compared.ptr_eq(&snapshot) {
-            self.compared = snapshot;
-            self.names.mark_all_dirty();
-        }
         let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
         let queries = std::mem::take(&mut self.report.queries);
-        let problems = (&self.refused, &*self.server_problems);
+        let problems = (&self.facts, &*self.server_problems);
         let new = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
         journal::log(self.report.source.as_ref(), new.source.as_ref());
         self.report = new;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::named::DnsName;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text;
 
 use crate::config::DnsServer;
-use crate::files::named::DnsName;
 
 /// The maximum number of servers of resolv.conf(5) that are used, as in the C library.
 const MAX_SYSTEM_SERVERS: usize = 3;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::SliceName;
+use nodelb_core::model::named::{DnsName, NameRecords, NamedAddress, Question, refusal};
 use nodelb_core::text::is_control;
 use nodelb_host::clock::boot_id;
 use nodelb_host::messages;
@@ -15,11 +15,8 @@ use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use super::answer::{Records, refusal};
+use super::answer::Records;
 use super::entry::{Held, Known};
-use super::in_use::{Used, UsedBySlice};
-use super::slices::MAX_BACKENDS;
-use crate::files::named::{DnsName, Question};
 
 const NAME: &str = "names.json";
 
@@ -39,7 +36,8 @@ pub(super) type Answers = BTreeMap<Question, Known>;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) answers: Answers,
-    pub(super) in_use: UsedBySlice,
+    /// The backends in use, which are not those of the last answer if that is of no use.
+    pub(super) used: BTreeMap<Question, NameRecords>,
     pub(super) held: BTreeMap<Question, Held>,
 }
 
@@ -49,17 +47,17 @@ struct Form {
     answers: Vec<Entry>,
     /// Earlier versions neither write nor read this.
     #[serde(default)]
-    in_use: Vec<InUseEntry>,
-    /// The boot since which `gone` counts. It is as new as `in_use`.
+    used: Vec<UsedEntry>,
+    /// The boot since which `gone` counts.
     #[serde(default)]
     boot: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct InUseEntry {
-    slice: SliceName,
+struct UsedEntry {
+    question: Question,
     #[serde(flatten)]
-    used: Used,
+    records: NameRecords,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,12 +74,12 @@ struct Entry {
 fn read(path: &Path) -> io::Result<Saved> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let mut saved = Saved::default();
-    let Some(Form { answers, in_use, boot, .. }) = form else { return Ok(saved) };
+    let Some(Form { answers, used, boot, .. }) = form else { return Ok(saved) };
     let is_of_boot = boot_id().is_ok_and(|current| current == boot);
     let clean =
         |text: &str, most: usize| text.chars().filter(|c| !is_control(*c)).take(most).collect::<String>().into();
+    let is_name = |name: &DnsName| DnsName::of_labels(name.as_str()).is_ok_and(|it| it == *name);
     for Entry { question, mut known, problem, gone } in answers {
-        let is_name = |name: &DnsName| DnsName::of_labels(name.as_str()).is_ok_and(|it| it == *name);
         let is_valid = is_name(&question.name)
             && match &known.records {
                 Records::Addresses(addresses) => !addresses.is_empty(),
@@ -98,17 +96,16 @@ fn read(path: &Path) -> io::Result<Saved> {
             saved.answers.insert(question, known);
         }
     }
-    for InUseEntry { slice, mut used } in in_use {
-        used.backends.retain(|it| it.port > 0 && refusal(it.addr).is_none());
-        used.backends.truncate(MAX_BACKENDS);
-        used.server = clean(&used.server, MAX_SERVER);
-        if !used.backends.is_empty() {
-            saved.in_use.insert(slice, used);
+    for UsedEntry { question, mut records } in used {
+        let is_usable =
+            |address: &NamedAddress| refusal(address.addr).is_none() && address.srv.is_none_or(|srv| srv.0 > 0);
+        records.priorities.iter_mut().for_each(|priority| priority.retain(is_usable));
+        records.priorities.retain(|priority| !priority.is_empty());
+        records.server = clean(&records.server, MAX_SERVER);
+        records.is_recalled = true;
+        if !records.priorities.is_empty() && is_name(&question.name) {
+            saved.used.insert(question, records);
         }
-    }
-    // The maps of this boot may have newer backends, which outdated ones would replace.
-    if is_of_boot {
-        state_file::replaceable(path)?;
     }
     Ok(saved)
 }
@@ -120,11 +117,14 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
         problem: saved.held.get(question).map(|held| held.problem.to_string()),
         gone: saved.held.get(question).and_then(|held| held.gone_since).map(|(since, unix)| (since.0, unix)),
     };
-    let in_use = |(slice, used): (&SliceName, &Used)| InUseEntry { slice: slice.clone(), used: used.clone() };
+    let used = |(question, records): (&Question, &NameRecords)| UsedEntry {
+        question: question.clone(),
+        records: records.clone(),
+    };
     let form = Form {
         version: VERSION,
         answers: saved.answers.iter().map(answer).collect(),
-        in_use: saved.in_use.iter().map(in_use).collect(),
+        used: saved.used.iter().map(used).collect(),
         boot: boot_id()?,
     };
     state_file::write_json(path, &form)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nodelb_core::model::service::{Service, Slice};
 
-use super::named::Named;
 use crate::document::Problem;
+use nodelb_core::model::named::Named;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContent {

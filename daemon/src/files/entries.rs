@@ -31,8 +31,8 @@ use toml::de::DeTable;
 use self::values::{BackendEntry, BackendsFrom, Frontend, HostName, Limited, Status, UrlPath};
 use super::content::{FileContent, Found};
 use super::merge::INLINE;
-use super::named::{DnsName, Named, Question, RecordType, UNSPECIFIED};
 use crate::document::{self, Problem, Problems, Read, Table};
+use nodelb_core::model::named::{DnsName, Named, Question, RecordType, UNSPECIFIED};
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]

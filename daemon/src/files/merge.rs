@@ -7,21 +7,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
+use nodelb_core::model::named::Named;
 use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
 use super::content::{FileContent, Found};
-use super::named::Named;
 use crate::document::Problem;
-
-/// Backends that have names, by the slice that the answers become.
-pub type Names = BTreeMap<SliceName, Arc<Named>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     pub(super) services: BTreeMap<ServiceName, Arc<Service>>,
     pub(super) slices: BTreeMap<SliceName, Arc<Slice>>,
     /// The backends that have names, by the slice that the answers become.
-    pub(super) named: Arc<Names>,
+    pub(super) named: BTreeMap<SliceName, Arc<Named>>,
     /// The objects that an earlier file also defines, by the file that loses them.
     pub(super) problems: BTreeMap<PathBuf, Vec<Problem>>,
 }
@@ -32,7 +29,6 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
     let mut services: BTreeMap<&ServiceName, (&Path, &Arc<Service>)> = BTreeMap::new();
     let mut slices: BTreeMap<&SliceName, (&Path, &Arc<Slice>)> = BTreeMap::new();
-    let mut names = Names::new();
     for (path, content) in files {
         let mut lost = BTreeSet::new();
         for Found { line, value } in &content.services {
@@ -56,11 +52,10 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
             }
         }
         let kept = content.named.iter().filter(|named| !lost.contains(&named.service));
-        names.extend(kept.map(|named| (named.slice.clone(), Arc::clone(named))));
+        merged.named.extend(kept.map(|named| (named.slice.clone(), Arc::clone(named))));
     }
     merged.services = services.into_iter().map(|(name, (_, service))| (name.clone(), Arc::clone(service))).collect();
     merged.slices = slices.into_iter().map(|(name, (_, slice))| (name.clone(), Arc::clone(slice))).collect();
-    merged.named = Arc::new(names);
     merged
 }
 
@@ -68,22 +63,12 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
 /// a name, so it cannot be equal to that of an EndpointSlice in another file.
 pub(super) const INLINE: &str = "file:";
 
-/// The service of the slice with the addresses that its entry lists; `None` for a slice with another name.
-pub fn inline_service(slice: &SliceName) -> Option<ServiceName> {
-    Some(ServiceName::new(&slice.namespace, slice.name.strip_prefix(INLINE)?))
-}
-
 /// Whether the slice contains backends that are listed inline with the service: names in Kubernetes have no `:`.
 fn is_inline(slice: &Slice) -> bool {
     slice.name.name.contains(':')
 }
 
 impl Merged {
-    #[cfg(test)]
-    pub(crate) fn names(&self) -> Arc<Names> {
-        Arc::clone(&self.named)
-    }
-
     fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {
         let message = format!("{object} is already defined by {}, which is served; keep one of them", owner.display());
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
@@ -94,11 +79,14 @@ impl Merged {
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         let (slices, gone_slices) = differences(&self.slices, &new.slices);
         let (services, gone_services) = differences(&self.services, &new.services);
+        let (named, gone_names) = differences(&self.named, &new.named);
         let slices = slices.into_iter().map(|slice| Change::UpsertSlice(slice.clone()));
+        let named = named.into_iter().map(|named| Change::UpsertNamed(named.clone()));
         let services = services.into_iter().map(|service| Change::UpsertService(service.clone()));
         let gone_services = gone_services.into_iter().map(|name| Change::RemoveService(name.clone(), Source::Files));
-        let gone_slices = gone_slices.into_iter().map(|name| Change::RemoveSlice(name.clone(), Source::Files));
-        slices.chain(services).chain(gone_services).chain(gone_slices).collect()
+        let gone_slices = gone_slices.into_iter().chain(gone_names);
+        let gone_slices = gone_slices.map(|name| Change::RemoveSlice(name.clone(), Source::Files));
+        slices.chain(named).chain(services).chain(gone_services).chain(gone_slices).collect()
     }
 }
 

@@ -22,7 +22,7 @@ use tracing::{debug, error, info, warn};
 
 use super::content::FileProblem;
 use super::last_valid::{self, LastValid};
-use super::merge::{self, Merged, Names};
+use super::merge::{self, Merged};
 use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile, Listing};
 use super::watch::Watch;
@@ -38,26 +38,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a scan of the directory may take before that is reported.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How many batches of changes may wait to be received.
-const QUEUE: usize = 64;
 /// The maximum number of scans in progress: one, and those that reloads have abandoned.
 const LOOKS: usize = 8;
-
-/// The result of one scan, which is to be applied as a whole.
-#[derive(Clone, Debug, Default)]
-pub struct Batch {
-    pub changes: Vec<Change>,
-    /// Every backend that has a name now.
-    pub named: Arc<Names>,
-}
 
 #[derive(Debug)]
 pub struct StartedFileSource {
     /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
     /// empty directory: a reload sends one.
     pub directory: watch::Sender<PathBuf>,
-    /// For the owner, through the resolver of names.
-    pub changes: mpsc::Receiver<Batch>,
     /// The rows of `/sources`: first the directory, then its files.
     pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
     /// Ends after `shutdown`, when the state is stored.
@@ -68,25 +56,24 @@ pub struct StartedFileSource {
 #[derive(Debug)]
 struct FileSource {
     directory: watch::Receiver<PathBuf>,
-    changes: mpsc::Sender<Batch>,
+    changes: mpsc::Sender<Vec<Change>>,
     reports: watch::Sender<Arc<Vec<SourceReport>>>,
 }
 
-/// Starts the file source on this directory; it runs until `shutdown` is ready or its changes are no longer received.
+/// Starts the file source on the first directory; it runs until `shutdown` is ready or its changes are no longer received. The other directory is the state directory.
 /// Sends [`Change::Synced`] after the first successful read of the directory, or when the state directory contains what
 /// the previous run knew of it, and again when the incomplete part changes. Removes nothing while the directory cannot
 /// be read.
 pub fn start(
-    directory: PathBuf,
-    state_directory: PathBuf,
+    (directory, state_directory): (PathBuf, PathBuf),
+    changes: mpsc::Sender<Vec<Change>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> StartedFileSource {
     let (directory, directories) = watch::channel(directory);
-    let (changes_in, changes) = mpsc::channel(QUEUE);
     let (reports_in, reports) = watch::channel(Arc::default());
-    let source = FileSource { directory: directories, changes: changes_in, reports: reports_in };
+    let source = FileSource { directory: directories, changes, reports: reports_in };
     let task = tokio::spawn(RunningFileSource::new(source, state_directory).run(shutdown));
-    StartedFileSource { directory, changes, reports, task }
+    StartedFileSource { directory, reports, task }
 }
 
 struct RunningFileSource {
@@ -94,8 +81,6 @@ struct RunningFileSource {
     watch: Option<Watch>,
     files: Files,
     merged: Arc<Merged>,
-    /// The names in the last batch.
-    sent: Arc<Names>,
     /// The incomplete part in the last [`Change::Synced`].
     synced: Option<Option<Arc<str>>>,
     /// The problem of the directory, if any; the next field has its time.
@@ -123,7 +108,6 @@ impl RunningFileSource {
             source,
             watch: watch.ok(),
             files: Files::default(),
-            sent: Arc::clone(&merged.named),
             merged,
             synced: None,
             trouble: None,
@@ -174,12 +158,7 @@ impl RunningFileSource {
             changes.extend(self.synced_change());
         }
         self.report(&directory);
-        let named = Arc::clone(&self.merged.named);
-        if changes.is_empty() && Arc::ptr_eq(&named, &self.sent) {
-            return true;
-        }
-        self.sent = Arc::clone(&named);
-        self.source.changes.send(Batch { changes, named }).await.is_ok()
+        changes.is_empty() || self.source.changes.send(changes).await.is_ok()
     }
 
     fn hints(&mut self, asked: &Hints) -> Hints {
@@ -248,10 +227,7 @@ impl RunningFileSource {
             let changes = before.changes_to(&merged);
             (merged, changes)
         });
-        let (mut merged, changes) = merging.await?;
-        if merged.named == self.merged.named {
-            merged.named = Arc::clone(&self.merged.named);
-        }
+        let (merged, changes) = merging.await?;
         for (path, problems) in &merged.problems {
             if self.merged.problems.get(path) != Some(problems) {
                 log_problems(path, problems, "the earlier file is served");

@@ -41,6 +41,8 @@ impl Engine {
     /// Compiles the dirty services. While the maps contain ids that no service has claimed, the oldest service is
     /// compiled first, so that the owner of an address that several services claim gets its previous id.
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
+        let effects = self.table.resolve_names();
+        effects.into_iter().for_each(|effect| self.take_effect(effect));
         let newly_protected = self.table.take_newly_protected();
         self.mark_dirty(newly_protected, Trigger::Other);
         let mut dirty = self.dirty.take();

@@ -31,8 +31,8 @@ impl Engine {
             self.note_filled(id, key, subject, subject.is_protected);
             return;
         }
-        if let Some((known, port)) = self.unknown_from_start(id, key, subject) {
-            return self.hold_from_start(id, (known, port), subject, plan);
+        if let Some((known, port)) = self.unknown_backends(id, key, subject) {
+            return self.hold_unknown(id, (known, port), subject, plan);
         }
         // The source knows again, and that there are no backends, or has not known for too long.
         let is_over = self.holds.last_known(id).is_some();
@@ -87,14 +87,9 @@ impl Engine {
         true
     }
 
-    /// The backends that the maps had at the start for a port without others, while its source does not know them, with
-    /// the hold; `None` if there are none.
-    fn unknown_from_start(
-        &self,
-        id: ServiceId,
-        key: &Arc<PortKey>,
-        subject: &Subject<'_>,
-    ) -> Option<(Views, HeldPort)> {
+    /// The backends that a port without others has, or that the maps had at the start, while its source does not know them,
+    /// with the hold; `None` if there are none.
+    fn unknown_backends(&self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>) -> Option<(Views, HeldPort)> {
         if subject.is_confirmed || subject.reason.is_deleted() {
             return None;
         }
@@ -103,8 +98,11 @@ impl Engine {
         let is_used = |entry: &Arc<ServiceEntry>| entry.has_backends;
         let known = match self.holds.known(id).filter(|_| self.holds.from_start.contains(&id)) {
             Some(known) => known.clone(),
-            None if self.desired.services.get(&id).is_some_and(is_used) => return None,
-            None => Views::new(self.realised.services.get(&id).filter(|entry| is_used(entry))?),
+            None => {
+                let (desired, realised) = (&self.desired.services, &self.realised.services);
+                let mut entries = [desired, realised].into_iter().filter_map(|services| services.get(&id));
+                Views::new(entries.find(|entry| is_used(entry))?)
+            }
         };
         let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
         let known = known.admitted(admits)?;
@@ -113,7 +111,7 @@ impl Engine {
     }
 
     /// Holds these backends, unless they are drained.
-    fn hold_from_start(
+    fn hold_unknown(
         &mut self,
         id: ServiceId,
         (known, port): (Views, HeldPort),

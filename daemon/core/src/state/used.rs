@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::entries::MapState;
-use super::owner::hash_of;
+use super::owner::{OwnerTag, hash_of};
 use crate::model::addr::Addr;
-use crate::model::service::{ServiceName, Source};
+use crate::model::service::{PortKey, ServiceName, Source};
 
-/// The backends in the maps, by service. A service is known by its source and the hash of its name.
+type Backend = (Addr, u16);
+
+/// The backends in the maps, by service port. A port is known by the source and the hashes in its tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Used(BTreeMap<(Source, u32), BTreeSet<(Addr, u16)>>);
+pub struct Used(BTreeMap<OwnerTag, BTreeSet<Backend>>);
 
 impl Used {
     /// The backends of the services of these sources.
@@ -18,13 +20,28 @@ impl Used {
         for entry in maps.services.values() {
             let Some(tag) = entry.tag.filter(|tag| is_meant(tag.source)) else { continue };
             let slots = entry.cluster.iter().chain(&*entry.local);
-            used.0.entry((tag.source, tag.service)).or_default().extend(slots.map(|it| (it.addr.addr, it.addr.port)));
+            used.0.entry(tag).or_default().extend(slots.map(|slot| (slot.addr.addr, slot.addr.port)));
         }
         used
     }
 
-    pub fn has(&self, name: &ServiceName, source: Source, backend: (Addr, u16)) -> bool {
-        !self.0.is_empty() && self.0.get(&(source, hash_of(name))).is_some_and(|used| used.contains(&backend))
+    /// Whether a port of the service had the backend.
+    pub fn has(&self, name: &ServiceName, source: Source, backend: Backend) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let tag = |port| OwnerTag { source, service: hash_of(name), port };
+        self.0.range(tag(0)..=tag(u32::MAX)).any(|(_, used)| used.contains(&backend))
+    }
+
+    pub fn has_service(&self, name: &ServiceName, source: Source) -> bool {
+        let tag = |port| OwnerTag { source, service: hash_of(name), port };
+        !self.0.is_empty() && self.0.range(tag(0)..=tag(u32::MAX)).next().is_some()
+    }
+
+    /// The backends of the port, at least one; `None` if the maps had none.
+    pub fn of_port(&self, key: &PortKey, source: Source) -> Option<&BTreeSet<Backend>> {
+        self.0.get(&OwnerTag::new(key, source)).filter(|used| !used.is_empty())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -33,21 +50,21 @@ impl Used {
 
     pub fn forget(&mut self, name: &ServiceName, source: Source) {
         if !self.0.is_empty() {
-            self.0.remove(&(source, hash_of(name)));
+            let hash = hash_of(name);
+            self.retain(|of, service| (of, service) != (source, hash));
         }
     }
 
     /// Keeps these services, each with its source and the hash of its name.
     pub fn retain(&mut self, is_kept: impl Fn(Source, u32) -> bool) {
-        self.0.retain(|(source, name), _| is_kept(*source, *name));
+        self.0.retain(|tag, _| is_kept(tag.source, tag.service));
     }
 
     /// Keeps these backends of the service.
-    pub fn retain_backends(&mut self, name: &ServiceName, source: Source, is_kept: impl Fn((Addr, u16)) -> bool) {
-        if !self.0.is_empty()
-            && let Some(used) = self.0.get_mut(&(source, hash_of(name)))
-        {
-            used.retain(|backend| is_kept(*backend));
+    pub fn retain_backends(&mut self, name: &ServiceName, source: Source, is_kept: impl Fn(Backend) -> bool) {
+        if !self.0.is_empty() {
+            let tag = |port| OwnerTag { source, service: hash_of(name), port };
+            self.0.range_mut(tag(0)..=tag(u32::MAX)).for_each(|(_, used)| used.retain(|backend| is_kept(*backend)));
         }
     }
 }

@@ -13,8 +13,9 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::model::drain::Drains;
 use crate::model::health_check::Quarantine;
 use crate::model::moment::Moment;
+use crate::model::named::Named;
 use crate::model::node::{self, NodeFacts, NodeObject};
-use crate::model::service::{Service, ServiceName, Slice, Source};
+use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::model::uplink::{Translation, Uplink};
 
 /// The current reports of the sources, for readers. Cloning is cheap.
@@ -36,6 +37,10 @@ pub struct Facts {
     pub checked: OrdMap<ServiceName, Arc<Service>>,
     pub quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
     pub drains: OrdMap<ServiceName, Arc<Drains>>,
+    /// The backends that have names, by the slice that the answers become.
+    pub named: OrdMap<SliceName, Arc<Named>>,
+    /// Why addresses of names are left out, by the slice.
+    pub left_out: OrdMap<SliceName, Arc<str>>,
     /// The NodePorts that processes of this node have bound, under their frontend addresses, each with the process.
     pub bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     /// The time of the first round since a process has bound the NodePort.

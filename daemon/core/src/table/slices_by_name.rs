@@ -31,6 +31,11 @@ impl SlicesByName {
         }
     }
 
+    pub(super) fn get(&self, source: Source, name: &SliceName) -> Option<&Arc<Slice>> {
+        let found = self.slices.find(self.hash(source, name), |(_, slice)| is_named(slice, source, name));
+        found.map(|(_, slice)| slice)
+    }
+
     /// Whether the set has exactly this slice. It then stays where it is in memory.
     pub(super) fn has(&self, slice: &Slice) -> bool {
         let is_same = |(_, known): &(u64, Arc<Slice>)| is_named(known, slice.source, &slice.name);

@@ -138,6 +138,7 @@ fn the_end_of_a_hold_is_named_once() {
     let Change::UpsertSlice(mut emptied) = slice("shop/web", &[]) else { panic!("a slice") };
     emptied.origin.object = format!("{HOLD_ENDED} (5s) of DNS A record of web.example").into();
     emptied.problem = Some("NXDOMAIN".into());
+    emptied.ports.clear();
     node.send([Change::UpsertSlice(emptied)]);
     let cause = "no usable backend: the end of dns.hold (5s) of DNS A record of web.example: NXDOMAIN";
     assert_eq!(only(&node.problems()).cause, cause);

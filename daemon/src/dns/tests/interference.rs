@@ -16,6 +16,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::named::{DnsName, Question, RecordType};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
@@ -24,14 +25,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::answer::{Answer, Records, Target};
+use super::assemble::in_use;
 use super::due::Which;
-use super::frontends::Frontends;
-use super::in_use::{InUse, Settled};
 use super::names::{Bounds, MAX_PAUSE, Names, Reply};
 use super::servers::Servers;
 use super::state_file::Saved;
 use crate::files::merge::{Merged, merge};
-use crate::files::named::{DnsName, Question, RecordType};
 use crate::files::parse;
 
 #[path = "../../../../tests/interference/steps.rs"]
@@ -41,17 +40,13 @@ use steps::{Expected, Form, HOLD, Says, Step, Stored, any_form, any_node_step, a
 
 const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 10_000, hold: Some(HOLD) };
 
-/// A rule without which the property must fail.
+/// A rule without which the property must fail, besides those of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// The backends in use are stored, not only the last answers.
     InUseIsStored,
-    /// The maps keep the backends of a name that had no records since the start.
-    UnknownIsHeld,
-    /// A name without an answer keeps no entry of a service that was removed.
-    OneNameIsNotAll,
-    /// An answer is judged by the frontends of the files, which the latest snapshot may lack.
-    FrontendsOfFiles,
+    /// The answers of the previous run are sent before the files are read.
+    RecalledComesFirst,
     /// A server that is silent about one name is not asked last about others.
     SilenceAboutOneName,
     /// A server that is silent about many names of one service is not asked last about others.
@@ -129,11 +124,9 @@ struct Node {
     says: Says,
     servers: Servers,
     names: Names,
-    in_use: InUse,
-    frontends: Frontends,
     files: Merged,
-    sent: BTreeMap<SliceName, Slice>,
-    is_complete: bool,
+    /// What names.json had at some time before.
+    older: Option<Saved>,
     /// Whether the daemon could not read the file of the service since its start.
     is_broken: bool,
     is_file_broken: bool,
@@ -172,11 +165,8 @@ impl Node {
             says: Says::Usable(1),
             servers: new_servers(),
             names: Names::new(BOUNDS, 1, BTreeMap::new()),
-            in_use: InUse::default(),
-            frontends: Frontends::default(),
             files: Merged::default(),
-            sent: BTreeMap::new(),
-            is_complete: false,
+            older: None,
             is_broken: false,
             is_file_broken: false,
             has_d: true,
@@ -219,15 +209,9 @@ impl Node {
         let new = merged(self.form, !self.is_broken, self.has_d);
         let changes = self.files.changes_to(new);
         self.files = new.clone();
-        let is_start = !self.is_complete && self.has(Rule::UnknownIsHeld);
-        self.names.follow(new.names(), self.now);
-        self.in_use.follow(&new.names(), is_start);
-        self.frontends.note(&changes);
         changes.into_iter().for_each(|change| self.engine.change(change));
-        if self.is_broken {
-            let incomplete = Some("a.toml is broken".into());
-            self.engine.change(Change::Synced { source: Source::Files, incomplete });
-        }
+        let incomplete = self.is_broken.then(|| "a.toml is broken".into());
+        self.engine.change(Change::Synced { source: Source::Files, incomplete });
         self.publish();
     }
 
@@ -247,32 +231,19 @@ impl Node {
         }
     }
 
+    /// Rounds of the engine, after which the resolver sees the names.
     fn publish(&mut self) {
-        let unanswered = !self.has(Rule::OneNameIsNotAll)
-            && self.names.entries().any(|(_, entry)| entry.known.is_none() && !entry.was_answered);
-        let is_now_complete = !self.is_complete && !self.is_broken && !self.names.has_unheard() && !unanswered;
-        if is_now_complete {
-            self.is_complete = true;
-            self.names.forget_recalled();
-            self.in_use.forget_recalled();
-            self.names.mark_all_dirty();
-        }
-        let snapshot = self.engine.snapshot(self.now);
-        let has_files = self.has(Rule::FrontendsOfFiles);
-        let is_frontend = |address: L4Addr| has_files && self.frontends.has(address) || snapshot.is_frontend(address);
-        for name in self.names.take_dirty() {
-            let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
-            let reported = self.in_use.reported(&name, self.sent.contains_key(&name), self.is_complete);
-            let settled = self.in_use.settle(&named, &self.names, &is_frontend, reported);
-            let Some(Settled { slice, .. }) = settled else { continue };
-            self.sent.insert(name, slice.clone());
-            self.engine.change(Change::UpsertSlice(slice));
-        }
-        if is_now_complete {
-            self.engine.change(Change::Synced { source: Source::Files, incomplete: None });
-        }
+        self.names.take_news().into_iter().for_each(|change| self.engine.change(change));
         for _ in 0..3 {
             self.engine.reconcile(&mut self.datapath, self.now);
+        }
+        let facts = self.engine.snapshot(self.now).facts;
+        self.names.follow(
+            Arc::new(facts.named.iter().map(|(slice, it)| (slice.clone(), Arc::clone(it))).collect()),
+            self.now,
+        );
+        if !self.is_broken {
+            self.names.forget_recalled();
         }
     }
 
@@ -314,24 +285,35 @@ impl Node {
         self.servers.note_silence(server, (name, &asking), self.now);
     }
 
+    fn saved(&self) -> Saved {
+        let mut used = self.names.recalled_used().clone();
+        used.extend(in_use(&self.engine.snapshot(self.now).facts));
+        Saved { answers: self.names.known(), used, held: self.names.held() }
+    }
+
     fn restart(&mut self, stored: Stored, is_rebooted: bool) {
-        let mut saved = Saved { answers: self.names.known(), in_use: self.in_use.saved(), held: self.names.held() };
+        let mut saved = self.saved();
         saved.held.retain(|question, _| saved.answers.contains_key(question));
         let is_of_a = |text: &str| text.contains("a.example");
         if !self.has(Rule::InUseIsStored) {
-            saved.in_use.clear();
+            saved.used.clear();
         }
         match stored {
             Stored::Kept => {}
             Stored::Lost => saved = Saved::default(),
-            Stored::OfEarlierVersion => (saved.in_use, saved.held) = Default::default(),
+            Stored::Outdated => saved = self.older.take().unwrap_or(saved),
+            Stored::OfEarlierVersion => (saved.used, saved.held) = Default::default(),
             Stored::Damaged => {
                 saved.answers.retain(|question, _| !is_of_a(question.name.as_str()));
                 saved.held.retain(|question, _| !is_of_a(question.name.as_str()));
-                saved.in_use.retain(|slice, _| !is_of_a(&slice.name));
+                saved.used.retain(|question, _| !is_of_a(question.name.as_str()));
             }
         }
         self.expected.is_stored &= stored == Stored::Kept;
+        if stored == Stored::Outdated && is_rebooted {
+            // Nothing tells that the file is outdated.
+            self.expected.backend = None;
+        }
         if is_rebooted {
             self.datapath = MemoryDatapath::new(crate::config::Config::default().limits());
         }
@@ -346,17 +328,24 @@ impl Node {
             |question: &&Question| is_of_a(question.name.as_str()) && !question.name.as_str().starts_with("host");
         self.expected.gone_since =
             held.keys().find(is_own).and_then(|question| held[question].gone_since).map(|(since, _)| since.0);
-        self.in_use = InUse::new(saved.in_use);
+        self.names.recall_used(saved.used);
         self.servers = new_servers();
-        (self.frontends, self.files, self.sent) = (Frontends::default(), Merged::default(), BTreeMap::new());
-        (self.is_complete, self.is_broken, self.has_d) = (false, self.is_file_broken, false);
+        self.files = Merged::default();
+        (self.is_broken, self.has_d) = (self.is_file_broken, false);
         self.engine = new_engine(&self.datapath);
+        let recalled = self.names.take_recalled();
+        if self.has(Rule::RecalledComesFirst) {
+            recalled.into_iter().for_each(|change| self.engine.change(change));
+        }
         self.start();
     }
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Say(says) => self.says = says,
+            Step::Say(says) => {
+                self.older.get_or_insert(self.saved());
+                self.says = says;
+            }
             Step::Wait(millis) => {
                 // As often as the daemon would ask.
                 let end = Moment(self.now.0 + millis);
@@ -406,7 +395,8 @@ impl Node {
         leads(B, B_BACKEND)?;
         leads(C, C_BACKEND)?;
         // The server knows its name, so that it is not held either.
-        let of_b = self.sent.values().find(|slice| &*slice.service.name == "b" && slice.problem.is_some());
+        let facts = self.engine.snapshot(self.now).facts;
+        let of_b = facts.slices_of(Source::Files).find(|slice| &*slice.service.name == "b" && slice.problem.is_some());
         if let Some(Slice { problem: Some(why), .. }) = of_b {
             return Err(format!("{B} is held: {why}"));
         }
@@ -470,14 +460,8 @@ fn what_happens_to_one_service_changes_no_other_and_takes_nothing_from_it() {
 
 #[test]
 fn without_one_of_the_rules_something_is_lost() {
-    for rule in [
-        Rule::InUseIsStored,
-        Rule::UnknownIsHeld,
-        Rule::OneNameIsNotAll,
-        Rule::FrontendsOfFiles,
-        Rule::SilenceAboutOneName,
-        Rule::SilenceAboutOneService,
-    ] {
+    for rule in [Rule::InUseIsStored, Rule::RecalledComesFirst, Rule::SilenceAboutOneName, Rule::SilenceAboutOneService]
+    {
         let result = runner(5_000)
             .run(&any_sequence(), |(form, steps)| run(form, &steps, Some(rule)).map_err(TestCaseError::fail));
         assert!(result.is_err(), "{rule:?} can be removed, and nothing is lost");

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,7 +30,6 @@ mod restart;
 
 /// A resolver between a file and an engine, with maps in memory.
 struct Rig {
-    files: mpsc::Sender<Batch>,
     changes: mpsc::Receiver<Vec<Change>>,
     reports: watch::Receiver<Arc<DnsReport>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
@@ -64,22 +64,20 @@ fn configured(server: &SocketAddr) -> Vec<DnsServer> {
 
 impl Rig {
     async fn start(server: &Server, directory: &Path, bounds: Bounds) -> Self {
-        Self::with(&[server.address], directory, bounds, MemoryDatapath::new(limits()))
+        Self::with(&[server.address], directory, bounds, MemoryDatapath::new(limits())).await
     }
 
-    fn with(servers: &[SocketAddr], directory: &Path, bounds: Bounds, datapath: MemoryDatapath) -> Self {
+    async fn with(servers: &[SocketAddr], directory: &Path, bounds: Bounds, datapath: MemoryDatapath) -> Self {
         let realised = if datapath.dump().is_ok() { datapath.dump().unwrap() } else { Realised::default() };
         let config = EngineConfig { sources: [Source::Files].into(), max_services: 2_000, ..EngineConfig::default() };
         let mut engine = Engine::new(config, realised);
         engine.change(Change::Node(NodeFacts::default()));
-        let (files, incoming) = mpsc::channel(8);
         let (outgoing, changes) = mpsc::channel(8);
         let (reports_in, reports) = watch::channel(Arc::default());
         let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let (stop, stopped) = oneshot::channel();
         let clock = Clock::start();
         let resolver = Resolver {
-            incoming,
             outgoing,
             snapshot,
             clock,
@@ -91,23 +89,27 @@ impl Rig {
             directory: directory.to_owned(),
             timeouts: ask_timeouts(),
         };
-        let task = tokio::spawn(run(resolver, async {
+        let stopped = async {
             let _either: Result<(), _> = stopped.await;
-        }));
+        };
+        let task = start_with(resolver, stopped).await;
         let merged = merge::Merged::default();
-        Self { files, changes, reports, snapshots, engine, datapath, clock, stop, task, merged }
+        let mut rig = Self { changes, reports, snapshots, engine, datapath, clock, stop, task, merged };
+        // The answers of the previous run.
+        let recalled = rig.changes.try_recv().unwrap();
+        recalled.into_iter().for_each(|change| rig.engine.change(change));
+        rig
     }
 
     /// The directory now contains this file.
-    async fn file(&mut self, text: &str) {
+    fn file(&mut self, text: &str) {
         let path = PathBuf::from("web.toml");
         let content = parse(&path, text.as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
         let merged = merge::merge(&[(path, Arc::new(content))].into());
         let mut changes = self.merged.changes_to(&merged);
         changes.push(Change::Synced { source: Source::Files, incomplete: None });
-        let named = merged.names();
         self.merged = merged;
-        self.files.send(Batch { changes, named }).await.unwrap();
+        self.apply(changes);
     }
 
     /// Applies changes until the condition holds for the rows of the service's addresses and its selected backends.
@@ -203,7 +205,7 @@ async fn a_changed_answer_changes_the_backends_and_a_failure_or_an_empty_answer_
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["192.0.2.1", "192.0.2.2"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080", "192.0.2.2:8080"]).await;
     // Change and shrink.
     server.set_addresses("web.example", 0, &["192.0.2.3"]);
@@ -242,7 +244,7 @@ async fn a_name_that_does_not_exist_any_more_is_held_for_a_while_or_forever() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
     let mut rig = Rig::start(&server, scratch.path(), Bounds { hold: Some(1_000), ..bounds() }).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     server.set("web.example", A, Script::NoSuchName(1));
     rig.serves(Status::Held, &["192.0.2.1:8080"]).await;
@@ -253,7 +255,7 @@ async fn a_name_that_does_not_exist_any_more_is_held_for_a_while_or_forever() {
     rig.end().await;
 
     let mut rig = Rig::start(&server, scratch.path(), Bounds { hold: None, ..bounds() }).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.2:8080"]).await;
     server.set("web.example", A, Script::NoSuchName(0));
     rig.serves(Status::Held, &["192.0.2.2:8080"]).await;
@@ -267,7 +269,7 @@ async fn a_name_that_was_never_resolved_has_no_backends_and_its_status_says_why(
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set("web.example", A, Script::Code(ResponseCode::ServFail));
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.until("SERVFAIL", |rows, _| {
         rows.iter().any(|(_, error)| error.as_ref().is_some_and(|it| it.contains("SERVFAIL")))
     })
@@ -290,7 +292,7 @@ async fn aliases_are_followed_also_if_the_server_does_not() {
     ];
     server.set("web.example", A, Script::Records(chain, Vec::new()));
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     // An answer without the records of the alias.
     let mut partial = server_answer("web.example", "other.example");
@@ -321,7 +323,7 @@ async fn srv_records_give_ports_weights_and_the_lowest_usable_priority() {
     server.set_addresses("b.example", 5, &["192.0.2.2"]);
     server.set_addresses("c.example", 5, &["192.0.2.3"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(FROM)).await;
+    rig.file(&service(FROM));
     rig.serves(Status::Ok, &["192.0.2.1:8001 x3", "192.0.2.2:8002"]).await;
     // The next priority, when the targets of the lower ones are gone.
     server.set(owner, SRV, Script::Records(vec![srv(owner, 5, [20, 1, 9000], "c.example")], Vec::new()));
@@ -342,7 +344,7 @@ async fn a_truncated_answer_and_one_of_a_thousand_records_are_repeated_over_tcp(
     server.set_addresses("web.example", 5, &["192.0.2.1"]);
     server.truncate();
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     assert!(server.asked().1 > 0);
     let many: Vec<String> = (0..1_000).map(|n| format!("203.0.{}.{}", n / 250, n % 250 + 1)).collect();
@@ -356,7 +358,7 @@ async fn an_answer_with_ttl_0_is_asked_again_after_the_minimum() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 0, &["192.0.2.1"]);
     let mut rig = Rig::start(&server, scratch.path(), Bounds { min_ttl: 200, max_ttl: 300, ..bounds() }).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.settle(1_000).await;
     let (udp, _) = server.asked();
@@ -369,7 +371,7 @@ async fn an_address_that_nodelb_serves_itself_is_left_out() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["198.51.100.10", "192.0.2.1"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service("backends = [\"web.example:80\"]")).await;
+    rig.file(&service("backends = [\"web.example:80\"]"));
     rig.serves(Status::Ok, &["192.0.2.1:80"]).await;
     rig.settle(1_500).await;
     let report = rig.reports.borrow().clone();
@@ -385,7 +387,7 @@ async fn both_families_are_asked_for_if_the_frontends_have_both() {
     server.set_addresses("web.example", 1, &["192.0.2.1", "2001:db8::1"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
     let frontends = "[[service]]\nname = \"shop/web\"\nfrontends = [\"198.51.100.10:80\", \"[2001:db8:f::1]:80\"]\n";
-    rig.file(&format!("{frontends}backends = [{{ address = \"web.example:80\", node = \"a\" }}]\n")).await;
+    rig.file(&format!("{frontends}backends = [{{ address = \"web.example:80\", node = \"a\" }}]\n"));
     rig.serves(Status::Ok, &["192.0.2.1:80", "[2001:db8::1]:80"]).await;
     rig.end().await;
 }
@@ -396,8 +398,8 @@ async fn the_second_server_answers_while_the_first_one_fails() {
     first.set("web.example", A, Script::Silence);
     second.set_addresses("web.example", 1, &["192.0.2.1"]);
     let servers = [first.address, second.address];
-    let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
-    rig.file(&service(WEB)).await;
+    let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(limits())).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.settle(500).await;
     assert_eq!(first.asked().0, 1, "a server that does not respond is asked last for a while");
@@ -412,10 +414,10 @@ async fn a_server_that_answers_with_an_error_stays_the_first() {
     first.set_addresses("web.example", 1, &["192.0.2.1"]);
     second.set("broken.example", A, Script::Code(ResponseCode::Refused));
     let servers = [first.address, second.address];
-    let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
+    let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(limits())).await;
     let broken =
         "[[service]]\nname = \"shop/broken\"\nfrontends = [\"198.51.100.11:80\"]\nbackends = [\"broken.example:80\"]\n";
-    rig.file(&format!("{broken}{}", service(WEB))).await;
+    rig.file(&format!("{broken}{}", service(WEB)));
     rig.until("a backend", |_, backends| backends.len() == 1).await;
     rig.settle(2_000).await;
     assert_eq!(rig.backends(), ["192.0.2.1:8080".to_owned()].into());
@@ -429,7 +431,7 @@ async fn a_new_name_that_no_server_answers_for_is_a_failure_although_other_names
     server.set_addresses("web.example", 60, &["192.0.2.1"]);
     server.set("dead.example", A, Script::Code(ResponseCode::ServFail));
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service("backends = [\"web.example:8080\", \"dead.example:8080\"]")).await;
+    rig.file(&service("backends = [\"web.example:8080\", \"dead.example:8080\"]"));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.reported(|report| {
         let Some(report) = &report.source else { return false };
@@ -447,7 +449,7 @@ async fn at_most_half_of_the_open_questions_have_failed_before() {
     let dead: Vec<String> = (0..600).map(|n| format!("\"dead-{n}.example:80\"")).collect();
     (0..600).for_each(|n| server.set(&format!("dead-{n}.example"), A, Script::Silence));
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(&format!("backends = [{}]", dead.join(", ")))).await;
+    rig.file(&service(&format!("backends = [{}]", dead.join(", "))));
     let is_open = |row: &NameReport| row.problem.is_some() && row.due.is_none();
     let (mut most, begun) = (0, tokio::time::Instant::now());
     while begun.elapsed() < Duration::from_millis(4_500) {
@@ -468,7 +470,7 @@ async fn a_thousand_services_with_one_name_need_one_query() {
         let frontend = format!("198.51.{}.{}:80", 100 + n / 250, n % 250 + 1);
         format!("[[service]]\nname = \"shop/web-{n}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"web.example:80\"]\n")
     };
-    rig.file(&(0..1_000).map(service).collect::<String>()).await;
+    rig.file(&(0..1_000).map(service).collect::<String>());
     rig.until("all services", |rows, _| rows.len() == 1_000 && rows.iter().all(|(it, _)| *it == Status::Ok)).await;
     // On a busy machine, the question may be repeated before the answer is read.
     let (over_udp, over_tcp) = server.asked();
@@ -481,7 +483,7 @@ async fn a_restart_without_a_server_keeps_the_backends() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     let dead = server.address;
     let maps = rig.end().await;
@@ -489,15 +491,15 @@ async fn a_restart_without_a_server_keeps_the_backends() {
     assert!(scratch.path().join("names.json").exists());
 
     // With the last answers.
-    let mut rig = Rig::with(&[dead], scratch.path(), bounds(), maps);
-    rig.file(&service(WEB)).await;
+    let mut rig = Rig::with(&[dead], scratch.path(), bounds(), maps).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Held, &["192.0.2.1:8080"]).await;
     let maps = rig.end().await;
 
     // Without them, the maps still have the backend.
     std::fs::remove_file(scratch.path().join("names.json")).unwrap();
-    let mut rig = Rig::with(&[dead], scratch.path(), bounds(), maps);
-    rig.file(&service(WEB)).await;
+    let mut rig = Rig::with(&[dead], scratch.path(), bounds(), maps).await;
+    rig.file(&service(WEB));
     rig.settle(1_000).await;
     assert_eq!(rig.backends(), ["192.0.2.1:8080".to_owned()].into());
     rig.end().await;
@@ -509,7 +511,7 @@ async fn an_answer_in_use_is_stored_without_waiting_for_a_tick() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.settle(1_500).await;
     server.set_addresses("web.example", 1, &["192.0.2.2"]);
@@ -531,7 +533,7 @@ async fn the_report_names_a_name_as_soon_as_a_file_does() {
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
     let mut reports = rig.reports.clone();
     rig.settle(1_500).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     let first = timeout(Duration::from_secs(20), reports.changed()).await;
     assert!(first.is_ok_and(|changed| changed.is_ok()) && !reports.borrow().names.is_empty());
     rig.end().await;
@@ -542,12 +544,12 @@ async fn a_service_that_gets_a_name_for_an_address_is_never_without_backends() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
     let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
-    rig.file(&service("backends = [\"192.0.2.9:80\"]")).await;
+    rig.file(&service("backends = [\"192.0.2.9:80\"]"));
     rig.serves(Status::Ok, &["192.0.2.9:80"]).await;
-    assert!(rig.merged.names().is_empty());
-    rig.file("").await;
+    assert!(rig.engine.snapshot(Moment(0)).facts.named.is_empty());
+    rig.file("");
     rig.until("nothing", |rows, _| rows.is_empty()).await;
     rig.end().await;
 }
@@ -561,25 +563,25 @@ async fn a_service_keeps_its_backends_until_its_new_name_has_an_answer() {
         [(WEB, "192.0.2.1:8080", "one.example"), ("backends = [\"192.0.2.9:80\"]", "192.0.2.9:80", "two.example")];
     for (old, backend, name) in olds {
         let new = service(&format!("backends = [\"{name}:8080\"]"));
-        rig.file(&service(old)).await;
+        rig.file(&service(old));
         rig.serves(Status::Ok, &[backend]).await;
         server.set(name, A, Script::Silence);
-        rig.file(&new).await;
+        rig.file(&new);
         rig.settle(1_000).await;
         assert_eq!(rig.backends(), [backend.to_owned()].into(), "while no server answers");
         server.set_addresses(name, 1, &["192.0.2.3"]);
         rig.serves(Status::Ok, &["192.0.2.3:8080"]).await;
-        rig.file("").await;
+        rig.file("");
         rig.until("nothing", |rows, backends| rows.is_empty() && backends.is_empty()).await;
     }
     // A name that does not exist is an answer.
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     server.set("none.example", A, Script::NoSuchName(1));
-    rig.file(&service("backends = [\"none.example:8080\"]")).await;
+    rig.file(&service("backends = [\"none.example:8080\"]"));
     rig.serves(Status::NoBackends, &[]).await;
     // The previous name returns.
-    rig.file(&service(WEB)).await;
+    rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.end().await;
 }
@@ -589,8 +591,8 @@ async fn the_servers_of_the_system_are_read_again() {
     let (first, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     first.set_addresses("web.example", 1, &["192.0.2.1"]);
     std::fs::write(scratch.path().join("resolv.conf"), "search example\nnameserver 127.0.0.9\n").unwrap();
-    let mut rig = Rig::with(&[], scratch.path(), bounds(), MemoryDatapath::new(limits()));
-    rig.file(&service(WEB)).await;
+    let mut rig = Rig::with(&[], scratch.path(), bounds(), MemoryDatapath::new(limits())).await;
+    rig.file(&service(WEB));
     rig.until("no answer", |rows, _| {
         rows.iter().any(|(_, error)| error.as_ref().is_some_and(|it| it.contains("127.0.0.9:53")))
     })

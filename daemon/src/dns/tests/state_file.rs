@@ -1,6 +1,5 @@
 use super::*;
-use crate::dns::in_use::UsedBackend;
-use crate::files::named::RecordType;
+use nodelb_core::model::named::RecordType;
 
 fn saved() -> Saved {
     let question = Question { name: DnsName::of_labels("web.example").unwrap(), record: RecordType::A };
@@ -8,9 +7,10 @@ fn saved() -> Saved {
     let held = Held { problem: "SERVFAIL".into(), gone_since: Some((Moment(70_000), 1_764_000_000)) };
     let held = [(question.clone(), held)].into();
     let answers: Answers = [(question, Known { records, server: "192.0.2.53:53".into(), since: 9 })].into();
-    let backends = vec![UsedBackend { addr: "192.0.2.9".parse().unwrap(), port: 80, weight: 1 }];
-    let used = Used { backends, server: "192.0.2.53:53".into(), since: 8 };
-    Saved { answers, in_use: [(SliceName::new("shop", "dns:web"), used)].into(), held }
+    let question = Question { name: DnsName::of_labels("srv.example").unwrap(), record: RecordType::Srv };
+    let priorities = vec![vec![NamedAddress { addr: "192.0.2.9".parse().unwrap(), srv: Some((80, 1)) }]];
+    let used = NameRecords { priorities, server: "192.0.2.53:53".into(), since: 8, is_recalled: true };
+    Saved { answers, used: [(question, used)].into(), held }
 }
 
 #[test]
@@ -22,31 +22,17 @@ fn the_file_has_what_was_written_and_hostile_contents_are_left_out() {
     let text = std::fs::read_to_string(&path).unwrap();
     for (from, to) in [("web.example", "w\\u001b.example"), ("web.example", "WEB.example"), ("web.example", "")] {
         std::fs::write(&path, text.replace(from, to)).unwrap();
-        assert_eq!(read(&path).unwrap(), Saved { in_use: saved().in_use, ..Saved::default() }, "{to}");
+        assert_eq!(read(&path).unwrap(), Saved { used: saved().used, ..Saved::default() }, "{to}");
     }
-    for (from, to) in [("192.0.2.9", "0.0.0.0"), ("192.0.2.9", "127.0.0.1"), ("\"port\": 80", "\"port\": 0")] {
+    for (from, to) in [("192.0.2.9", "0.0.0.0"), ("192.0.2.9", "127.0.0.1"), ("80,", "0,")] {
         assert!(text.contains(from), "{text}");
         std::fs::write(&path, text.replace(from, to)).unwrap();
-        assert_eq!(read(&path).unwrap(), Saved { in_use: UsedBySlice::new(), ..saved() }, "{to}");
+        assert_eq!(read(&path).unwrap(), Saved { used: BTreeMap::new(), ..saved() }, "{to}");
     }
     std::fs::write(&path, text.replace(&boot_id().unwrap(), "another")).unwrap();
     assert_eq!(read(&path).unwrap(), Saved { held: BTreeMap::new(), ..saved() }, "times of another boot");
     std::fs::write(&path, "{").unwrap();
     assert!(read(&path).is_err() && scratch.path().join("names.json.corrupt").exists());
-}
-
-/// As on a file system that has become read-only: the maps of this boot may be newer. After another boot, there is nothing
-/// better.
-#[test]
-fn answers_that_may_be_outdated_replace_nothing_in_the_maps() {
-    let scratch = tempfile::tempdir().unwrap();
-    let path = scratch.path().join("names.json");
-    write(&path, &saved()).unwrap();
-    std::fs::create_dir_all(scratch.path().join("names.json.new/full")).unwrap();
-    assert!(read(&path).is_err_and(|error| error.to_string().contains("outdated")));
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace(&boot_id().unwrap(), "another")).unwrap();
-    assert_eq!(read(&path).unwrap().in_use, saved().in_use);
 }
 
 /// Earlier versions store the answers alone, and ignore what they do not know.

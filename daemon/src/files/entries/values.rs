@@ -14,7 +14,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::document;
-use crate::files::named::{DnsName, UNSPECIFIED};
+use nodelb_core::model::named::{DnsName, UNSPECIFIED};
 
 /// `"198.51.100.10:80/TCP"`
 pub(super) struct Frontend(pub(super) L4Addr);

@@ -1,4 +1,5 @@
 use nodelb_core::model::service::BackendState;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -430,4 +431,19 @@ backends-from = "_http._tcp.web.example"
     let twice = twice.replace("  \"w b.example:80\",\n", "");
     let found = problems(&twice);
     assert!(found.iter().any(|it| it.contains("backend a.example:80 is listed twice")), "{found:#?}");
+}
+
+proptest! {
+    /// Arbitrary text instead of names is read, or refused with a line.
+    #[test]
+    fn arbitrary_names_are_read_or_refused(text in "[a-zA-Z0-9._:-]{0,80}|\\PC{0,300}|.{0,40}") {
+        let shown: String = text.chars().filter(|c| !matches!(c, '"' | '\\') && !c.is_control()).collect();
+        let file = format!(
+            "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{shown}\", \"{shown}:80\"]\n\
+             backends-from = \"srv:{shown}\"\n",
+        );
+        if let Err(problems) = read_text(&file) {
+            prop_assert!(problems.iter().all(|problem| problem.line.is_some()), "{:?}", problems);
+        }
+    }
 }

@@ -19,7 +19,7 @@ struct TestDirectory {
     scratch: tempfile::TempDir,
     directory: PathBuf,
     reload: watch::Sender<PathBuf>,
-    changes: mpsc::Receiver<Batch>,
+    changes: mpsc::Receiver<Vec<Change>>,
     reports: watch::Receiver<Arc<Vec<SourceReport>>>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -74,7 +74,7 @@ impl TestDirectory {
         let expected: BTreeSet<_> = services.iter().map(|name| (*name).to_owned()).collect();
         while self.services != expected || self.synced.is_empty() {
             match timeout(Duration::from_secs(5), self.changes.recv()).await {
-                Ok(Some(batch)) => self.take(batch.changes),
+                Ok(Some(batch)) => self.take(batch),
                 other => panic!("{other:?} while waiting for {services:?} with {:?}", self.services),
             }
         }
@@ -285,7 +285,7 @@ async fn a_reload_during_a_scan_is_no_error_of_the_directory() {
         assert!(running.source.directory.has_changed().unwrap(), "the next scan is for the reload");
     }
     let batch = changes.recv().await.unwrap();
-    assert!(batch.changes.iter().any(|change| matches!(change, Change::Synced { .. })), "{batch:?}");
+    assert!(batch.iter().any(|change| matches!(change, Change::Synced { .. })), "{batch:?}");
 }
 
 #[tokio::test]
@@ -347,10 +347,10 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let state = scratch.path().join("state");
     let source = RunningFileSource { watch: None, ..RunningFileSource::new(source, state) };
     let task = tokio::spawn(source.run(std::future::pending()));
-    let synced = changes.recv().await.unwrap().changes;
+    let synced = changes.recv().await.unwrap();
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
     fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();
-    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap().changes;
+    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
     assert!(matches!(&added[..], [Change::UpsertSlice(_), Change::UpsertService(_)]), "{added:?}");
     task.abort();
 }

@@ -291,7 +291,7 @@ fn an_apiserver_learned_late_protects_from_then_on() {
 
 /// A source that does not know the backends of a port reports the port without any; the maps may have them.
 #[test]
-fn backends_that_the_source_does_not_know_at_a_start_are_those_of_the_maps() {
+fn backends_that_the_source_does_not_know_are_those_of_the_maps() {
     let described = Change::UpsertService(service("shop/web", &["198.51.100.1:80", "198.51.100.1:81"]));
     let both: &[(&str, &[&str])] = &[("80", &["192.0.2.7:80"]), ("81", &["192.0.2.7:81"])];
     let unknown = |ports: &[(&str, &[&str])]| {
@@ -311,10 +311,11 @@ fn backends_that_the_source_does_not_know_at_a_start_are_those_of_the_maps() {
     assert_eq!(host.reached("198.51.100.1:80"), ["192.0.2.7:80/TCP"]);
     let round = host.send([unknown(&[])]);
     assert_eq!((round.emptied.len(), host.statuses()), (1, vec![Status::NoBackends; 2]));
-    // What the source did not know at the start says nothing about later.
+    // Later, it keeps what it has.
     host.send([Change::UpsertSlice(slice("shop/web", both))]);
     host.send([unknown(&[("80", &[])])]);
-    assert_eq!(host.statuses(), [Status::NoBackends; 2]);
+    assert_eq!(host.statuses(), [Status::Held, Status::NoBackends]);
+    assert_eq!(host.reached("198.51.100.1:80"), ["192.0.2.7:80/TCP"]);
 }
 
 fn drains(full: &str, backends: &[&str]) -> Change {

@@ -49,13 +49,5 @@ proptest! {
             }
             Err(why) => prop_assert!(!why.chars().any(char::is_control), "{}", why),
         }
-        let shown: String = text.chars().filter(|c| !matches!(c, '"' | '\\') && !c.is_control()).collect();
-        let file = format!(
-            "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{shown}\", \"{shown}:80\"]\n\
-             backends-from = \"srv:{shown}\"\n",
-        );
-        if let Err(problems) = crate::files::parse(std::path::Path::new("a.toml"), file.as_bytes()) {
-            prop_assert!(problems.iter().all(|problem| problem.line.is_some()), "{:?}", problems);
-        }
     }
 }

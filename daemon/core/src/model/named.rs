@@ -1,18 +1,20 @@
-//! Backends that a service entry describes by a DNS name: the query that returns them. Pure; `crate::dns` sends it.
+//! Backends that a service entry describes by a DNS name: the question that returns them, and what is known of the answer.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use nodelb_core::model::addr::{Addr, Family, Protocol};
-use nodelb_core::model::service::{Backend, ServiceName, SliceName};
 use serde::{Deserialize, Serialize};
+
+use super::addr::{Addr, Family, Protocol};
+use super::service::{Backend, ServiceName, SliceName};
 
 /// The maximum length of a name in characters, and of one of its labels (RFC 1035).
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
 /// Stands for the addresses that are not known yet.
-pub(super) const UNSPECIFIED: Addr = Addr::UNSPECIFIED_V4;
+pub const UNSPECIFIED: Addr = Addr::UNSPECIFIED_V4;
 
 /// A DNS name in lower case, without the final dot. It is complete: search domains are not applied.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -100,7 +102,7 @@ impl fmt::Display for Question {
 }
 
 /// Backends of a service port that have a DNS name. The answers to its question become one slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub slice: SliceName,
     pub service: ServiceName,
@@ -113,6 +115,70 @@ pub struct Named {
     /// has the port and the weight.
     pub backend: Backend,
 }
+
+/// What is known about the backends with a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameAnswer {
+    /// The last usable records; `None` if there were none, or if they are not used any more.
+    pub records: Option<NameRecords>,
+    /// Why the records are not current, or why there are none.
+    pub problem: Option<Arc<str>>,
+    pub state: AnswerState,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AnswerState {
+    /// No server has answered since the start.
+    #[default]
+    Unanswered,
+    Answered,
+    /// The name has not existed for so long that its records are not used any more. The text is that time in parentheses.
+    Ended(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameRecords {
+    /// The addresses by priority. Only those of the first priority that has a usable one become backends.
+    pub priorities: Vec<Vec<NamedAddress>>,
+    /// The server of the answer, and the time since which its answer is the same, in seconds since 1970.
+    pub server: Arc<str>,
+    pub since: u64,
+    /// Whether they are those of an earlier run.
+    pub is_recalled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NamedAddress {
+    pub addr: Addr,
+    /// The port and the weight in an SRV record; those of the service entry otherwise.
+    pub srv: Option<(u16, u16)>,
+}
+
+/// Why connections must not be sent to an address that a DNS server chose. An operator may list a loopback address in
+/// the file.
+pub fn refusal(addr: Addr) -> Option<&'static str> {
+    if addr.is_unspecified() {
+        Some("the unspecified address, which names no host")
+    } else if addr.is_multicast() {
+        Some("a multicast or broadcast address, which names no single host")
+    } else if addr.is_loopback() {
+        Some("a loopback address; if it is meant, list it as an address in the file")
+    } else if is_reserved(addr) {
+        Some("an address of a reserved network (0.0.0.0/8 or 240.0.0.0/4); if it is meant, list it in the file")
+    } else if addr.is_link_local() {
+        Some("a link-local address; if it is meant, list it as an address in the file")
+    } else {
+        None
+    }
+}
+
+/// Whether the address is in a network that is not for hosts (RFC 1122, section 3.2.1.3; RFC 1112, section 4).
+fn is_reserved(addr: Addr) -> bool {
+    matches!(addr.ip(), IpAddr::V4(ip) if matches!(ip.octets()[0], 0 | 240..))
+}
+
+/// The maximum number of backends of a name: as many as an answer about addresses may have.
+pub const MAX_BACKENDS: usize = 4_096;
 
 #[cfg(test)]
 #[path = "tests/named.rs"]
