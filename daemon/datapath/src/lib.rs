@@ -69,5 +69,6 @@ pub use packet_path::{OpenedPackets, PacketFailure};
 pub use privilege::{PrivilegeError, RemainingPrivileges, drop_privileges, drop_thread_privileges};
 pub use read::KernelReader;
 pub use start::Origin;
+pub use sys::lease::is_open_for_writing;
 pub use versions::{LAYOUT, PinnedContent, read_pinned};
 pub use xdp::XdpState;

@@ -1,8 +1,9 @@
-//! The bpf(2) calls without a safe function in libbpf-rs, and shared memory. Each function makes one system call or one
+//! The bpf(2) calls without a safe function in libbpf-rs, shared memory, and leases of files. Each function makes one system call or one
 //! mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 mod call;
+pub(crate) mod lease;
 pub(crate) mod program;
 pub(crate) mod tc;
 pub(crate) mod xdp;
