@@ -69,15 +69,29 @@ impl Config {
     /// # Errors
     /// If the file cannot be read or has problems; the error contains all of them.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::load_with_absence(path).map(|(config, _)| config)
+    }
+
+    /// [`Self::load`]; also says why these are the defaults, if there is no configuration: the file is gone, or has nothing
+    /// in it.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`].
+    pub fn load_with_absence(path: Option<&Path>) -> Result<(Self, Option<String>), ConfigError> {
         Self::load_or_default(path, Path::new(DEFAULT_PATH))
     }
 
-    fn load_or_default(explicit: Option<&Path>, default: &Path) -> Result<Self, ConfigError> {
+    fn load_or_default(explicit: Option<&Path>, default: &Path) -> Result<(Self, Option<String>), ConfigError> {
         let path = explicit.unwrap_or(default);
         let refused = |problems| ConfigError { path: path.to_path_buf(), problems };
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).map_err(refused),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && explicit.is_none() => Ok(Self::default()),
+            Ok(text) => {
+                let absence = text.trim().is_empty().then(|| format!("{} is empty", path.display()));
+                Ok((Self::parse(&text).map_err(refused)?, absence))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && explicit.is_none() => {
+                Ok((Self::default(), Some(format!("no {}", path.display()))))
+            }
             Err(error) => {
                 let message = format!("cannot read the configuration: {error}; nothing was started or changed");
                 Err(refused(vec![Problem::whole(message)]))

@@ -92,13 +92,17 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 }
 
 fn start(options: &RunOptions) -> Result<(), Failure> {
-    let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
+    let loaded = Config::load_with_absence(options.config.as_deref());
+    let (config, absence) = loaded.map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
     let identity = node::Identity::new(&config.node).map_err(system("asking for the node's name"))?;
     let mode = options.datapath.unwrap_or(config.datapath.mode);
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "starting \
          nodelb");
+    if let Some(absence) = absence {
+        info!(message_id = %messages::CONFIG_ABSENT, "{absence}: every key has its default");
+    }
     let setup = Setup { config, config_path: options.config.clone(), level, identity, notifier };
     match mode {
         DatapathChoice::Kernel => run_kernel(setup, options.reaper.clone()),

@@ -38,6 +38,10 @@ messages! {
     CONFIG_APPLIED = 0x29284ef410114e90b1367c4e7dc7a5af, "The configuration was reloaded",
         "The daemon read the configuration again; the new settings are active.",
         "Nothing.";
+    CONFIG_ABSENT = 0xa70222279d814a8e984ed0e4c5e4b596, "There is no configuration",
+        "The configuration file does not exist or is empty, so every key has its default. A reload refuses such a file if \
+         the active configuration is another one.",
+        "If there should be a configuration, write it again and restart nodelb.";
     CONFIG_REFUSED = 0x5f517a990c76439ab1ec198e1e8ccc63, "The configuration was not reloaded",
         "The daemon read the configuration again and found problems. It uses nothing of the new configuration; the \
          previous one stays active.",

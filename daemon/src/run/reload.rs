@@ -2,7 +2,7 @@
 //! while its file system does not answer, every signal still works.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,9 +113,9 @@ impl Reload {
 
     /// Starts to read the configuration; `None` if that is impossible, which is reported.
     fn begin(&self, threads: &Threads) -> Option<Reading> {
-        let path = self.config_path.clone();
+        let (path, active) = (self.config_path.clone(), Arc::clone(&self.config.borrow()));
         let load = move || {
-            let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
+            let config = load(path.as_deref(), &active)?;
             let identity = Identity::new(&config.node).map_err(|error| format!("the node's name: {error}"))?;
             Ok((config, identity))
         };
@@ -190,6 +190,18 @@ impl Reload {
     }
 }
 
+/// Reads the configuration. No configuration is not the default one: a full disk or a lost file leaves none.
+fn load(path: Option<&Path>, active: &Config) -> Result<Config, String> {
+    let (config, absence) = Config::load_with_absence(path).map_err(|error| error.to_string())?;
+    match absence {
+        Some(absence) if *active != config => Err(format!(
+            "{absence}, which would reset every key to its default; write the file again, or write a comment into it if \
+             you want the defaults"
+        )),
+        _ => Ok(config),
+    }
+}
+
 /// Waits for the result of the current read; `None` as soon as it is late. Waits forever if there is none.
 async fn loaded(reading: &mut Option<Reading>) -> Option<Loaded> {
     let Some(reading) = reading else { return std::future::pending().await };
@@ -201,3 +213,7 @@ async fn loaded(reading: &mut Option<Reading>) -> Option<Loaded> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/reload.rs"]
+mod tests;

@@ -162,7 +162,8 @@ fn syntax_errors_and_unknown_keys_are_reported_together() {
 fn only_the_default_file_may_be_missing() {
     let scratch = tempfile::tempdir().unwrap();
     let missing = scratch.path().join("missing.toml");
-    assert_eq!(Config::load_or_default(None, &missing), Ok(Config::default()));
+    let absence = Some(format!("no {}", missing.display()));
+    assert_eq!(Config::load_or_default(None, &missing), Ok((Config::default(), absence)));
     let error = Config::load_or_default(Some(&missing), &missing).unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}: cannot read the configuration: ", missing.display())), "{error}");
 
