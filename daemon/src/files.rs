@@ -1,10 +1,11 @@
 //! Services in local files: nodelb's own format in `*.toml`, Kubernetes objects in `*.yaml`, `*.yml` and `*.json`. Owns
 //! the services directory: what is read from it, and what is still served while a file is invalid. Everything except
-//! `run`, `scan` and `watch` is pure.
+//! `run`, `scan`, `system` and `watch` is pure.
 
 mod conflicts;
 mod content;
 mod entries;
+mod known;
 mod last_valid;
 mod manifests;
 pub mod merge;
@@ -12,9 +13,10 @@ mod parse;
 mod report;
 mod run;
 mod scan;
+mod system;
+mod unfinished;
 mod watch;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,10 +25,12 @@ use std::time::SystemTime;
 use nodelb_core::model::service::{Service, Slice};
 
 pub use self::content::{FileContent, FileProblem, Found};
+use self::known::{Files, KnownFile};
 use self::parse::Format;
 pub use self::parse::parse;
 pub use self::run::{StartedFileSource, start};
-use self::scan::{Files, Hints, Listing, Seen};
+use self::scan::{Hints, Seen};
+use self::system::System;
 use crate::document::Problem;
 
 /// The service files in the directory, as far as it can be listed. Blocks.
@@ -47,20 +51,25 @@ pub struct Checked {
 
 /// Reads the whole directory once and reports all problems in it, for `nodelb check-config`. Blocks.
 pub fn check(directory: &Path) -> Checked {
-    let listing = match scan::read(directory, &Seen::default(), &Hints::default()) {
-        Ok(listing) => listing,
+    let files = match read(directory) {
+        Ok(files) => files,
         Err(error) => {
             let message = format!("cannot read the services directory: {error}");
             let problem = FileProblem { path: directory.to_path_buf(), problem: Problem::whole(message) };
             return Checked { problems: vec![problem], ..Checked::default() };
         }
     };
-    let files = accepted(listing);
     let mut problems = files.problems();
     let contents = files.contents();
     let merged = merge::merge(&contents);
     problems.extend(conflicts::find(&contents, &merged));
-    let notices = merged.slices.values().filter_map(|slice| loopback_notice(slice)).collect();
+    let is_written = |file: &KnownFile| file.unsettled.is_some();
+    let written = files
+        .iter()
+        .filter(|(_, file)| is_written(file))
+        .map(|(path, _)| format!("note: {}: not checked, because a process has it open for writing", path.display()));
+    let loopback = merged.slices.values().filter_map(|slice| loopback_notice(slice));
+    let notices = written.chain(loopback).collect();
     for (path, found) in merged.problems {
         problems.extend(found.into_iter().map(|problem| FileProblem { path: path.clone(), problem }));
     }
@@ -72,16 +81,18 @@ type Described = (Vec<Arc<Service>>, Vec<Arc<Slice>>);
 
 /// The content of the valid files of the directory, for a command that works without the daemon. Blocks.
 pub fn described(directory: &Path) -> io::Result<Described> {
-    let contents = accepted(scan::read(directory, &Seen::default(), &Hints::default())?).contents();
+    let contents = read(directory)?.contents();
     let services = contents.values().flat_map(|content| &content.services).map(|found| Arc::clone(&found.value));
     let slices = contents.values().flat_map(|content| &content.slices).map(|found| Arc::clone(&found.value));
     Ok((services.collect(), slices.collect()))
 }
 
-fn accepted(listing: Listing) -> Files {
+/// Reads the whole directory once.
+fn read(directory: &Path) -> io::Result<Files> {
+    let listing = scan::read(&System, directory, &Seen::default(), &Hints::default())?.of_command();
     let mut files = Files::default();
-    files.accept(listing, &BTreeSet::new(), SystemTime::now());
-    files
+    files.accept(listing, false, SystemTime::now())?;
+    Ok(files)
 }
 
 /// A notice about loopback backends, which a pod takes for its own.
@@ -100,6 +111,14 @@ fn loopback_notice(slice: &Slice) -> Option<String> {
         slice.origin.object, slice.service
     ))
 }
+
+#[cfg(test)]
+#[path = "files/tests/world.rs"]
+mod world;
+
+#[cfg(test)]
+#[path = "files/tests/interleavings.rs"]
+mod interleavings;
 
 #[cfg(test)]
 #[path = "tests/files.rs"]

@@ -230,7 +230,7 @@ fn every_remedy_ends_its_problem() {
             }
             (failure.remedy)(&mut broken);
             eventually("the end of the problem", || broken.problem(reason, object).is_none());
-            host.serve("more.toml", "");
+            host.serve("more.toml", "# none\n");
             broken.web(&[BACKEND], "");
             eventually("a node without problems", || broken.run("status").0 == 0);
             eventually("the service", || connect("198.51.100.10:80", Transport::Tcp, 20).failures() == 0);

@@ -224,7 +224,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The operator is told what the engine does.
+    /// A drain is refused exactly if the engine would not carry it out.
     fn drain(&mut self, index: usize, backends: &BTreeSet<usize>) -> Result<(), TestCaseError> {
         self.settle()?;
         let name: ServiceName = PROTECTED[index].0.parse().expect("valid");

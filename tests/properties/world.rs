@@ -320,6 +320,13 @@ fn quarantine() -> impl Strategy<Value = Quarantine> {
     prop::collection::btree_map(backend, error, 0..6)
 }
 
+/// Every backend of every service has passed its check, unless it has failed.
+pub(crate) fn all_passed() -> Vec<Change> {
+    let backends: BTreeSet<_> = BACKENDS.iter().map(|text| (l4(text).addr, l4(text).port)).collect();
+    let passed = |name: &str| Change::Passed(name.parse().expect("valid"), backends.clone());
+    NAMES.iter().map(|name| passed(name)).collect()
+}
+
 /// Like [`quarantine`], with some drains of all ports of an address.
 fn drains() -> impl Strategy<Value = Drains> {
     let backend = (select(&BACKENDS[..8]), prop::bool::weighted(0.8)).prop_map(|(text, has_port)| {

@@ -72,7 +72,7 @@ impl Sources<'_> {
 
     /// The same of the entries of this source, or of the one that describes this service.
     pub(crate) fn awaited_from(self, source: Source, service: Option<&ServiceName>) -> Option<Awaited> {
-        self.missing(source, service).or_else(|| self.unknown_beside(source).map(Awaited::Other))
+        self.missing(source, service).or_else(|| self.another_unknown(source).map(Awaited::Other))
     }
 
     /// What the source has not reported that may be about the service, or about any.
@@ -89,7 +89,7 @@ impl Sources<'_> {
     }
 
     /// Another source that has reported nothing, neither now nor from what it has stored.
-    fn unknown_beside(self, source: Source) -> Option<Source> {
+    fn another_unknown(self, source: Source) -> Option<Source> {
         let is_unknown = |other: &Source| !self.facts.is_synced(*other) && !self.facts.is_recalled(*other);
         self.config.sources.iter().copied().find(|other| *other != source && is_unknown(other))
     }

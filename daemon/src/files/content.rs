@@ -1,9 +1,10 @@
 //! What is read from a file: its objects, or its problems.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nodelb_core::model::service::{Service, Slice};
+use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName};
 
 use crate::document::Problem;
 use nodelb_core::model::named::Named;
@@ -18,6 +19,43 @@ pub struct FileContent {
     pub named: Vec<Arc<Named>>,
     /// Messages about parts that are ignored deliberately.
     pub notices: Vec<String>,
+}
+
+/// The names that some files define.
+#[derive(Default)]
+pub(super) struct Defined<'c> {
+    services: BTreeSet<&'c ServiceName>,
+    slices: BTreeSet<&'c SliceName>,
+}
+
+impl<'c> Defined<'c> {
+    pub(super) fn by(contents: impl Iterator<Item = &'c FileContent>) -> Self {
+        let mut defined = Self::default();
+        for content in contents {
+            defined.services.extend(content.services.iter().map(|found| &found.value.name));
+            defined.slices.extend(content.slices.iter().map(|found| &found.value.name));
+        }
+        defined
+    }
+}
+
+impl FileContent {
+    /// What is not defined otherwise; `None` if that is nothing.
+    pub(super) fn without(&self, defined: &Defined<'_>) -> Option<Self> {
+        let Defined { services, slices } = defined;
+        let is_own =
+            |slice: &Slice| !(slices.contains(&slice.name) || is_inline(slice) && services.contains(&slice.service));
+        let mut rest = self.clone();
+        rest.services.retain(|found| !services.contains(&found.value.name));
+        rest.slices.retain(|found| is_own(&found.value));
+        rest.named.retain(|named| !services.contains(&named.service));
+        (!rest.services.is_empty() || !rest.slices.is_empty()).then_some(rest)
+    }
+}
+
+/// Whether the slice contains backends that are listed inline with the service: names in Kubernetes have no `:`.
+pub(super) fn is_inline(slice: &Slice) -> bool {
+    slice.name.name.contains(':')
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

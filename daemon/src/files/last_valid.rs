@@ -1,30 +1,40 @@
 //! The last valid version of each service file, kept in the state directory over a restart: a file that is invalid, or
 //! a directory that cannot be read, when nodelb starts takes nothing from a service, as if nodelb had never stopped.
-//! Owns the format of the state file.
+//! Owns the format of the state file: one JSON object per line, a header and then the files. A line that follows replaces
+//! an earlier one of the same file, so that a change of one file costs one line.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nodelb_host::clock::boot_id;
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 
-const NAME: &str = "services.json";
+const NAME: &str = "services.jsonl";
 
-const VERSION: u32 = 1;
+/// The file of earlier versions: one JSON object, and read only if there is no other.
+const FORMER: &str = "services.json";
+const FORMER_VERSION: u32 = 1;
+
+const VERSION: u32 = 2;
 
 /// The maximum size in bytes of all versions together. A larger directory is not stored.
 const MAX_TEXT: usize = 32 << 20;
 
-/// The maximum size of the state file in bytes: most characters take one byte in JSON.
-const MAX_BYTES: usize = 2 * MAX_TEXT;
+/// The maximum size of the state file in bytes: most characters take one byte in JSON, and the file is rewritten when it is
+/// twice as long as it could be.
+const MAX_BYTES: usize = 4 * MAX_TEXT;
 
-const LIMITS: Limits =
-    Limits { every: Duration::ZERO, retry: Duration::from_secs(10), timeout: Duration::from_secs(5) };
+/// How many bytes of outdated lines a file may have in any case.
+const MAX_SURPLUS: usize = 64 << 10;
+
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+
+const LIMITS: Limits = Limits { every: Duration::ZERO, retry: Duration::from_secs(10), timeout: TIMEOUT };
 
 /// The directory when it was read last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,63 +43,153 @@ pub(super) struct LastValid {
     /// Device and inode of the directory.
     pub(super) identity: Option<(u64, u64)>,
     /// The last valid version of each service file; `None` if it has had none.
-    pub(super) texts: BTreeMap<PathBuf, Option<Arc<str>>>,
+    pub(super) files: BTreeMap<PathBuf, Option<Version>>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Form {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Version {
+    pub(super) text: Arc<str>,
+    /// The inode that it was read from; `None` for a version that an earlier nodelb has stored.
+    pub(super) inode: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Header {
     version: u32,
+    boot: String,
+    directory: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+/// What follows the header.
+#[derive(Serialize, Deserialize)]
+enum Line {
+    File(PathBuf, Option<Version>),
+    Gone(PathBuf),
+}
+
+/// The contents of [`FORMER`].
+#[derive(Deserialize)]
+struct Form {
     boot: String,
     directory: PathBuf,
     identity: Option<(u64, u64)>,
     files: BTreeMap<PathBuf, Option<Arc<str>>>,
 }
 
-/// What the previous run has stored of this directory: nothing, with a warning, if the file cannot be read in time.
-pub(super) async fn load(state_directory: &Path, directory: &Path) -> Option<LastValid> {
+/// What the previous run has stored: nothing, with a warning, if the file cannot be read in time.
+pub(super) async fn load(state_directory: &Path, limit: Duration) -> Option<LastValid> {
     let consequence = "services of files that are invalid now stay as they are in the kernel";
-    let read = state_file::load(&state_directory.join(NAME), LIMITS.timeout, consequence, read).await;
-    read.flatten().filter(|last| last.directory == directory)
+    let path = state_directory.join(NAME);
+    state_file::load(&path, limit, consequence, read).await.flatten()
 }
 
 /// The state file; it is not read.
 pub(super) fn store(state_directory: &Path) -> SavedState<LastValid> {
     let consequence = "after a restart, services of files that are invalid then would stay as they are in the kernel";
-    let write = |path: &Path, last: Arc<LastValid>| {
-        let written = write(path, &last);
-        if written.is_err() {
+    let written = Mutex::new(None);
+    let write = move |path: &Path, last: Arc<LastValid>| {
+        let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        *written = write(path, last, written.take()).map(Some).inspect_err(|_| {
             // An older version must not come back.
             _ = fs::remove_file(path);
-        }
-        written
+        })?;
+        Ok(())
     };
     SavedState::new(LastValid::default(), StateFile::start(state_directory.join(NAME), consequence, LIMITS, write))
 }
 
 fn read(path: &Path) -> io::Result<Option<LastValid>> {
-    let Some(form) = state_file::read_json::<Form>(path, MAX_BYTES, VERSION)? else { return Ok(None) };
+    let (boot, last) = match state_file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let former = state_file::read_json(&path.with_file_name(FORMER), 2 * MAX_TEXT, FORMER_VERSION)?;
+            let Some(Form { boot, directory, identity, files }) = former else { return Ok(None) };
+            let version = |text: Option<Arc<str>>| text.map(|text| Version { text, inode: None });
+            let files = files.into_iter().map(|(path, text)| (path, version(text))).collect();
+            (boot, LastValid { directory, identity, files })
+        }
+        file => read_lines(path, BufReader::new(file?.take(MAX_BYTES as u64)))?,
+    };
     // In this boot, the kernel may have a newer version.
-    if boot_id().is_ok_and(|boot| boot == form.boot) {
+    if boot_id().is_ok_and(|this| this == boot) {
         state_file::replaceable(path)?;
     }
-    Ok(Some(LastValid { directory: form.directory, identity: form.identity, texts: form.files }))
+    Ok(Some(last))
 }
 
-fn write(path: &Path, last: &LastValid) -> io::Result<()> {
-    let bytes: usize = last.texts.values().flatten().map(|text| text.len()).sum();
+/// Reads a file with its boot. The last line has no end if a write did not finish, and is ignored like others that are
+/// damaged.
+fn read_lines(path: &Path, mut file: impl BufRead) -> io::Result<(String, LastValid)> {
+    let mut line = Vec::new();
+    file.read_until(b'\n', &mut line)?;
+    let Some(header) = serde_json::from_slice::<Header>(&line).ok().filter(|header| header.version == VERSION) else {
+        fs::rename(path, state_file::corrupt_path(path))?;
+        return Err(io::Error::other("this nodelb does not support its format; it has been put aside"));
+    };
+    let mut files = BTreeMap::new();
+    while !line.is_empty() {
+        line.clear();
+        file.read_until(b'\n', &mut line)?;
+        match serde_json::from_slice(line.strip_suffix(b"\n").unwrap_or_default()) {
+            Ok(Line::File(path, version)) => drop(files.insert(path, version)),
+            Ok(Line::Gone(path)) => drop(files.remove(&path)),
+            Err(_) => {}
+        }
+    }
+    Ok((header.boot, LastValid { directory: header.directory, identity: header.identity, files }))
+}
+
+/// What the state file contains.
+struct Written {
+    header: Header,
+    last: Arc<LastValid>,
+    /// The size after the last rewrite, and now.
+    bytes: [usize; 2],
+}
+
+/// Appends what has changed, or writes everything if the file is not the one of `before`, or has become too long.
+fn write(path: &Path, last: Arc<LastValid>, before: Option<Written>) -> io::Result<Written> {
+    let bytes: usize = last.files.values().flatten().map(|version| version.text.len()).sum();
     if bytes > MAX_TEXT {
         return Err(io::Error::other(format!("the service files have more than {MAX_TEXT} bytes together")));
     }
-    // JSON has no paths that are not UTF-8.
-    let files = last.texts.iter().filter(|(path, _)| path.to_str().is_some());
-    let form = Form {
-        version: VERSION,
-        boot: boot_id()?,
-        directory: last.directory.clone(),
-        identity: last.identity,
-        files: files.map(|(path, text)| (path.clone(), text.clone())).collect(),
-    };
-    state_file::write_json(path, &form)
+    let LastValid { directory, identity, .. } = &*last;
+    let header = Header { version: VERSION, boot: boot_id()?, directory: directory.clone(), identity: *identity };
+    if let Some(before) = before.filter(|before| before.header == header) {
+        let (lines, [whole, size]) = (changes(&before.last, &last)?, before.bytes);
+        let mut file = state_file::append(path)?;
+        let is_same = file.metadata()?.len() == size as u64;
+        if is_same && size + lines.len() <= 2 * whole + MAX_SURPLUS {
+            file.write_all(&lines)?;
+            file.sync_data()?;
+            return Ok(Written { header, last, bytes: [whole, size + lines.len()] });
+        }
+    }
+    let mut lines = line(&header)?;
+    lines.extend(changes(&LastValid::default(), &last)?);
+    state_file::replace(path, &path.with_extension("jsonl.new"), |mut file| file.write_all(&lines))?;
+    state_file::remove(&path.with_file_name(FORMER))?;
+    Ok(Written { header, last, bytes: [lines.len(); 2] })
+}
+
+/// The lines that make `after` from `before`. JSON has no paths that are not UTF-8.
+fn changes(before: &LastValid, after: &LastValid) -> io::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    let files = after.files.iter().filter(|(path, version)| before.files.get(*path) != Some(version));
+    for (path, version) in files.filter(|(path, _)| path.to_str().is_some()) {
+        lines.extend(line(&Line::File(path.clone(), version.clone()))?);
+    }
+    let gone = before.files.keys().filter(|path| !after.files.contains_key(*path));
+    for path in gone.filter(|path| path.to_str().is_some()) {
+        lines.extend(line(&Line::Gone(path.clone()))?);
+    }
+    Ok(lines)
+}
+
+fn line(contents: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(contents)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 #[cfg(test)]

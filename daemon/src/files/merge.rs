@@ -10,7 +10,7 @@ use nodelb_core::change::Change;
 use nodelb_core::model::named::Named;
 use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
-use super::content::{FileContent, Found};
+use super::content::{FileContent, Found, is_inline};
 use crate::document::Problem;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,11 +62,6 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
 /// The beginning of the name of the slice with the addresses that a service entry lists. Kubernetes does not permit such
 /// a name, so it cannot be equal to that of an EndpointSlice in another file.
 pub(super) const INLINE: &str = "file:";
-
-/// Whether the slice contains backends that are listed inline with the service: names in Kubernetes have no `:`.
-fn is_inline(slice: &Slice) -> bool {
-    slice.name.name.contains(':')
-}
 
 impl Merged {
     fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {

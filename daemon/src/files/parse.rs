@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::content::FileContent;
+use super::last_valid::Version;
 use super::{entries, manifests};
 use crate::document::Problem;
 
@@ -53,6 +54,12 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<FileContent, Vec<Problem>> {
         vec![Problem::at_line(line, "not UTF-8; save the file in that encoding")]
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.trim().is_empty() {
+        // A full disk, a crash and a writer that was killed leave such a file.
+        let what = if text.is_empty() { "0 bytes" } else { "only white space" };
+        let message = format!("{what}; delete the file to remove its services, or write at least a comment into it");
+        return Err(vec![Problem::whole(message)]);
+    }
     let origin: Arc<str> = path.to_string_lossy().into();
     let content = match format {
         Format::Entries => entries::read(text, &origin)?,
@@ -60,6 +67,21 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<FileContent, Vec<Problem>> {
     };
     let problems = duplicates(&content);
     if problems.is_empty() { Ok(content) } else { Err(problems) }
+}
+
+/// A valid version of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Valid {
+    pub(super) content: Arc<FileContent>,
+    pub(super) version: Version,
+}
+
+impl Valid {
+    /// Parses a version of a file; the errors are those of [`parse`].
+    pub(super) fn parse(path: &Path, bytes: &[u8], inode: Option<u64>) -> Result<Self, Vec<Problem>> {
+        let content = Arc::new(parse(path, bytes)?);
+        Ok(Self { content, version: Version { text: String::from_utf8_lossy(bytes).into(), inode } })
+    }
 }
 
 /// Objects that occur twice in the file.

@@ -7,8 +7,8 @@ use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_host::clock::unix_seconds;
 
+use super::known::{Files, KnownFile, Unsettled};
 use super::merge::Merged;
-use super::scan::{Files, KnownFile};
 use crate::document::Problem;
 
 pub(super) struct DirectoryState<'a> {
@@ -62,9 +62,10 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
 fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> SourceReport {
     let content = file.content();
     let mut notices = content.map_or_else(Vec::new, |content| content.notices.clone());
-    if file.is_unsettled {
-        notices.push("being written to; it is read when its writer has closed it".into());
-    }
+    notices.extend(file.unsettled.as_ref().map(|unsettled| match unsettled {
+        Unsettled::Written => "being written to; it is read when its writer has closed it".into(),
+        Unsettled::Polled(..) => "the kernel does not tell whether it is being written to; it is read again".into(),
+    }));
     SourceReport {
         source: Source::Files,
         path: path.display().to_string(),

@@ -1,7 +1,6 @@
 //! The task of the file source: scans the directory when something may have changed, and sends the differences to the
 //! owner.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,13 +17,15 @@ use nodelb_host::threads::Threads;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use super::content::FileProblem;
+use super::known::{Files, KnownFile};
 use super::last_valid::{self, LastValid};
 use super::merge::{self, Merged};
 use super::report::{self, DirectoryState};
-use super::scan::{self, Files, Hints, KnownFile, Listing};
+use super::scan::{self, Hints, Listing};
+use super::system::System;
 use super::watch::Watch;
 use crate::document::Problem;
 
@@ -38,13 +39,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a scan of the directory may take before that is reported.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start with valid files waits for what the previous run has stored.
+const RECALL: Duration = Duration::from_millis(500);
 /// The maximum number of scans in progress: one, and those that reloads have abandoned.
 const LOOKS: usize = 8;
 
 #[derive(Debug)]
 pub struct StartedFileSource {
-    /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
-    /// empty directory: a reload sends one.
+    /// The services directory. Every value, even an equal one, makes the source read everything again: a reload sends one.
+    /// Another directory may be empty.
     pub directory: watch::Sender<PathBuf>,
     /// The rows of `/sources`: first the directory, then its files.
     pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
@@ -63,7 +66,7 @@ struct FileSource {
 /// Starts the file source on the first directory; it runs until `shutdown` is ready or its changes are no longer received. The other directory is the state directory.
 /// Sends [`Change::Synced`] after the first successful read of the directory, or when the state directory contains what
 /// the previous run knew of it, and again when the incomplete part changes. Removes nothing while the directory cannot
-/// be read.
+/// be read, or is changing.
 pub fn start(
     (directory, state_directory): (PathBuf, PathBuf),
     changes: mpsc::Sender<Vec<Change>>,
@@ -81,6 +84,8 @@ struct RunningFileSource {
     watch: Option<Watch>,
     files: Files,
     merged: Arc<Merged>,
+    /// The directory of the last scan.
+    directory: Option<PathBuf>,
     /// The incomplete part in the last [`Change::Synced`].
     synced: Option<Option<Arc<str>>>,
     /// The problem of the directory, if any; the next field has its time.
@@ -88,7 +93,7 @@ struct RunningFileSource {
     since: SystemTime,
     threads: Threads,
     stored: SavedState<LastValid>,
-    /// `None` once what the previous run has stored was read.
+    /// `None` after the first scan.
     state_directory: Option<PathBuf>,
 }
 
@@ -108,6 +113,7 @@ impl RunningFileSource {
             source,
             watch: watch.ok(),
             files: Files::default(),
+            directory: None,
             merged,
             synced: None,
             trouble: None,
@@ -130,7 +136,7 @@ impl RunningFileSource {
             let pause = self.pause();
             asked = tokio::select! {
                 reload = self.source.directory.changed() => match reload {
-                    Ok(()) => Hints { everything: true, believe_empty: true, ..Hints::default() },
+                    Ok(()) => Hints { everything: true, ..Hints::default() },
                     Err(_owner_is_gone) => return,
                 },
                 () = wait_for_reason(self.watch.as_mut(), pause) => Hints::default(),
@@ -139,8 +145,11 @@ impl RunningFileSource {
     }
 
     fn pause(&self) -> Duration {
-        let is_unsettled = self.files.iter().any(|(_, file)| file.is_unsettled);
-        if self.watch.is_none() || self.trouble.is_some() || is_unsettled { LOOK_AGAIN } else { LOOK_ANYWAY }
+        if self.trouble.is_some() {
+            return LOOK_AGAIN;
+        }
+        let anyway = if self.watch.is_some() { LOOK_ANYWAY } else { LOOK_AGAIN };
+        self.files.next_scan().map_or(anyway, |next| next.min(anyway))
     }
 
     /// Scans the directory once. Returns false if the owner has closed the queue.
@@ -150,12 +159,12 @@ impl RunningFileSource {
         let (is_new, found) = self.look(&directory, hints).await;
         let merged = if is_new { self.merge().await } else { Ok(Vec::new()) };
         // The files are known from the directory, or from the previous run.
-        let is_known = merged.is_ok() && (found.is_ok() || is_new);
+        let is_known = merged.is_ok() && (self.files.is_listed() || found.is_err() && is_new);
         let trouble = found.as_ref().and(merged.as_ref().map(drop)).err().map(scan::explained);
         self.set_trouble(&directory, trouble);
         let mut changes = merged.unwrap_or_default();
         if is_known {
-            changes.extend(self.synced_change());
+            changes.extend(self.synced_change(&directory));
         }
         self.report(&directory);
         changes.is_empty() || self.source.changes.send(changes).await.is_ok()
@@ -163,61 +172,48 @@ impl RunningFileSource {
 
     fn hints(&mut self, asked: &Hints) -> Hints {
         let noted = self.watch.as_mut().map_or_else(Hints::default, Watch::take_hints);
-        Hints {
-            // Hints from before the directory became unreadable are lost, and may have been incomplete.
-            everything: noted.everything || asked.everything || self.trouble.is_some(),
-            believe_empty: asked.believe_empty,
-            ..noted
-        }
+        // Hints from before the directory became unreadable are lost, and may have been incomplete.
+        Hints { everything: noted.everything || asked.everything || self.trouble.is_some(), ..noted }
     }
 
     /// Reads what is new. Returns whether the served content may have changed, and the problem of the directory, if any.
     async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<()>) {
-        let mut listing = self.listing(directory.to_path_buf(), hints.clone()).await;
-        let mut is_new = false;
-        if self.synced.is_none() && !listing.as_ref().is_ok_and(Listing::is_whole) {
-            is_new = self.recall(directory).await;
-        }
-        if is_new {
-            listing = self.listing(directory.to_path_buf(), hints).await;
-        }
-        match listing {
-            Ok(listing) => {
-                is_new |= self.accept(listing).await;
-                if is_new || self.stored.saved().directory != directory {
-                    self.stored.save(self.files.last_valid(directory));
-                }
-                (is_new, Ok(()))
-            }
-            Err(error) => (is_new, Err(error)),
-        }
-    }
-
-    /// Takes the files as the previous run has stored them. Returns whether it has stored any.
-    async fn recall(&mut self, directory: &Path) -> bool {
-        let Some(state_directory) = self.state_directory.take() else { return false };
-        let Some(last) = last_valid::load(&state_directory, directory).await else { return false };
-        let Ok(files) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
-        self.files = files;
-        true
-    }
-
-    /// Stores what was found, and reports problems. Returns whether the served content may have changed.
-    async fn accept(&mut self, listing: Listing) -> bool {
-        let mut writing = BTreeSet::new();
-        if let Some(watch) = &mut self.watch {
-            if let Err(error) = watch.drain().await {
-                debug!(%error, "inotify cannot be read");
-            }
-            writing = watch.writing();
-        }
-        let accepted = self.files.accept(listing, &writing, SystemTime::now());
+        let before = self.directory.replace(directory.to_path_buf());
+        let is_chosen = before.is_some_and(|before| before != directory);
+        let listing = self.listing(directory.to_path_buf(), hints).await;
+        let mut is_new = match self.state_directory.take() {
+            Some(state_directory) => self.recall(&state_directory, listing.as_ref().ok()).await,
+            None => false,
+        };
+        let accepted = listing.and_then(|listing| self.files.accept(listing, is_chosen, SystemTime::now()));
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => return (is_new, Err(error)),
+        };
         for path in accepted.altered {
             if let Some(file) = self.files.get(&path) {
                 log_file(&path, file);
             }
         }
-        accepted.has_changed
+        is_new |= accepted.has_changed;
+        if is_new || self.stored.saved().directory != directory {
+            self.stored.save(self.files.last_valid(directory));
+        }
+        (is_new, Ok(()))
+    }
+
+    /// Takes the files as the previous run has stored them, before the first scan is accepted. Returns whether it has stored
+    /// any.
+    async fn recall(&mut self, state_directory: &Path, listing: Option<&Listing>) -> bool {
+        // Valid files can be served without it, unless their writers have not finished.
+        let limit = if listing.is_some_and(Listing::is_whole) { RECALL } else { last_valid::TIMEOUT };
+        let Some(mut last) = last_valid::load(state_directory, limit).await else { return false };
+        if let Some(listing) = listing {
+            last.files.retain(|path, version| !listing.has(path, version.as_ref()));
+        }
+        let Ok(files) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
+        self.files = files;
+        true
     }
 
     async fn merge(&mut self) -> io::Result<Vec<Change>> {
@@ -244,7 +240,7 @@ impl RunningFileSource {
         let looked_at = directory.clone();
         let look = move || {
             let followed = follower.map(|follower| follower.follow(&looked_at));
-            (followed, scan::read(&looked_at, &seen, &hints))
+            (followed, scan::read(&System, &looked_at, &seen, &hints))
         };
         let mut looking = self.threads.begin(look)?;
         let mut is_late = false;
@@ -272,8 +268,10 @@ impl RunningFileSource {
     }
 
     /// The [`Change::Synced`] to send, if it differs from the last one.
-    fn synced_change(&mut self) -> Option<Change> {
-        let incomplete = self.files.incomplete();
+    fn synced_change(&mut self, directory: &Path) -> Option<Change> {
+        // What the previous run has stored may be older than the maps.
+        let unread = || format!("{} cannot be read", directory.display()).into();
+        let incomplete = if self.files.is_listed() { self.files.incomplete() } else { Some(unread()) };
         if self.synced.as_ref() == Some(&incomplete) {
             return None;
         }

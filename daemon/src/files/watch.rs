@@ -1,27 +1,17 @@
-//! inotify on the services directory and on its parent. Reports that a scan is due, which files were touched, and which
-//! a process is writing. A lost event does no harm: the directory is also scanned periodically.
+//! inotify on the services directory and on its parent. Reports that a scan is due, and which files were touched. A lost
+//! event does no harm: the directory is also scanned periodically.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, StreamExt};
-use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 
 use super::scan::Hints;
 
-/// A file that was written to but not closed counts as final this long after the last write: `truncate(2)` opens
-/// nothing that could be closed.
-const WRITER_FORGOTTEN: Duration = Duration::from_secs(60);
-
 pub(super) struct Watch {
     events: EventStream<Vec<u8>>,
-    /// The kernel's queue of the same events.
-    queue: OwnedFd,
     directory: Option<WatchDescriptor>,
     parent: Option<WatchDescriptor>,
     /// Name of the directory in its parent.
@@ -29,21 +19,18 @@ pub(super) struct Watch {
     notes: Notes,
 }
 
-/// The hints from the events since the last scan.
+/// What the events since the last scan say.
 #[derive(Default)]
-struct Notes {
-    touched: BTreeSet<OsString>,
-    everything: bool,
+pub(super) struct Notes {
+    hints: Hints,
     /// Whether one of the events is a reason to scan.
-    is_reason: bool,
-    /// The files that a process is writing, with the time of the last write. Kept between scans.
-    writing: BTreeMap<OsString, Instant>,
+    pub(super) is_reason: bool,
 }
 
-/// The events that can change the content of the directory; `MODIFY` shows that a process has begun to write.
+/// The events that can change the content of the directory. Who is writing a file has not finished, so the scan waits for
+/// `CLOSE_WRITE`.
 fn in_directory() -> WatchMask {
     WatchMask::CREATE
-        | WatchMask::MODIFY
         | WatchMask::CLOSE_WRITE
         | WatchMask::ATTRIB
         | WatchMask::MOVE
@@ -63,10 +50,8 @@ impl Watch {
     /// # Errors
     /// If the kernel's limit of inotify instances is reached.
     pub(super) fn new() -> io::Result<Self> {
-        let inotify = Inotify::init()?;
-        let queue = inotify.as_fd().try_clone_to_owned()?;
-        let events = inotify.into_event_stream(vec![0; 16 << 10])?;
-        Ok(Self { events, queue, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
+        let events = Inotify::init()?.into_event_stream(vec![0; 16 << 10])?;
+        Ok(Self { events, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
     }
 
     /// Returns the object that adds watches for a path, for use in a thread that may block.
@@ -78,7 +63,6 @@ impl Watch {
     pub(super) fn followed(&mut self, Followed { name, parent, directory }: Followed) {
         self.name = name;
         let mut watches = self.events.watches();
-        let is_other = self.directory != directory;
         let mut replace = |old: &mut Option<WatchDescriptor>, new: Option<WatchDescriptor>| {
             if let Some(old) = std::mem::replace(old, new.clone()).filter(|old| Some(old) != new.as_ref()) {
                 // Fails if the watched object, and with it the watch, no longer exists.
@@ -87,30 +71,18 @@ impl Watch {
         };
         replace(&mut self.parent, parent);
         replace(&mut self.directory, directory);
-        if is_other {
-            self.notes.writing.clear();
-        }
     }
 
     /// Waits for a reason to scan the directory. Cancel-safe.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
-            self.drain().await?;
+            while let Some(next) = self.next().now_or_never() {
+                next?;
+            }
             if std::mem::take(&mut self.notes.is_reason) {
                 return Ok(());
             }
             self.next().await?;
-        }
-    }
-
-    pub(super) async fn drain(&mut self) -> io::Result<()> {
-        loop {
-            match self.next().now_or_never() {
-                Some(next) => next?,
-                // The runtime may not have noticed yet that the queue has events.
-                None if self.is_queued()? => self.next().await?,
-                None => return Ok(()),
-            }
         }
     }
 
@@ -123,27 +95,12 @@ impl Watch {
         } else {
             Place::Elsewhere
         };
-        self.notes.is_reason |= self.notes.take(event, place);
+        self.notes.take(event.mask, event.name, place);
         Ok(())
     }
 
-    fn is_queued(&self) -> io::Result<bool> {
-        let mut queue = [PollFd::new(self.queue.as_fd(), PollFlags::POLLIN)];
-        Ok(poll(&mut queue, PollTimeout::ZERO)? > 0)
-    }
-
     pub(super) fn take_hints(&mut self) -> Hints {
-        self.notes.writing.retain(|_, last| last.elapsed() < WRITER_FORGOTTEN);
-        Hints {
-            touched: std::mem::take(&mut self.notes.touched),
-            everything: std::mem::take(&mut self.notes.everything),
-            writing: self.writing(),
-            believe_empty: false,
-        }
-    }
-
-    pub(super) fn writing(&self) -> BTreeSet<OsString> {
-        self.notes.writing.keys().cloned().collect()
+        self.notes.take_hints()
     }
 }
 
@@ -167,7 +124,8 @@ impl Follower {
     }
 }
 
-enum Place {
+#[derive(Clone, Copy)]
+pub(super) enum Place {
     Inside,
     /// The directory's name in its parent.
     Itself,
@@ -175,29 +133,16 @@ enum Place {
 }
 
 impl Notes {
-    /// Processes an event; returns whether it is a reason to scan.
-    fn take(&mut self, event: EventOwned, place: Place) -> bool {
-        if event.mask.contains(EventMask::Q_OVERFLOW) {
-            self.everything = true;
-            self.writing.clear();
-            return true;
+    pub(super) fn take(&mut self, mask: EventMask, name: Option<OsString>, place: Place) {
+        self.hints.everything |= mask.contains(EventMask::Q_OVERFLOW);
+        self.is_reason |= self.hints.everything || !matches!(place, Place::Elsewhere);
+        if let Place::Inside = place {
+            self.hints.touched.extend(name);
         }
-        match (place, event.name) {
-            (Place::Elsewhere, _) => false,
-            (Place::Itself, _) | (Place::Inside, None) => true,
-            (Place::Inside, Some(name)) if event.mask.contains(EventMask::MODIFY) => {
-                self.writing.insert(name, Instant::now());
-                false
-            }
-            (Place::Inside, Some(name)) => {
-                let ends = EventMask::CLOSE_WRITE | EventMask::MOVED_FROM | EventMask::MOVED_TO | EventMask::DELETE;
-                if event.mask.intersects(ends) {
-                    self.writing.remove(&name);
-                }
-                self.touched.insert(name);
-                true
-            }
-        }
+    }
+
+    pub(super) fn take_hints(&mut self) -> Hints {
+        std::mem::take(&mut self.hints)
     }
 }
 

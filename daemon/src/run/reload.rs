@@ -161,7 +161,7 @@ impl Reload {
         self.identity.send_replace(Arc::new(identity));
         self.check.notify_one();
         if let Some(accepts) = &self.accepts {
-            // Nobody waits for the answer, and a command may have filled the queue.
+            // The answer is not read, and a command may have filled the queue.
             _ = accepts.try_send(Accept { by: By::Reload, reply: oneshot::channel().0 });
         }
         // Keys that need a restart keep their old values, so that the next reload compares with those.

@@ -128,7 +128,7 @@ fn files_closed_to_the_unit_are_reported() {
     for (name, content) in [("ca.crt", authority), ("u.crt", certificate), ("u.key", key)] {
         fs::write(path(name), content).unwrap();
     }
-    fs::write(path("services.d/web.toml"), "").unwrap();
+    fs::write(path("services.d/web.toml"), "# none\n").unwrap();
     let config =
         format!("[files]\ndirectory = {:?}\n[kubernetes]\nkubeconfig = {:?}\n", path("services.d"), path("kubeconfig"));
     fs::write(path("nodelb.toml"), config).unwrap();

@@ -266,7 +266,7 @@ impl Running {
         if !changes.is_empty() {
             self.send(changes).await?;
         }
-        // Fails only if nobody waits for the answer.
+        // Fails only if the client has gone.
         _ = reply.send(ended);
         Ok(())
     }

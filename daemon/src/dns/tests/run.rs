@@ -549,7 +549,7 @@ async fn a_service_that_gets_a_name_for_an_address_is_never_without_backends() {
     rig.file(&service("backends = [\"192.0.2.9:80\"]"));
     rig.serves(Status::Ok, &["192.0.2.9:80"]).await;
     assert!(rig.engine.snapshot(Moment(0)).facts.named.is_empty());
-    rig.file("");
+    rig.file("# none");
     rig.until("nothing", |rows, _| rows.is_empty()).await;
     rig.end().await;
 }
@@ -571,7 +571,7 @@ async fn a_service_keeps_its_backends_until_its_new_name_has_an_answer() {
         assert_eq!(rig.backends(), [backend.to_owned()].into(), "while no server answers");
         server.set_addresses(name, 1, &["192.0.2.3"]);
         rig.serves(Status::Ok, &["192.0.2.3:8080"]).await;
-        rig.file("");
+        rig.file("# none");
         rig.until("nothing", |rows, backends| rows.is_empty() && backends.is_empty()).await;
     }
     // A name that does not exist is an answer.

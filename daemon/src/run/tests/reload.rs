@@ -1,6 +1,6 @@
 use super::*;
 
-/// A full disk leaves a file of 0 bytes, and whoever removes a package may remove the file.
+/// A full disk leaves a file of 0 bytes, and the removal of a package may remove the file.
 #[test]
 fn a_reload_without_a_configuration_is_refused() {
     let scratch = tempfile::tempdir().unwrap();

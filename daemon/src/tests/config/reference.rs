@@ -11,7 +11,8 @@ Generated from the keys in `daemon/src/config/`: `UPDATE=1 cargo test -p nodelb 
 
 nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file does not
 need to exist. nodelb refuses the whole file if it contains an unknown key, a key that is set twice, or a value of the wrong
-type: a daemon that starts exits with code 78, and a running daemon keeps its previous configuration.
+type: a daemon that starts exits with code 78, and a running daemon keeps its previous configuration. It also keeps that if
+the file is gone or empty, which would reset every key: to get the defaults, write a comment into it.
 `nodelb check-config` shows every problem at once. `nodelb config` shows the active configuration of a running daemon.
 
 A key marked \"reload\" takes effect with `systemctl reload nodelb` (SIGHUP), a key marked \"restart\" with
