@@ -1,6 +1,7 @@
 //! One question to one DNS server, over sockets that are nodelb's own. A question over UDP has its own socket, so that
 //! the kernel chooses an unpredictable port for it; a truncated answer is repeated over TCP.
 
+use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -11,11 +12,12 @@ use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{self, Name};
 use nodelb_core::durations;
 use nodelb_core::model::named::{DnsName, Question, RecordType};
+use nodelb_host::clock::{Late, by};
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, UdpSocket};
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use super::answer::{self, Answer, MAX_ALIASES};
 
@@ -38,6 +40,8 @@ pub(super) struct AskTimeouts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) is_timeout: bool,
+    /// Whether the time limit had passed long ago when that was noticed: this process did not run meanwhile.
+    is_late: bool,
     /// Whether the server has responded, with an error code or something else than an answer.
     pub(super) has_responded: bool,
     /// The reason, to follow the server's address.
@@ -46,12 +50,12 @@ pub(super) struct Failure {
 
 impl Failure {
     fn new(text: impl Into<String>) -> Self {
-        Self { is_timeout: false, has_responded: true, text: text.into() }
+        Self { is_timeout: false, is_late: false, has_responded: true, text: text.into() }
     }
 
     fn after(limit: Duration) -> Self {
         let text = format!("does not respond within {}", durations::exact(limit));
-        Self { is_timeout: true, has_responded: false, text }
+        Self { is_timeout: true, is_late: false, has_responded: false, text }
     }
 
     fn from_io(error: &io::Error) -> Self {
@@ -63,16 +67,36 @@ impl Failure {
     }
 }
 
-/// Asks the server, and follows aliases that its answer does not resolve.
+/// Asks the server, and follows aliases that its answer does not resolve. Asks again if this process did not run while the
+/// server had to answer, which says nothing about the server.
 pub(super) async fn ask(
     question: &Question,
     server: SocketAddr,
     register: &Register,
     limits: AskTimeouts,
 ) -> Result<Answer, Failure> {
+    loop {
+        match ask_once(question, server, register, limits).await {
+            Err(failure) if failure.is_late => {}
+            asked => return asked,
+        }
+    }
+}
+
+/// Works within the time limit.
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let worked = by(Instant::now() + limit, work).await;
+    worked.unwrap_or_else(|late| Err(Failure { is_late: late == Late::Process, ..Failure::after(limit) }))
+}
+
+async fn ask_once(
+    question: &Question,
+    server: SocketAddr,
+    register: &Register,
+    limits: AskTimeouts,
+) -> Result<Answer, Failure> {
     let server = Asked { address: server, register, limits, has_responded: AtomicBool::new(false) };
-    let asked = timeout(limits.total, ask_with_aliases(question, &server)).await;
-    let failed = asked.unwrap_or_else(|_elapsed| Err(Failure::after(limits.total)));
+    let failed = within(limits.total, ask_with_aliases(question, &server)).await;
     // A server that responds to this question over UDP can be asked about others, whatever became of this one.
     failed.map_err(|failure| {
         let has_responded = failure.has_responded || server.has_responded.load(Ordering::Relaxed);
@@ -120,9 +144,8 @@ async fn exchange(question: &Question, server: &Asked<'_>) -> Result<Message, Fa
         return Ok(message);
     }
     let limit = server.limits.tcp;
-    let asked = timeout(limit, over_tcp(&query, server.address, server.register)).await;
-    asked
-        .unwrap_or_else(|_elapsed| Err(Failure::after(limit)))
+    within(limit, over_tcp(&query, server.address, server.register))
+        .await
         .map_err(|failure| Failure { text: format!("truncates its answer, and over TCP: {}", failure.text), ..failure })
 }
 
@@ -171,12 +194,11 @@ async fn over_udp(query: &Message, server: &Asked<'_>) -> Result<Option<Message>
             }
         }
     };
-    let answered: Result<io::Result<_>, _> = timeout(limit, asking).await;
-    match (answered, unusable) {
-        (Ok(answered), _) => answered.map_err(|error| Failure::from_io(&error)),
-        (Err(_elapsed), Some(why)) => Err(Failure::new(why)),
-        (Err(_elapsed), None) => Err(Failure::after(limit)),
-    }
+    let asking = async { asking.await.map_err(|error: io::Error| Failure::from_io(&error)) };
+    within(limit, asking).await.map_err(|failure| match unusable {
+        Some(why) if failure.is_timeout => Failure::new(why),
+        _ => failure,
+    })
 }
 
 fn udp_socket(server: SocketAddr, register: &Register) -> io::Result<UdpSocket> {

@@ -238,3 +238,18 @@ async fn the_longest_answer_with_aliases_alone_is_read_at_once() {
     assert!(failure.has_responded && !failure.is_timeout);
     task.abort();
 }
+
+/// A daemon that was stopped once blamed the servers for its own pause.
+#[tokio::test(start_paused = true)]
+async fn a_query_that_ends_long_after_its_limit_says_nothing_about_the_server() {
+    let limit = Duration::from_secs(2);
+    let ends = |stopped: Duration| async move {
+        let query = tokio::spawn(within(limit, std::future::pending::<Result<(), Failure>>()));
+        tokio::task::yield_now().await;
+        tokio::time::advance(stopped).await;
+        query.await.unwrap().unwrap_err()
+    };
+    let silent = ends(limit).await;
+    assert!(silent.is_timeout && !silent.is_late, "{silent:?}");
+    assert!(ends(2 * limit).await.is_late);
+}
