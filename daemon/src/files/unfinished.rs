@@ -8,7 +8,7 @@ use super::parse::Valid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfinished {
-    /// It ends in the middle of a line, unlike the version before.
+    /// It was written in place, and ends in the middle of a line, unlike the version before.
     MidLine,
     /// It was written in place, and is the beginning of the version before.
     Beginning,
@@ -19,10 +19,11 @@ impl Unfinished {
     /// then renamed is another file, and complete.
     pub(super) fn find(before: &Valid, new: &Valid) -> Option<Self> {
         let (old, text) = (&before.version, &new.version);
-        let is_in_place = old.inode.is_none_or(|inode| text.inode == Some(inode));
-        let found = if !text.text.ends_with('\n') && old.text.ends_with('\n') {
+        let found = if old.inode.is_some_and(|inode| text.inode != Some(inode)) {
+            return None;
+        } else if !text.text.ends_with('\n') && old.text.ends_with('\n') {
             Self::MidLine
-        } else if is_in_place && text.text.len() < old.text.len() && old.text.starts_with(&*text.text) {
+        } else if text.text.len() < old.text.len() && old.text.starts_with(&*text.text) {
             Self::Beginning
         } else {
             return None;

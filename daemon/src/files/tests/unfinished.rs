@@ -33,18 +33,20 @@ fn a_file_that_was_renamed_is_complete_whatever_it_says() {
 
 #[test]
 fn who_never_ends_the_last_line_has_finished() {
-    assert_eq!(found(ONE, "# none", 2), Some(Unfinished::MidLine));
-    assert_eq!(found(ONE.trim_end(), "# none", 2), None);
+    assert_eq!(found(ONE, "# none", 1), Some(Unfinished::MidLine));
+    assert_eq!(found(ONE.trim_end(), "# none", 1), None);
+    // Tools that replace the file may leave out the end of the last line.
+    assert_eq!(found(ONE, "# none", 2), None);
 }
 
 /// Backends, frontends and services.
 #[test]
 fn everything_that_a_file_describes_counts() {
     let fewer = ONE.replace("[\"192.0.2.1:80\"]\n", "[]");
-    assert_eq!(found(ONE, &fewer, 2), Some(Unfinished::MidLine));
+    assert_eq!(found(ONE, &fewer, 1), Some(Unfinished::MidLine));
     let two = ONE.replace("[\"198.51.100.1:80\"]", "[\"198.51.100.1:80\", \"198.51.100.2:80\"]");
-    assert_eq!(found(&two, ONE.trim_end(), 2), Some(Unfinished::MidLine));
+    assert_eq!(found(&two, ONE.trim_end(), 1), Some(Unfinished::MidLine));
     let named = ONE.replace("192.0.2.1:80", "web.example.com:80");
     let fewer = named.replace("[\"web.example.com:80\"]\n", "[]");
-    assert_eq!(found(&named, &fewer, 2), Some(Unfinished::MidLine));
+    assert_eq!(found(&named, &fewer, 1), Some(Unfinished::MidLine));
 }
