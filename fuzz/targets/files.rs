@@ -24,6 +24,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::health_check::{HealthCheck, Method};
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::named::{DnsName, Named, RecordType};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_kube::api::health_check::{INTERVAL, TIMEOUT};
@@ -31,7 +32,6 @@ use nodelb_kube::api::health_check::{INTERVAL, TIMEOUT};
 // Under the names that the modules have in the daemon.
 use daemon::{document, files};
 use files::merge::{Merged, merge};
-use files::named::{DnsName, Named, RecordType};
 use files::{FileContent, parse};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
