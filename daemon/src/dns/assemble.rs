@@ -88,7 +88,7 @@ pub(super) fn in_use(facts: &Facts) -> BTreeMap<Question, NameRecords> {
 struct Collected<'a> {
     families: &'a BTreeSet<Family>,
     lookup: Lookup<'a>,
-    /// Whether all records are of an earlier run.
+    /// Whether any record is of an earlier run.
     is_recalled: bool,
     problem: Option<Arc<str>>,
     count: usize,
@@ -109,7 +109,7 @@ impl Collected<'_> {
                 let Some(answer) = (self.lookup)(&question) else { continue };
                 match answer.known.map(|known| &known.records) {
                     Some(Records::Addresses(addresses)) => {
-                        self.is_recalled &= answer.is_recalled;
+                        self.is_recalled |= answer.is_recalled;
                         problem = problem.or(answer.problem);
                         found.extend(addresses.iter().copied());
                     }
