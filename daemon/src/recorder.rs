@@ -14,8 +14,8 @@ use nodelb_core::engine::Round;
 use nodelb_core::history::{Event, History, Record, Stamp, What};
 use nodelb_core::text::counted;
 use nodelb_host::clock::Taken;
-use nodelb_host::messages;
 use nodelb_host::state_file::{self, Limits, Reading, StateFile};
+use nodelb_host::{lines, messages};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::info;
@@ -285,8 +285,7 @@ fn read_file(path: &Path, most: u64, found: &mut Found) -> io::Result<()> {
 fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()> {
     let mut bytes = Vec::new();
     for record in records {
-        serde_json::to_writer(&mut bytes, &**record)?;
-        bytes.push(b'\n');
+        lines::push(&mut bytes, &**record)?;
     }
     let path = file_path(directory);
     let mut file = state_file::append(&path)?;

@@ -21,7 +21,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::statuses::KnownStatuses;
 use nodelb_host::clock::{Taken, boot_id, unix_millis};
-use nodelb_host::lines::Lines;
+use nodelb_host::lines::{Lines, push};
 use nodelb_host::state_file::{self, Limits, START, StateFile};
 use nodelb_report::problems::{Beginnings, Reason};
 use nodelb_report::time::Time;
@@ -178,12 +178,6 @@ fn problem((name, object, since): (String, String, u64)) -> Option<((Reason, Str
     Some(((*reason, object), Time(since)))
 }
 
-fn push(lines: &mut Vec<u8>, line: &Line) -> io::Result<()> {
-    serde_json::to_writer(&mut *lines, line)?;
-    lines.push(b'\n');
-    Ok(())
-}
-
 /// What the file has, or is to have.
 #[derive(Default)]
 struct State {
@@ -240,10 +234,8 @@ impl Written {
 }
 
 fn write_all(to: &mut dyn Write, now: &State, boot: &str) -> io::Result<()> {
-    let mut lines = Vec::new();
-    push(&mut lines, &Line::Since(VERSION, boot.to_owned()))?;
-    lines.extend(State::default().lines_to(now)?);
-    to.write_all(&lines)
+    push(to, &Line::Since(VERSION, boot.to_owned()))?;
+    to.write_all(&State::default().lines_to(now)?)
 }
 
 /// What the file is written from, now or later.

@@ -66,17 +66,18 @@ impl Undrain {
         }
         let named = [("service", service.to_string()), ("backend", self.backend.to_string())];
         let parameters: Vec<Parameter> = named.into_iter().chain(more).collect();
-        // Only the socket accepts changes.
-        let at = self.asking.admin.clone().unwrap_or_else(|| At::Unix(PathBuf::from(DEFAULT_SOCKET)));
-        print_done(&client::change(&at, method, &target("/drains", &parameters))?, self.asking.output)
+        change(&self.asking, method, &target("/drains", &parameters))
     }
 }
 
-/// Prints the answer to a change.
-pub(super) fn print_done(body: &[u8], format: Format) -> Result<(), Failure> {
-    match format {
-        Format::Text | Format::Wide => print::print(format!("{}\n", decode::<Answer>(body)?.done).as_bytes()),
-        Format::Json => print::print(body),
-        Format::Yaml => print::print(yaml::text(&decode(body)?).as_bytes()),
+/// Lets the daemon change something, and prints its answer.
+pub(super) fn change(asking: &Asking, method: &Method, target: &str) -> Result<(), Failure> {
+    // Only the socket accepts changes.
+    let at = asking.admin.clone().unwrap_or_else(|| At::Unix(PathBuf::from(DEFAULT_SOCKET)));
+    let body = client::change(&at, method, target)?;
+    match asking.output {
+        Format::Text | Format::Wide => print::print(format!("{}\n", decode::<Answer>(&body)?.done).as_bytes()),
+        Format::Json => print::print(&body),
+        Format::Yaml => print::print(yaml::text(&decode(&body)?).as_bytes()),
     }
 }

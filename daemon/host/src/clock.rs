@@ -81,6 +81,14 @@ pub fn unix_of_boot() -> i64 {
     unix_now().cast_signed() - since_boot
 }
 
+/// How many seconds the wall clock must have moved, compared with the monotonic one, to have been set.
+const CLOCK_SET: u64 = 2;
+
+/// Whether the wall clock was set between two such times of the zero of a monotonic clock.
+pub const fn was_set(before: i64, now: i64) -> bool {
+    before.abs_diff(now) > CLOCK_SET
+}
+
 /// A time in seconds since 1970; 0 for an earlier time.
 pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())

@@ -4,6 +4,8 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::state_file::{append, replace};
 
 /// A file up to this length in bytes is not written again because it is twice as long.
@@ -51,6 +53,12 @@ impl Lines {
         *self = Self { whole: length, length };
         Ok(())
     }
+}
+
+/// Adds a line, which is the value as JSON.
+pub fn push<W: Write + ?Sized>(lines: &mut W, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *lines, value)?;
+    lines.write_all(b"\n")
 }
 
 /// Appends to the file, unless it has another length: another program has changed or removed it.

@@ -1,18 +1,16 @@
 //! `/accept`: lets something take effect that a source holds back because it may be a mistake. For the same callers as
 //! [`super::drain`].
 
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Extension, Router};
 use nodelb_kube::source::selecting::{Accept, By};
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::drain::check;
 use super::query::{Output, Problem, Query};
-use super::response::{Caller, content_type, problem_response};
+use super::response::{Caller, change_response, problem_response};
 use crate::drains::Peer;
 
 pub(super) const PATH: &str = "/accept";
@@ -26,17 +24,10 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(accepts: Option<mpsc::Sen
     let accept = move |caller: Extension<Caller>, uri: Uri, headers: HeaderMap| {
         let accepts = accepts.clone();
         async move {
-            let output = Output::accepted(&headers);
-            match respond(accepts, (caller.is_local, caller.peer), (&uri, &headers)).await {
-                Ok(text) => {
-                    let body = match output {
-                        Output::Text => format!("{text}\n"),
-                        Output::Json | Output::Sse => format!("{}\n", json!({ "done": text })),
-                    };
-                    ([(CONTENT_TYPE, content_type(output))], body).into_response()
-                }
-                Err(problem) => problem_response(&problem, output),
-            }
+            change_response(
+                respond(accepts, (caller.is_local, caller.peer), (&uri, &headers)).await,
+                Output::accepted(&headers),
+            )
         }
     };
     Router::new().route(PATH, post(accept)).method_not_allowed_fallback(wrong_method)

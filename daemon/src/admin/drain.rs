@@ -2,16 +2,15 @@
 //! the Unix socket, as the kernel knows the process at the other end. A page in a browser may not, by any way; and no
 //! request has a body.
 
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ORIGIN, TRANSFER_ENCODING};
+use axum::http::header::{CONTENT_LENGTH, ORIGIN, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Extension, Router};
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::query::{BACKEND, DRAINED_SERVICE, FOR, FORCE, Output, Parameter, Problem, Query};
-use super::response::{Caller, content_type, problem_response};
+use super::response::{Caller, change_response, problem_response};
 use crate::drains::{Action, Peer, Refusal, Request, Wish, author};
 
 pub(super) const PATH: &str = "/drains";
@@ -25,17 +24,7 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(drains: mpsc::Sender<Requ
     let change = move |method: Method, caller: Extension<Caller>, uri: Uri, headers: HeaderMap| {
         let drains = drains.clone();
         async move {
-            let output = Output::accepted(&headers);
-            match respond(&drains, &caller, (&method, &uri, &headers)).await {
-                Ok(text) => {
-                    let body = match output {
-                        Output::Text => format!("{text}\n"),
-                        Output::Json | Output::Sse => format!("{}\n", json!({ "done": text })),
-                    };
-                    ([(CONTENT_TYPE, content_type(output))], body).into_response()
-                }
-                Err(problem) => problem_response(&problem, output),
-            }
+            change_response(respond(&drains, &caller, (&method, &uri, &headers)).await, Output::accepted(&headers))
         }
     };
     Router::new().route(PATH, post(change.clone()).delete(change)).method_not_allowed_fallback(wrong_method)

@@ -58,6 +58,19 @@ pub(super) fn content_type(output: Output) -> HeaderValue {
     })
 }
 
+/// Returns the result of a change as an answer: one line of text, or `{"done": "..."}`.
+pub(super) fn change_response(changed: Result<String, Problem>, output: Output) -> Response {
+    let text = match changed {
+        Ok(text) => text,
+        Err(problem) => return problem_response(&problem, output),
+    };
+    let body = match output {
+        Output::Text => format!("{text}\n"),
+        Output::Json | Output::Sse => format!("{}\n", serde_json::json!({ "done": text })),
+    };
+    ([(CONTENT_TYPE, content_type(output))], body).into_response()
+}
+
 /// Returns a problem as an answer: one line of text, or `{"error": "..."}`.
 pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
     let body = match output {

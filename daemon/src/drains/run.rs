@@ -10,7 +10,7 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_core::state::owner::hash_of;
-use nodelb_host::clock::{ticking, unix_millis, unix_now, unix_of_boot, until};
+use nodelb_host::clock::{ticking, unix_millis, unix_now, unix_of_boot, until, was_set};
 use nodelb_host::state_file::{Reading, START, StateFile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -24,9 +24,6 @@ const QUEUE: usize = 16;
 
 /// The interval at which the task looks for drains that are over. The wall clock may be set at any time.
 const TICK_EVERY: Duration = Duration::from_secs(1);
-
-/// How many seconds the wall clock must have moved, compared with the monotonic one, to have been set.
-const CLOCK_SET: u64 = 2;
 
 /// How long a drain that was over at the start waits for the source of its service.
 const SYNC_TIME: Duration = Duration::from_secs(10);
@@ -175,7 +172,7 @@ impl Drainer {
     /// Moves the ends of drains after the clock was set.
     async fn follow_clock(&mut self) {
         let set = unix_of_boot();
-        if set.abs_diff(self.set) <= CLOCK_SET {
+        if !was_set(self.set, set) {
             return;
         }
         let moved = follow_clock(&mut self.all, self.set, set, unix_now());

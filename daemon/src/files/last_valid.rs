@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nodelb_host::clock::boot_id;
+use nodelb_host::lines::{self, Lines};
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +29,6 @@ const MAX_TEXT: usize = 32 << 20;
 /// The maximum size of the state file in bytes: most characters take one byte in JSON, and the file is rewritten when it is
 /// twice as long as it could be.
 const MAX_BYTES: usize = 4 * MAX_TEXT;
-
-/// How many bytes of outdated lines a file may have in any case.
-const MAX_SURPLUS: usize = 64 << 10;
 
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -143,8 +141,7 @@ fn read_lines(path: &Path, mut file: impl BufRead) -> io::Result<(String, LastVa
 struct Written {
     header: Header,
     last: Arc<LastValid>,
-    /// The size after the last rewrite, and now.
-    bytes: [usize; 2],
+    lines: Lines,
 }
 
 /// Appends what has changed, or writes everything if the file is not the one of `before`, or has become too long.
@@ -155,21 +152,18 @@ fn write(path: &Path, last: Arc<LastValid>, before: Option<Written>) -> io::Resu
     }
     let LastValid { directory, identity, .. } = &*last;
     let header = Header { version: VERSION, boot: boot_id()?, directory: directory.clone(), identity: *identity };
-    if let Some(before) = before.filter(|before| before.header == header) {
-        let (lines, [whole, size]) = (changes(&before.last, &last)?, before.bytes);
-        let mut file = state_file::append(path)?;
-        let is_same = file.metadata()?.len() == size as u64;
-        if is_same && size + lines.len() <= 2 * whole + MAX_SURPLUS {
-            file.write_all(&lines)?;
-            file.sync_data()?;
-            return Ok(Written { header, last, bytes: [whole, size + lines.len()] });
-        }
+    let (changed, mut lines) = match before.filter(|before| before.header == header) {
+        Some(before) => (Some(changes(&before.last, &last)?), before.lines),
+        None => (None, Lines::default()),
+    };
+    lines.write(path, changed.as_deref(), |to| {
+        lines::push(to, &header)?;
+        to.write_all(&changes(&LastValid::default(), &last)?)
+    })?;
+    if changed.is_none() {
+        state_file::remove(&path.with_file_name(FORMER))?;
     }
-    let mut lines = line(&header)?;
-    lines.extend(changes(&LastValid::default(), &last)?);
-    state_file::replace(path, &path.with_extension("jsonl.new"), |mut file| file.write_all(&lines))?;
-    state_file::remove(&path.with_file_name(FORMER))?;
-    Ok(Written { header, last, bytes: [lines.len(); 2] })
+    Ok(Written { header, last, lines })
 }
 
 /// The lines that make `after` from `before`. JSON has no paths that are not UTF-8.
@@ -177,19 +171,13 @@ fn changes(before: &LastValid, after: &LastValid) -> io::Result<Vec<u8>> {
     let mut lines = Vec::new();
     let files = after.files.iter().filter(|(path, version)| before.files.get(*path) != Some(version));
     for (path, version) in files.filter(|(path, _)| path.to_str().is_some()) {
-        lines.extend(line(&Line::File(path.clone(), version.clone()))?);
+        lines::push(&mut lines, &Line::File(path.clone(), version.clone()))?;
     }
     let gone = before.files.keys().filter(|path| !after.files.contains_key(*path));
     for path in gone.filter(|path| path.to_str().is_some()) {
-        lines.extend(line(&Line::Gone(path.clone()))?);
+        lines::push(&mut lines, &Line::Gone(path.clone()))?;
     }
     Ok(lines)
-}
-
-fn line(contents: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(contents)?;
-    line.push(b'\n');
-    Ok(line)
 }
 
 #[cfg(test)]

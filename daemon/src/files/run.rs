@@ -63,10 +63,10 @@ struct FileSource {
     reports: watch::Sender<Arc<Vec<SourceReport>>>,
 }
 
-/// Starts the file source on the first directory; it runs until `shutdown` is ready or its changes are no longer received. The other directory is the state directory.
-/// Sends [`Change::Synced`] after the first successful read of the directory, or when the state directory contains what
-/// the previous run knew of it, and again when the incomplete part changes. Removes nothing while the directory cannot
-/// be read, or is changing.
+/// Starts the file source on the first directory; the second one is the state directory. It runs until `shutdown` is ready
+/// or its changes are no longer received. Sends [`Change::Synced`] after the first successful read of the directory, or
+/// when the state directory contains what the previous run knew of it, and again when the incomplete part changes. Removes
+/// nothing while the directory cannot be read, or is changing.
 pub fn start(
     (directory, state_directory): (PathBuf, PathBuf),
     changes: mpsc::Sender<Vec<Change>>,

@@ -2,15 +2,13 @@
 //! the maps have, and that the maps do not have, may be one of them. It stays out as if it were drained. What a source adds
 //! later was not drained before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
 use crate::change::Change;
-use crate::model::addr::Addr;
 use crate::model::drain::{Drain, Drained, Drains};
 use crate::model::service::{ServiceName, Source};
-use crate::state::entries::Slot;
-use crate::state::owner::hash_of;
+use crate::state::used::Used;
 use crate::table::Owner;
 
 /// The author of such a drain.
@@ -18,8 +16,8 @@ const AUTHOR: &str = "nodelb (the stored drains are unread)";
 
 #[derive(Debug, Default)]
 pub(super) struct UnreadDrains {
-    /// The backends in the maps, by the hash of the service's name.
-    offered: HashMap<u32, BTreeSet<(Addr, u16)>>,
+    /// The backends in the maps.
+    offered: Used,
     /// The services with backends that stay out.
     presumed: BTreeSet<ServiceName>,
     /// The sources that had reported everything before this round.
@@ -29,13 +27,8 @@ pub(super) struct UnreadDrains {
 impl Engine {
     /// Begins or ends this. At the end, the drains that were read follow.
     pub(super) fn set_drains_unread(&mut self, are_unread: bool) {
-        let mut known = UnreadDrains::default();
-        for entry in self.realised.services.values().filter(|_| are_unread) {
-            let Some(tag) = entry.tag else { continue };
-            let backend = |slot: &Slot| (slot.addr.addr, slot.addr.port);
-            let slots = entry.cluster.iter().chain(entry.local.iter());
-            known.offered.entry(tag.service).or_default().extend(slots.map(backend));
-        }
+        let offered = if are_unread { Used::of(&self.realised, |_| true) } else { Used::default() };
+        let known = UnreadDrains { offered, ..UnreadDrains::default() };
         for name in std::mem::replace(&mut self.unread_drains, known).presumed {
             self.change(Change::Drains(name, Drains::new(), None));
         }
@@ -43,16 +36,19 @@ impl Engine {
 
     /// Presumes drains of a service that is compiled next.
     pub(super) fn presume_drains(&mut self, name: &ServiceName, (service, slices): Owner<'_>) {
-        let Some(offered) = self.unread_drains.offered.get(&hash_of(name)) else { return };
-        if self.unread_drains.complete.contains(&service.source) {
+        // Another source may have described the service before.
+        let offered = &self.unread_drains.offered;
+        let is_known = Source::ALL.into_iter().any(|source| offered.has_service(name, source));
+        if !is_known || self.unread_drains.complete.contains(&service.source) {
             return;
         }
+        let is_offered = |backend| Source::ALL.into_iter().any(|source| offered.has(name, source, backend));
         let mut ports: BTreeMap<_, (bool, BTreeSet<Drained>)> = BTreeMap::new();
         for port in slices.iter().flat_map(|slice| &slice.ports) {
             for backend in &port.backends {
                 let key = (&*port.name, port.protocol, backend.addr.family());
                 let (is_known, others) = ports.entry(key).or_default();
-                if offered.contains(&(backend.addr, backend.port)) {
+                if is_offered((backend.addr, backend.port)) {
                     *is_known = true;
                 } else {
                     others.insert(Drained { addr: backend.addr, port: Some(backend.port) });

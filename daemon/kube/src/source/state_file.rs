@@ -14,7 +14,7 @@ use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{Origin, Service, ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::remembered;
-use nodelb_host::lines::Lines;
+use nodelb_host::lines::{self, Lines};
 use nodelb_host::messages;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -208,10 +208,10 @@ impl Written {
         let changed = (first == before.first).then(|| {
             let mut lines = Vec::new();
             for name in before.services.keys().filter(|name| !services.contains_key(*name)) {
-                write_line(&mut lines, &Line::RemoveService(name, Source::Kubernetes))?;
+                lines::push(&mut lines, &Line::RemoveService(name, Source::Kubernetes))?;
             }
             for name in before.slices.keys().filter(|name| !slices.contains_key(*name)) {
-                write_line(&mut lines, &Line::RemoveSlice(name, Source::Kubernetes))?;
+                lines::push(&mut lines, &Line::RemoveSlice(name, Source::Kubernetes))?;
             }
             let is_new_service = |it: &Service| before.services.get(&it.name) != services.get(&it.name);
             let is_new_slice = |it: &Slice| before.slices.get(&it.name) != slices.get(&it.name);
@@ -235,39 +235,34 @@ fn first_lines((clusters, selection): (&[String], &Selection), snapshot: &Snapsh
     let (facts, mut lines) = (&snapshot.facts, Vec::new());
     let (clusters, selection) = (clusters.to_vec(), Some(selection.clone()));
     let header = Header { form: FORM, clusters, node: facts.node().name.to_string(), selection };
-    write_line(&mut lines, &header)?;
+    lines::push(&mut lines, &header)?;
     if let Some(node) = facts.node_object() {
-        write_line(&mut lines, &Line::NodeObject(Some(node)))?;
+        lines::push(&mut lines, &Line::NodeObject(Some(node)))?;
     }
     if facts.is_node_missing {
-        write_line(&mut lines, &Line::NodeObject(None))?;
+        lines::push(&mut lines, &Line::NodeObject(None))?;
     }
     let remembered = snapshot.remembered();
     if !remembered.is_empty() {
         // These come first: they apply if the objects that follow have no backends left.
-        write_line(&mut lines, &Line::Remember(&remembered))?;
+        lines::push(&mut lines, &Line::Remember(&remembered))?;
     }
     Ok(lines)
 }
 
 fn write_objects(
-    mut writer: &mut dyn Write,
+    writer: &mut dyn Write,
     snapshot: &Snapshot,
     has_service: impl Fn(&Service) -> bool,
     has_slice: impl Fn(&Slice) -> bool,
 ) -> io::Result<()> {
     for service in snapshot.facts.services_of(Source::Kubernetes).filter(|it| has_service(it)) {
-        write_line(&mut writer, &Line::UpsertService(service))?;
+        lines::push(writer, &Line::UpsertService(service))?;
     }
     for slice in snapshot.facts.slices_of(Source::Kubernetes).filter(|it| has_slice(it)) {
-        write_line(&mut writer, &Line::UpsertSlice(slice))?;
+        lines::push(writer, &Line::UpsertSlice(slice))?;
     }
     Ok(())
-}
-
-fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(&mut *writer, line)?;
-    writer.write_all(b"\n")
 }
 
 #[derive(Clone, Debug)]

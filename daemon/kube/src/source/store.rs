@@ -297,6 +297,7 @@ impl Store {
 
     /// Decides, when everything is listed, whether another selection takes effect. Returns why not.
     fn decide_selection(&mut self, changes: &mut Vec<Change>) -> Option<String> {
+        self.reselected.as_ref()?;
         let left_out =
             self.unselected_services() + self.services().map(|watched| watched.objects.missing_count()).sum::<usize>();
         let reselected = self.reselected.as_mut()?;

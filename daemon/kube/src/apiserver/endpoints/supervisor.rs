@@ -43,9 +43,6 @@ const QUEUE: usize = 256;
 /// The time in milliseconds between two attempts to send a change to the owner task if its queue is full.
 const ANNOUNCE_AGAIN: u64 = 100;
 
-/// How many seconds the wall clock must have moved, compared with the monotonic one, to have been set.
-const CLOCK_SET: u64 = 2;
-
 /// How often in milliseconds this is examined while there is no session.
 const CLOCK_EVERY: u64 = 1_000;
 
@@ -206,7 +203,7 @@ impl Supervisor {
     /// Tries refused servers again after the clock was set: a certificate that was not valid yet may be valid now.
     fn note_clock(&mut self, now: Moment) {
         let set = unix_of_zero(self.unix, now);
-        if set.abs_diff(self.set) > CLOCK_SET {
+        if clock::was_set(self.set, set) {
             self.set = set;
             self.pool.retry_refused(now);
         }
