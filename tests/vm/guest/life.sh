@@ -134,12 +134,16 @@ is_replaced_under_load() {
     local link program
     under_load "systemctl restart" systemctl restart $unit
     link=$(of_link id) program=$(of_link prog_id)
+    # Both packages have the same programs, which the next start would take over.
+    rm -r /sys/fs/bpf/nodelb/v1/programs
     under_load "upgrade of the package" apt-get install -q -y ./next.deb
     check "the new version runs" runs_version_of next.deb
     check "its programs have come in the place of the old ones" is_replaced "$link" "$program"
+    program=$(of_link prog_id)
     under_load "kill -9, and systemd starts it again" is_killed
     under_load "downgrade of the package" apt-get install -q -y --allow-downgrades ./first.deb
     check "the old version runs" runs_version_of first.deb
+    check "it has taken over the programs, which are its own, too" has_link "$link" "$program"
     check "the configuration is as it was left" cmp /etc/nodelb/nodelb.toml $memory/good.toml
 }
 

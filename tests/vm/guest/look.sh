@@ -117,6 +117,12 @@ of_link() {
     bpftool --json link show pinned /sys/fs/bpf/nodelb/v1/links/connect4 | grep -oE "\"$1\":[0-9]+"
 }
 
+has_link() {
+    of_link id
+    of_link prog_id
+    [ "$(of_link id)" = "$1" ] && [ "$(of_link prog_id)" = "$2" ]
+}
+
 is_replaced() {
     of_link id
     of_link prog_id
