@@ -107,10 +107,15 @@ impl Board {
     /// Creates a board that remembers which backends were unhealthy, and takes those that were in the maps for healthy
     /// otherwise. Checks services of Kubernetes if there is a guard, except at addresses that the guard refuses.
     pub(super) fn recalling(
-        unhealthy: BTreeMap<ServiceName, Quarantine>,
+        mut unhealthy: BTreeMap<ServiceName, Quarantine>,
         used: Used,
         kubernetes: Option<Guard>,
     ) -> Self {
+        // What the maps use has passed its checks since it was stored, or is used as a last resort.
+        for (name, failed) in &mut unhealthy {
+            failed.retain(|backend, _| !Source::ALL.iter().any(|source| used.has(name, *source, *backend)));
+        }
+        unhealthy.retain(|_, failed| !failed.is_empty());
         let subjects = unhealthy.keys().map(|name| (name.clone(), Subject::default())).collect();
         let unreported = unhealthy.keys().cloned().collect();
         Self { subjects, unreported, unhealthy_before: unhealthy, used, kubernetes, ..Self::default() }
@@ -264,13 +269,14 @@ impl Board {
         for name in std::mem::take(&mut self.unreported) {
             let Some(subject) = self.subjects.get_mut(&name) else { continue };
             let (mut quarantine, passed) = subject.results();
+            if let Some(earlier) = self.unhealthy_before.get_mut(&name) {
+                earlier.retain(|backend, _| !passed.contains(backend));
+            }
             // The backends that its source has not reported yet.
             let is_read = |service: &Arc<Service>| self.facts.is_read(service.source, &name.namespace);
             let earlier = self.unhealthy_before.get(&name).filter(|_| !subject.service.as_ref().is_some_and(is_read));
             for (backend, error) in earlier.into_iter().flatten() {
-                if !passed.contains(backend) {
-                    quarantine.entry(*backend).or_insert_with(|| Arc::clone(error));
-                }
+                quarantine.entry(*backend).or_insert_with(|| Arc::clone(error));
             }
             let is_same = quarantine.keys().eq(subject.reported.keys()) && passed == subject.passed;
             if is_same && quarantine != subject.reported && now.0 < subject.reported_at.0.saturating_add(TEXT_EVERY) {

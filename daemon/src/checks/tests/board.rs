@@ -97,17 +97,18 @@ impl Stage {
 
     /// Returns what the board follows; the text of the owner task is that before it has the results.
     fn follow(&mut self, changes: &[Change]) -> Followed {
+        let checked_before = self.table.checked.clone();
         changes.iter().for_each(|change| drop(self.table.apply(change.clone())));
         let before = self.text();
         let followed = self.board.follow(&self.table);
         self.publish();
-        // A backend may share the port that is checked with one that has failed.
+        // A backend may share the port that is checked, or was, with one that has failed.
         let shares_port = |(name, service): (&ServiceName, &Arc<Service>), line: &str| {
             line.starts_with(&format!("{name}:")) && service.health_check.as_ref().is_some_and(|it| it.port.is_some())
         };
         let is_late = |line: &String| {
             !before.iter().any(|known| without_error(known) == without_error(line))
-                && !self.table.checked.iter().any(|service| shares_port(service, line))
+                && !self.table.checked.iter().chain(&checked_before).any(|service| shares_port(service, line))
         };
         let late: Vec<String> = self.text().into_iter().filter(is_late).collect();
         assert!(late.is_empty(), "in use until the board has seen the snapshot: {late:?}");
@@ -314,6 +315,14 @@ fn unhealthy_backends_of_the_previous_run_are_known_before_the_first_batch() {
     stage.follow(&[listed("late", &[1]), described("late", Some(check(None, true))), synced()]);
     assert_eq!(stage.text(), ["shop/late: 192.0.2.1:80 from before", "shop/web: 192.0.2.1:80 from before"]);
     assert_eq!(stage.board.unhealthy().len(), 2, "everything is reported, so the other is gone");
+}
+
+#[test]
+fn a_backend_that_the_maps_use_is_not_unhealthy_because_of_an_older_file() {
+    let mut stage = Stage::continuing(&[("web", 1), ("web", 2)], &[("web", 1)], None);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 from before"]);
+    stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, false))), synced()]);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 from before"]);
 }
 
 #[derive(Clone, Debug)]
