@@ -124,17 +124,17 @@ unknown(struct frame_context *frame, const struct scratch *here,
 {
 	__u8 flags = here->packet.tcp_flags;
 
-	if (!here->direct_return &&
+	if (!chosen_way(here) &&
 	    bpf_map_lookup_elem(&node_addrs, here->to.addr))
 		return OUTCOME_LEAVE;
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
 		     ? is_served_by_other(frame, &here->packet.key)
-		     : !here->direct_return &&
+		     : !chosen_way(here) &&
 			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
 	/* Another node of entry may have begun the connection. */
-	if (here->direct_return && !RULE(forwarded_by_ring, false))
+	if (chosen_way(here) && !RULE(forwarded_by_ring, false))
 		return OUTCOME_TRANSLATE;
 	if (RULE(unknown_is_owned, settings->unknown == UNKNOWN_PASS)) {
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
@@ -158,7 +158,7 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	__u32 service_id;
 
 	/* No other proxy serves what another nodelb has sent in a tunnel. */
-	if (!here || !now || (now->is_draining && !here->is_unwrapped))
+	if (!here || !now || (now->is_draining && !is_unwrapped(here)))
 		return OUTCOME_LEAVE;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
@@ -191,9 +191,9 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 		return false;
 	entry = &here->entry;
 	offset = choose_by_all(here);
-	if (RULE(unwrapped_stays, !here->is_unwrapped))
+	if (RULE(unwrapped_stays, !is_unwrapped(here)))
 		offset = choose_outside(here, offset);
-	if (!RULE(unwrapped_stays, !here->is_unwrapped) || may_be_sent_on(here))
+	if (!RULE(unwrapped_stays, !is_unwrapped(here)) || may_be_sent_on(here))
 		offset = choose_sent_on(offset, ifindex);
 	if (offset < 0)
 		return false;
@@ -319,7 +319,7 @@ decide(struct frame_context *frame, struct scratch *here)
 		outcome = choose_backend(frame_ifindex(frame))
 				  ? locate(frame)
 				  : OUTCOME_DROP | PACKET_NO_BACKEND;
-	if (outcome == OUTCOME_TRANSLATE && here->direct_return &&
+	if (outcome == OUTCOME_TRANSLATE && chosen_way(here) &&
 	    here->entry.flags & CONNECTION_REDIRECTED)
 		outcome = decide_forwarded(here);
 	return outcome;

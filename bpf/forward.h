@@ -10,6 +10,7 @@
 #define NODELB_FORWARD_H
 
 #include "counts.h"
+#include "direct_return.h"
 #include "routes.h"
 
 /* The time to live of the headers that this node makes. */
@@ -35,7 +36,7 @@
 static __always_inline __u32 direct_return_of(const struct scratch *here,
 					      const struct service *service)
 {
-	if (here->at_pod || here->by_nodeport)
+	if (!may_forward || here->at_pod || here->by_nodeport)
 		return 0;
 	return service->flags & (SERVICE_DIRECT | SERVICE_TUNNEL);
 }
@@ -48,11 +49,6 @@ static __always_inline __u32 find_direct_return(const struct scratch *here)
 		bpf_map_lookup_elem(&services, &service_id);
 
 	return service ? direct_return_of(here, service) : 0;
-}
-
-static __always_inline bool is_forwarded(const struct scratch *here)
-{
-	return here->entry.flags & CONNECTION_FORWARDED;
 }
 
 /*
@@ -70,9 +66,7 @@ static __always_inline bool is_unproven(const struct scratch *here)
 /* Whether the packet goes to the link-layer address of the backend. */
 static __always_inline bool stays_unchanged(const struct scratch *here)
 {
-	return (here->entry.flags &
-		(CONNECTION_FORWARDED | CONNECTION_TUNNELLED)) ==
-	       CONNECTION_FORWARDED;
+	return is_forwarded(here) && !is_tunnelled(&here->entry);
 }
 
 /* The longest time to live of a packet that is not redirected. */
@@ -95,7 +89,7 @@ static __always_inline bool has_short_ttl(const struct scratch *here)
 static __always_inline bool is_sent_on(const struct scratch *here)
 {
 	return is_forwarded(here) &&
-	       (here->is_unwrapped || has_short_ttl(here));
+	       (is_unwrapped(here) || has_short_ttl(here));
 }
 
 /* Bytes that the tunnel adds to a packet. IPv6 also contains IPv4. */
@@ -131,16 +125,16 @@ static __always_inline long route_redirected(struct frame_context *frame,
 	__u8 is_v6 = here->packet.is_v6;
 	long result;
 
-	if (!at_once && !RULE(unwrapped_stays, !here->is_unwrapped) &&
+	if (!at_once && !RULE(unwrapped_stays, !is_unwrapped(here)) &&
 	    is_forwarded(here))
 		return -1;
-	if (here->entry.flags & CONNECTION_TUNNELLED) {
+	if (is_tunnelled(&here->entry)) {
 		here->packet.size += tunnel_length(here);
 		here->packet.is_v6 = !is_v4(here->entry.target);
 	}
 	result = at_once ? ask_past_stack(frame, here, 0)
 			 : route_past_stack(frame, here);
-	if (here->entry.flags & CONNECTION_TUNNELLED) {
+	if (is_tunnelled(&here->entry)) {
 		here->packet.size = size;
 		here->packet.is_v6 = is_v6;
 		/* What an ICMP error reports. */
@@ -325,7 +319,7 @@ write_forwarded(struct frame_context *frame, struct scratch *here)
 	if (load(frame, l2_length(&here->packet), &first, sizeof(first)) ||
 	    write_ttl(frame, here))
 		return -1;
-	if (entry->flags & CONNECTION_TUNNELLED) {
+	if (is_tunnelled(entry)) {
 		set_entry_ports(entry, first);
 		return write_tunnel(frame, here, first);
 	}
@@ -349,7 +343,7 @@ static __always_inline bool has_direct_return(void)
 {
 	const volatile struct packet_settings *now = settings();
 
-	return now && now->has_direct_return;
+	return may_forward && now && now->has_direct_return;
 }
 
 /*

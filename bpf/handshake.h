@@ -279,7 +279,7 @@ static __always_inline int admit_again(const struct scratch *here)
 		return OUTCOME_TRANSLATE;
 	if (!is_admitted(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
-	return now && now->is_draining && !here->is_unwrapped &&
+	return now && now->is_draining && !is_unwrapped(here) &&
 			       here->entry.flags & CONNECTION_ASSURED
 		       ? OUTCOME_LEAVE
 		       : OUTCOME_TRANSLATE;
@@ -323,7 +323,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 	if (entry)
 		forget();
 	if (here->packet.part == PART_LATER) {
-		if (here->is_unwrapped)
+		if (is_unwrapped(here))
 			return OUTCOME_DROP | PACKET_FRAGMENT;
 		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
 		return OUTCOME_LEAVE;

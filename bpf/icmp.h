@@ -233,7 +233,8 @@ VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 
-	return here && find_service(0) && find_direct_return(here) &&
+	return may_forward && here && find_service(0) &&
+	       find_direct_return(here) &&
 	       decide(skb, here) == OUTCOME_TRANSLATE && is_forwarded(here);
 }
 
@@ -243,7 +244,7 @@ VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
  */
 static __always_inline int leave_error(const struct scratch *here)
 {
-	if (!here->is_unwrapped)
+	if (!is_unwrapped(here))
 		return NEXT;
 	count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_DROPPED);
 	return TC_ACT_SHOT;

@@ -7,6 +7,7 @@
 #define NODELB_LOCATE_H
 
 #include "counts.h"
+#include "direct_return.h"
 #include "routes.h"
 
 /*
@@ -185,7 +186,7 @@ VERIFIED_ONCE int locate(struct frame_context *frame)
 		return OUTCOME_LEAVE;
 	here->is_process = 0;
 	/* The service is about to change. */
-	if (is_other_family(here) && !(here->direct_return & SERVICE_TUNNEL))
+	if (is_other_family(here) && !(chosen_way(here) & SERVICE_TUNNEL))
 		return OUTCOME_DROP | PACKET_NO_BACKEND;
 	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
 		return OUTCOME_TRANSLATE;

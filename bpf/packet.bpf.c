@@ -58,7 +58,7 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 		       !RULE(fragment_ids, false) && write_id(skb)) ||
 			      rewrite(skb, here, 1))
 		return refuse(skb, OUTCOME_DROP | PACKET_SHORT);
-	if (here->entry.flags & CONNECTION_TUNNELLED ||
+	if (is_tunnelled(&here->entry) ||
 	    (here->packet.part != PART_LATER && !here->packet.has_options))
 		here->packet.redirected_from = skb->ifindex;
 	return send_by_route(skb, here);
@@ -127,8 +127,8 @@ carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
 		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
-	if (here->entry.flags & CONNECTION_TUNNELLED ? send_in_tunnel(skb)
-						     : rewrite(skb, here, 0))
+	if (is_tunnelled(&here->entry) ? send_in_tunnel(skb)
+				       : rewrite(skb, here, 0))
 		return refuse(skb, OUTCOME_DROP | PACKET_SHORT);
 	return NEXT;
 }
@@ -157,7 +157,8 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 	if (!is_of_other_device(skb, side))
 		parsed = parse(skb, &here->packet, side);
 	here->is_unwrapped = 0;
-	if (parsed == PARSED_TUNNELLED && side == PACKET_ARRIVING)
+	if (may_forward && parsed == PARSED_TUNNELLED &&
+	    side == PACKET_ARRIVING)
 		parsed = unwrap(skb);
 	if (parsed == PARSED_SHORT)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
@@ -201,7 +202,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	    (may_be_known(&here->packet.key) || has_former()) &&
 	    turn_to_answer())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (!entry && !at_pod && !here->is_unwrapped &&
+	if (!entry && !at_pod && !is_unwrapped(here) &&
 	    !is_plain_syn(&here->packet))
 		entry = find_forwarded(here);
 	if (entry &&

@@ -16,7 +16,7 @@
  */
 static __always_inline bool may_be_sent_on(const struct scratch *here)
 {
-	return here->direct_return & SERVICE_DIRECT &&
+	return chosen_way(here) & SERVICE_DIRECT &&
 	       here->packet.ttl <= DIRECT_TTL;
 }
 
@@ -38,8 +38,8 @@ static __always_inline void begin_search(struct addr_search *search,
 	const struct uplink *uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 
 	search->view = here->view;
-	search->any_own = !here->is_unwrapped;
-	if (here->is_unwrapped)
+	search->any_own = !is_unwrapped(here);
+	if (is_unwrapped(here))
 		copy_addr(search->addr, here->tunnel_end);
 	else if (uplink)
 		copy_addr(search->addr,
@@ -72,7 +72,7 @@ VERIFIED_ONCE int choose_sent_on(int offset, __u32 ifindex)
 	if (!here)
 		return NONE;
 	begin_search(&search, here, ifindex);
-	if (!here->is_unwrapped)
+	if (!is_unwrapped(here))
 		search.found = offset;
 	if (offset < 0 || !addr_step(offset, &search))
 		bpf_loop(search.view.count, addr_step, &search, 0);
@@ -102,9 +102,9 @@ VERIFIED_ONCE bool leads_here(__u32 ifindex)
 static __always_inline int decide_forwarded(struct scratch *here)
 {
 	/* The backend is on this node: see locate(). */
-	if (!here->direct_return)
+	if (!chosen_way(here))
 		return OUTCOME_LEAVE;
-	if (!RULE(unwrapped_stays, !here->is_unwrapped))
+	if (!RULE(unwrapped_stays, !is_unwrapped(here)))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	if (may_be_sent_on(here))
 		return OUTCOME_ANSWER | PACKET_TTL;
@@ -113,7 +113,7 @@ static __always_inline int decide_forwarded(struct scratch *here)
 		here->entry.flags |= CONNECTION_ASSURED;
 	if (here->packet.tcp_flags & (TCP_FIN | TCP_RST))
 		here->entry.flags |= CONNECTION_FIN;
-	if (here->direct_return & SERVICE_TUNNEL)
+	if (chosen_way(here) & SERVICE_TUNNEL)
 		here->entry.flags |= CONNECTION_TUNNELLED;
 	return OUTCOME_TRANSLATE;
 }

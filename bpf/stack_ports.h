@@ -135,7 +135,7 @@ way_of_check(struct __sk_buff *skb)
 	struct bpf_sock *socket = skb->sk;
 	__u32 ifindex = skb->ifindex;
 
-	if (!now || !now->has_direct_return || !socket ||
+	if (!may_forward || !now || !now->has_direct_return || !socket ||
 	    !bpf_map_lookup_elem(&uplinks, &ifindex))
 		return NULL;
 	socket = bpf_sk_fullsock(socket);

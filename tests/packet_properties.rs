@@ -18,7 +18,11 @@ mod steps;
 #[path = "packet_fixtures/world.rs"]
 mod world;
 
+use std::sync::Arc;
+
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::forward::Forward;
+use nodelb_core::state::entries::ServiceEntry;
 use nodelb_programs::connections::{Connection, Tables, is_plain_syn};
 use nodelb_programs::headers::{Content, Headers};
 use nodelb_programs::key::{Hook, PacketKey};
@@ -45,12 +49,18 @@ struct Node {
 
 impl Node {
     fn new(world: World) -> Self {
-        Self::with_random(world, 1)
+        Self::with(world, |_| {})
     }
 
     /// A node with other random numbers.
     fn with_random(world: World, random: u32) -> Self {
-        let mut programs = Programs::load(Load { random, ..Load::new(world.limits) }, &world.node());
+        Self::with(world, |load| load.random = random)
+    }
+
+    fn with(world: World, change: impl FnOnce(&mut Load)) -> Self {
+        let mut load = Load::new(world.limits);
+        change(&mut load);
+        let mut programs = Programs::load(load, &world.node());
         let tables = programs.tables();
         Self { world, programs, tables }
     }
@@ -58,6 +68,16 @@ impl Node {
     /// The packet of the step; otherwise the node changes.
     fn step(&mut self, step: &Step) -> Option<Packet> {
         let packet = packet(&mut self.world, step);
+        self.programs.set(&self.world.node());
+        packet
+    }
+
+    /// The same for a node whose services have no direct return.
+    fn step_without_direct_return(&mut self, step: &Step) -> Option<Packet> {
+        let packet = packet(&mut self.world, step);
+        let translated = |entry: &ServiceEntry| ServiceEntry { forward: Forward::Translate, ..entry.clone() };
+        let services = self.world.state.services.iter().map(|(id, entry)| (*id, Arc::new(translated(entry))));
+        self.world.state.services = services.collect();
         self.programs.set(&self.world.node());
         packet
     }
@@ -237,6 +257,23 @@ proptest! {
             });
             if is_client && is_translated(&packet, &outcome) && matches!(step, Step::Packet { is_answered: true, .. }) {
                 check_answer(&mut node, &packet, &outcome)?;
+            }
+        }
+    }
+
+    /// Programs without direct return do the same for services without it, but for tunnels, which they leave to others.
+    #[test]
+    fn direct_return_changes_nothing_for_other_services(steps in prop::collection::vec(step(), 1..80)) {
+        let [mut with, mut without] = [true, false].map(|is_on| Node::with(policies(), |load| load.direct_return = is_on));
+        for step in &steps {
+            let packets = [&mut with, &mut without].map(|node| node.step_without_direct_return(step));
+            if let [Some(packet), Some(_)] = packets {
+                if headers(&packet.bytes, &packet).is_some_and(|outer| matches!(outer.content, Content::Tunnel(_))) {
+                    prop_assert_eq!(without.handle(&packet).bytes, packet.bytes);
+                    continue;
+                }
+                prop_assert_eq!(with.handle(&packet), without.handle(&packet));
+                prop_assert_eq!(&with.tables, &without.tables);
             }
         }
     }

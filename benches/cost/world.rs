@@ -63,7 +63,12 @@ impl World {
     /// The same with these options; with packets, clients outside the node may connect to all services.
     pub(crate) fn open(options: Options) -> Self {
         let (datapath, _) = KernelDatapath::open(&options).unwrap();
-        let packets = PacketsConfig { is_on: options.packets.is_some(), cluster_ips: true, is_consistent: true };
+        let packets = PacketsConfig {
+            is_on: options.packets.is_some(),
+            cluster_ips: true,
+            is_consistent: true,
+            direct_return: true,
+        };
         let engine = engine(&datapath, packets);
         Self { engine, datapath, packets, pins: options.pin_directory, clock: 0 }
     }

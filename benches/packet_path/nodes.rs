@@ -51,6 +51,7 @@ pub(crate) fn packet_options() -> PacketOptions {
         max_fragments: 8_192,
         count_connections: true,
         has_pods: true,
+        direct_return: true,
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings { answers: true, ..PacketSettings::default() },

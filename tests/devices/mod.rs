@@ -35,6 +35,7 @@ fn options(env: &Sandbox) -> Options {
         max_fragments: 64,
         count_connections: false,
         has_pods: true,
+        direct_return: true,
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings::default(),

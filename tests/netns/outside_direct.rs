@@ -36,6 +36,8 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     pub(crate) addresses: [String; 2],
     pub(crate) daemon: Option<Daemon>,
+    /// `packets.direct-return`.
+    pub(crate) has_direct_return: bool,
 }
 
 impl Node {
@@ -45,7 +47,7 @@ impl Node {
         place.set("net/ipv4/conf/all/rp_filter", "0");
         place.set("net/ipv4/conf/eth0/rp_filter", "0");
         let host = Host::another(sandbox, name);
-        Self { place, host, addresses, daemon: None }
+        Self { place, host, addresses, daemon: None, has_direct_return: true }
     }
 
     /// Starts the daemon, which serves the service also where the machine has its address.
@@ -61,7 +63,18 @@ impl Node {
 
     fn configure(&self, mode: &str, xdp: &str) {
         let own = SERVICE.map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }));
-        self.host.configure(&format!("own-addresses = {own:?}\n[packets]\nmode = {mode:?}\nxdp = {xdp:?}\n"));
+        let packets = format!(
+            "mode = {mode:?}
+xdp = {xdp:?}
+direct-return = {}
+",
+            self.has_direct_return
+        );
+        self.host.configure(&format!(
+            "own-addresses = {own:?}
+[packets]
+{packets}"
+        ));
     }
 
     /// Leaves new connections of clients outside to others.

@@ -8,10 +8,10 @@ use nodelb_prober::{Plan, Probe, SetAtEnd, Transport};
 
 use crate::flood::{self, Kind, NETWORKS};
 use crate::flood_counts::Counted;
-use crate::host::{say, socket};
+use crate::host::{frontend, say, socket};
 use crate::outside::TRANSPORTS;
 use crate::outside_direct::{CLIENT, service, with_both};
-use crate::talk::{TIMEOUT, Talk};
+use crate::talk::{TIMEOUT, Talk, ask};
 
 /// Each connection goes on with its backend.
 fn check_all(talks: &mut [(Talk, String, Transport)], what: &str) {
@@ -55,6 +55,40 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
             net.entries[0].daemon.take().unwrap().kill();
             net.entries[0].start("off");
             check_all(&mut talks, "after a restart without the service");
+        },
+    );
+}
+
+/// Connections begin with direct return; then the nodes start without it.
+#[test]
+fn a_restart_without_direct_return_ends_no_connection_that_has_it() {
+    with_both(
+        "outside_direct_continuity::a_restart_without_direct_return_ends_no_connection_that_has_it",
+        "off",
+        |net, forward| {
+            let [v4, v6] = service(forward);
+            let opened = [&v4, &v6].map(|address| {
+                let mut talk = net.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();
+                let name = talk.ask().unwrap().name;
+                (talk, name, Transport::Tcp)
+            });
+            let mut talks = Vec::from(opened);
+            for round in ["the first restart", "the second restart"] {
+                for node in net.entries.iter_mut().chain(&mut net.ends).filter(|node| node.daemon.is_some()) {
+                    node.has_direct_return = false;
+                    node.daemon.take().unwrap().stop();
+                    node.start("off");
+                }
+                check_all(&mut talks, round);
+                let answer = net.client.run(|| ask(&v4, Transport::Tcp, TIMEOUT)).unwrap();
+                assert!(!CLIENT.contains(&&*answer.seen.to_string()), "{round}: it is translated");
+                let row = net.entries[0].place.run(|| frontend(&format!("{v4}/TCP"))).unwrap();
+                let why = row["error"].as_str().unwrap_or_default();
+                assert!(why.contains("set packets.direct-return to true"), "{round}: {row}");
+            }
+            for node in net.entries.iter_mut().chain(&mut net.ends) {
+                node.has_direct_return = true;
+            }
         },
     );
 }

@@ -234,6 +234,7 @@ impl Environment for Cluster<'_> {
             max_fragments: 64,
             count_connections: true,
             has_pods: true,
+            direct_return: true,
             foreign_connections: None,
             xdp: None,
             settings: PacketSettings {

@@ -112,6 +112,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram
         max_fragments: size(limits.fragments),
         count_connections: true,
         has_pods: true,
+        direct_return: true,
         foreign_connections: None,
         xdp: Some(XdpMode::Generic),
         settings: PacketSettings::default(),

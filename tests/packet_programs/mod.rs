@@ -373,6 +373,7 @@ fn options(source_ports: RangeInclusive<u16>, foreign_connections: Option<Foreig
         max_fragments: 64,
         count_connections: true,
         has_pods: true,
+        direct_return: true,
         foreign_connections,
         xdp: None,
         settings: PacketSettings::default(),

@@ -83,7 +83,8 @@ pub(crate) fn guard() -> Guard {
 }
 
 /// Clients outside the node are served.
-pub(crate) const PACKETS: PacketsConfig = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+pub(crate) const PACKETS: PacketsConfig =
+    PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true };
 
 /// A host that waits for both sources, knows the refused addresses and serves clients outside.
 pub(crate) fn host() -> Host {

@@ -80,7 +80,7 @@ impl Settings {
     }
 
     fn set_packets(&mut self, words: &[&str]) -> Result<(), String> {
-        self.packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+        self.packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true };
         for word in words {
             match *word {
                 "cluster-ips" => self.packets.cluster_ips = true,

@@ -62,7 +62,7 @@ fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileCont
             if frontends.is_empty() {
                 continue;
             }
-            let key = key(service, slices, port, family);
+            let key = key(service, slices, (port, family), context.packets);
             if let Some(plan) = plans.iter_mut().find(|plan| plan.key == key) {
                 plan.frontends.extend(frontends);
                 continue;
@@ -74,7 +74,7 @@ fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileCont
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);
         restrict(service, plan);
-        plan.forward = forward(service, plan);
+        plan.forward = forward(context.packets.forward_of(service), plan);
         if plan.frontends.iter().any(|frontend| plan.key.is_other_family(frontend.address)) {
             plan.local.clear();
         }
@@ -84,13 +84,18 @@ fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileCont
 
 /// The key of the port's frontends of a family. IPv4 packets fit into tunnels to IPv6 addresses, so that IPv4 frontends
 /// of a port without IPv4 backends share the IPv6 ones. The policy Local is about backends that need no tunnel.
-pub fn key(service: &Service, slices: &[Arc<Slice>], port: &ServicePort, family: Family) -> PortKey {
+pub fn key(
+    service: &Service,
+    slices: &[Arc<Slice>],
+    (port, family): (&ServicePort, Family),
+    packets: PacketsConfig,
+) -> PortKey {
     let offered = || slices.iter().flat_map(|slice| &slice.ports).filter(|it| it.protocol == port.protocol);
     let lists = |family| {
         let mut backends = offered().filter(|it| it.name == port.name).flat_map(|it| &it.backends);
         backends.any(|backend| backend.addr.family() == family)
     };
-    let is_wrapped = service.forward == Forward::Tunnel
+    let is_wrapped = packets.forward_of(service) == Forward::Tunnel
         && [service.internal_policy, service.external_policy] == [TrafficPolicy::Cluster; 2]
         && port.frontends.iter().all(|frontend| frontend.kind == FrontendKind::Static)
         && !lists(Family::Ipv4)
@@ -115,11 +120,11 @@ fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], context: &CompileContext
 }
 
 /// `Direct` keeps the port, so it needs backends with that of the frontends. NodePorts are always translated.
-fn forward(service: &Service, plan: &PortPlan) -> Forward {
+fn forward(wanted: Forward, plan: &PortPlan) -> Forward {
     let mut outside = plan.frontends.iter().filter(|f| f.is_outside && f.kind != FrontendKind::NodePort);
     let has_port = |f: &FrontendPlan| plan.cluster.iter().all(|(backend, _)| backend.port == f.address.port);
-    let is_possible = service.forward != Forward::Direct || outside.all(has_port);
-    if is_possible { service.forward } else { Forward::Translate }
+    let is_possible = wanted != Forward::Direct || outside.all(has_port);
+    if is_possible { wanted } else { Forward::Translate }
 }
 
 fn restrict(service: &Service, plan: &mut PortPlan) {

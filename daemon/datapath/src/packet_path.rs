@@ -51,11 +51,15 @@ pub struct OpenedPackets {
 
 /// Loads the programs with these maps of the generation, and makes every device that has programs of an earlier process
 /// run the new ones.
+///
+/// Programs that have had direct return have it until the maps of connections go, whatever the options say.
 pub(crate) fn start(
     (options, hook_method): (&PacketOptions, Option<HookMethod>),
     (pins, kept): (&Pins, &KeptPrograms),
     generation: impl IntoIterator<Item = (&'static str, MapHandle)>,
 ) -> Result<OpenedPackets, OpenError> {
+    let direct_return = options.direct_return || !maps::are_new(pins) && !device_hooks::are_without_direct_return(pins);
+    let options = &PacketOptions { direct_return, ..options.clone() };
     let bloom = bloom::open(pins, options.limits.outside)?;
     let mut connections = ConnectionMaps::open(pins, options)?;
     let clone = |(name, map): (&'static str, &MapHandle)| {
@@ -92,6 +96,10 @@ pub(crate) fn start(
     if connection_reader.has_forwarded().map_err(readable())? {
         settings.show_direct_return();
     }
+    let mark = |is_without| device_hooks::mark_without_direct_return(is_without, pins);
+    if direct_return {
+        mark(false).map_err(failed("unmarking", pins.root()))?;
+    }
     // From here on, devices run the new programs: no error undoes that.
     let mut faults: Vec<String> = hooks.take_over().iter().map(HookError::to_string).collect();
     let are_replaced = faults.is_empty() && sys::membarrier_global().is_ok();
@@ -103,6 +111,7 @@ pub(crate) fn start(
     faults.extend(not_listed.into_iter().chain(not_loaded));
     faults.extend(committed.err().map(|error| error.to_string()));
     faults.extend(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string()));
+    faults.extend(mark(!direct_return).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
     let connections = connection_reader;
     Ok(OpenedPackets {

@@ -274,6 +274,10 @@ section! {
     /// Translate connections from outside the node to ClusterIPs, for networks that route them to this node.
     cluster_ips: bool = false;
 
+    /// Allow direct return: backends on other nodes answer clients themselves, if their service asks for it. If not,
+    /// nodelb translates their connections, and its programs are smaller by a third.
+    direct_return: bool = false;
+
     /// What happens to TCP packets of connections that nodelb does not know, except on addresses of the node: "auto"
     /// hands them to the network stack if another service proxy has made the connection, and otherwise lets it continue
     /// at a backend of this node if the client's address and port select that one, or answers with RST; "pass" hands all
@@ -325,6 +329,7 @@ impl Packets {
             is_on: self.is_on(),
             cluster_ips: self.cluster_ips,
             is_consistent: self.choice == Choice::Consistent,
+            direct_return: self.direct_return,
         }
     }
 

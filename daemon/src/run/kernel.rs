@@ -113,6 +113,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         max_fragments: packets.max_fragments,
         count_connections: config.datapath.count_connections,
         has_pods: !packets.pod_devices.is_empty(),
+        direct_return: packets.direct_return,
         foreign_connections: (!asks_conntrack()).then(|| devices::foreign_connections(&source_ports)),
         source_ports,
         xdp: packets.xdp.mode(),

@@ -53,7 +53,7 @@ const fn of_packets(name: &'static str, values: &'static [Value]) -> Column {
 }
 
 /// The columns. The first value of each is that of [`with_packets`].
-pub(super) const COLUMNS: [Column; 12] = [
+pub(super) const COLUMNS: [Column; 13] = [
     sockets("packets", &[value("on", |_| {}), Value { name: "off", ends_packets: true, set: without_packets }]),
     sockets(
         "object",
@@ -87,6 +87,7 @@ pub(super) const COLUMNS: [Column; 12] = [
             value("listed", |start| packets(start).foreign_connections = Some(ForeignConnections::new())),
         ],
     ),
+    of_packets("direct return", &[value("yes", |_| {}), value("no", |start| packets(start).direct_return = false)]),
     of_packets(
         "source ports",
         &[value("own", |_| {}), value("of sockets", |start| packets(start).source_ports = SHARED_PORTS)],
@@ -124,6 +125,7 @@ pub(super) fn with_packets(env: &Sandbox, name: &str) -> Start {
         max_fragments: 256,
         count_connections: true,
         has_pods: true,
+        direct_return: true,
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings::default(),

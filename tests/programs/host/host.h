@@ -141,7 +141,8 @@ struct constants {
 	uint32_t most_udp_entries;
 	uint8_t shares_ports;
 	uint8_t lists_tracked;
-	uint8_t pad[2];
+	uint8_t may_forward;
+	uint8_t pad[1];
 };
 
 /* Which rule of RULE() holds in any case; 0: none. */

@@ -75,6 +75,7 @@ enum rule { NO_RULE, RULES(NUMBER) };
 		snat_last = (constants)->snat_last;             \
 		bloom_mask = (constants)->bloom_mask;           \
 		counted_services = 128;                         \
+		may_forward = (constants)->may_forward;         \
 		/* Every device may be one without a header. */ \
 		bare_bits = ~0ULL;                              \
 	} while (0)

@@ -2,6 +2,7 @@
 //! one exception. A service with source ranges of only one family admits no client of the other one.
 
 use crate::model::addr::Family;
+use crate::model::forward::Forward;
 use crate::model::service::{FrontendKind, Service};
 use crate::model::source_range::SourceRange;
 
@@ -16,6 +17,15 @@ pub struct PacketsConfig {
     /// Whether a client's backend follows from its address and port; lists are then followed by rings; configuration
     /// key `packets.choice`.
     pub is_consistent: bool,
+    /// Whether services may have direct return; configuration key `packets.direct-return`.
+    pub direct_return: bool,
+}
+
+impl PacketsConfig {
+    /// How packets reach the service's backends on other nodes.
+    pub fn forward_of(self, service: &Service) -> Forward {
+        if self.direct_return { service.forward } else { Forward::Translate }
+    }
 }
 
 /// Whether clients outside the node may connect to an address of this kind, unless it is refused.

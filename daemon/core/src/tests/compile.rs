@@ -54,7 +54,7 @@ fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
 fn compiled_on(node: &NodeFacts, guard: &Guard, service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
     let (apiservers, node_addrs) = (Apiservers::default(), node.primary.iter().copied().collect());
     let (apiservers, node_addrs) = (&apiservers, &node_addrs);
-    let (checks, packets) = (Checks::default(), PacketsConfig::default());
+    let (checks, packets) = (Checks::default(), PacketsConfig { direct_return: true, ..PacketsConfig::default() });
     compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks, drains: None, packets })
 }
 
@@ -294,20 +294,24 @@ fn a_nodeport_on_one_of_nodelbs_own_ports_is_refused() {
 #[test]
 fn direct_needs_backends_with_the_port_of_the_frontend() {
     let port = port("http", Protocol::Tcp, &[("198.51.100.1:80", LoadBalancer), ("0.0.0.0:30080", NodePort)]);
-    let forward = |forward, backends: &[&str]| {
+    let with = |forward, backends: &[&str], direct_return| {
         let slices = slice("http", backends.iter().map(|text| backend(text)).collect());
         let service = Service { forward, is_outside: true, ..service(vec![port.clone()]) };
         let node = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
-        let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+        let packets = PacketsConfig { is_on: true, direct_return, ..PacketsConfig::default() };
         let (node_addrs, guard, apiservers) = (OrdSet::new(), Guard::default(), Apiservers::default());
         let (node, node_addrs, guard, apiservers) = (&node, &node_addrs, &guard, &apiservers);
         let checks = Checks::default();
         let context = CompileContext { node, node_addrs, guard, apiservers, checks, drains: None, packets };
         compile(&service, &slices, &context)[0].forward
     };
+    let forward = |forward, backends| with(forward, backends, true);
     assert_eq!(forward(Forward::Direct, &["10.1.0.1:80", "10.1.0.2:80"]), Forward::Direct);
     assert_eq!(forward(Forward::Direct, &["10.1.0.1:80", "10.1.0.2:8080"]), Forward::Translate);
     assert_eq!(forward(Forward::Tunnel, &["10.1.0.1:8080"]), Forward::Tunnel);
+    for way in [Forward::Direct, Forward::Tunnel] {
+        assert_eq!(with(way, &["10.1.0.1:80"], false), Forward::Translate, "the programs have no direct return");
+    }
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub struct PacketOptions {
     pub max_fragments: u32,
     pub count_connections: bool,
     pub has_pods: bool,
+    /// Whether packets may have direct return. Without it, a third of the programs is neither verified nor there.
+    pub direct_return: bool,
     /// The connections that others have made from `source_ports` at the moment; `None` if the programs query connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
@@ -74,6 +76,7 @@ impl PacketOptions {
 macro_rules! set_constants {
     ($rodata:ident, $options:ident) => {
         $rodata.weakly_ordered = crate::load::IS_WEAKLY_ORDERED.into();
+        $rodata.may_forward = $options.direct_return.into();
         $rodata.nodeport_first = *$options.nodeport_range.start();
         $rodata.nodeport_last = *$options.nodeport_range.end();
         $rodata.snat_first = *$options.source_ports.start();

@@ -10,6 +10,7 @@ use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::claims::{Claim, Precedence, Row};
 use nodelb_core::compile;
+use nodelb_core::compile::outside::PacketsConfig;
 use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::history::{History, Record, What};
 use nodelb_core::model::addr::{Family, L4Addr};
@@ -157,7 +158,7 @@ fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<Stri
     Some(format!("not answered on {first}{more}: {error}"))
 }
 
-/// Why packets are translated although the service asks for direct return without a tunnel.
+/// Why packets are translated although the service asks for direct return.
 fn undirected(
     snapshot: &Snapshot,
     claim: &Claim,
@@ -165,8 +166,15 @@ fn undirected(
     (forward, access): (Forward, OutsideAccess),
 ) -> Option<String> {
     let (service, _) = snapshot.facts.owner(&claim.key.service)?;
-    let is_meant = service.forward == Forward::Direct && outside::may_forward(address, access);
-    (is_meant && forward == Forward::Translate).then(|| {
+    if service.forward == Forward::Translate || forward != Forward::Translate || !outside::may_forward(address, access)
+    {
+        return None;
+    }
+    if !snapshot.config.packets.direct_return {
+        let asked = service.forward;
+        return Some(format!("translated, not {asked}: set packets.direct-return to true, and restart nodelb"));
+    }
+    (service.forward == Forward::Direct).then(|| {
         format!(
             "translated, because direct does not change ports and a backend has another one than {}: use the same port, \
              or tunnel",
@@ -274,7 +282,10 @@ pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iter
 }
 
 pub(crate) fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
-    port_keys(service, slices).iter().flat_map(|key| port_backends(snapshot, slices, key)).collect()
+    port_keys(service, slices, snapshot.config.packets)
+        .iter()
+        .flat_map(|key| port_backends(snapshot, slices, key))
+        .collect()
 }
 
 /// What the reason of a drained backend says if the service uses it.
@@ -390,11 +401,11 @@ fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], 
 }
 
 /// The service's ports by family, as the compiler creates them.
-pub(crate) fn port_keys(service: &Service, slices: &[Arc<Slice>]) -> BTreeSet<PortKey> {
+pub(crate) fn port_keys(service: &Service, slices: &[Arc<Slice>], packets: PacketsConfig) -> BTreeSet<PortKey> {
     let mut keys = BTreeSet::new();
     for port in &service.ports {
         let families: BTreeSet<Family> = port.frontends.iter().map(|frontend| frontend.addr.family()).collect();
-        keys.extend(families.into_iter().map(|family| compile::key(service, slices, port, family)));
+        keys.extend(families.into_iter().map(|family| compile::key(service, slices, (port, family), packets)));
     }
     keys
 }

@@ -131,7 +131,8 @@ fn add_backends(
     slices: &[Arc<Slice>],
     states: &mut [usize; BackendState::VARIANTS.len()],
 ) {
-    let are_used = || reports::port_keys(service, slices).iter().any(|key| snapshot.uses_drained(key));
+    let are_used =
+        || reports::port_keys(service, slices, snapshot.config.packets).iter().any(|key| snapshot.uses_drained(key));
     let drains = snapshot.facts.drains(&service.name).filter(|_| !are_used());
     let failed = reports::checks_of(snapshot, service).and_then(|checks| checks.failed);
     for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {

@@ -186,7 +186,10 @@ fn changed(cause: &Cause) -> String {
 
 /// Formats as ` on port http/TCP/IPv4`, unless all ports of the service are concerned.
 fn part(snapshot: &Snapshot, name: &ServiceName, ports: &[(&Arc<PortKey>, &Arc<Degraded>)]) -> String {
-    let all = snapshot.facts.owner(name).map_or(0, |(service, slices)| reports::port_keys(service, slices).len());
+    let all = snapshot
+        .facts
+        .owner(name)
+        .map_or(0, |(service, slices)| reports::port_keys(service, slices, snapshot.config.packets).len());
     if ports.len() >= all {
         return String::new();
     }
@@ -399,7 +402,10 @@ fn drained(observed: &Observed, found: &mut Vec<Problem>) {
         let more = if drains.len() > 1 { format!(" (and {} more)", drains.len() - 1) } else { String::new() };
         let since = drains.values().map(|drain| drain.since).max().map(Time::from_seconds);
         let snapshot = &observed.snapshot;
-        let used = snapshot.facts.owner(name).map(|(service, slices)| reports::port_keys(service, slices));
+        let used = snapshot
+            .facts
+            .owner(name)
+            .map(|(service, slices)| reports::port_keys(service, slices, snapshot.config.packets));
         let used = used.into_iter().flatten().find(|key| snapshot.uses_drained(key));
         let used = used
             .map(|key| format!("; {} uses drained backends, because it has no other one", reports::port_text(&key)));

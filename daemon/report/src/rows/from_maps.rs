@@ -13,6 +13,7 @@ use crate::explain::reports::{affinity_flag, distinct, forward_flag, port_keys};
 use crate::explain::rows::OutsideAccess;
 use crate::filter::Filter;
 use nodelb_core::before::Statuses;
+use nodelb_core::compile::outside::PacketsConfig;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::history::Record;
 use nodelb_core::model::addr::{Addr, L4Addr};
@@ -44,7 +45,7 @@ pub struct Names {
 impl Names {
     /// Adds the ports of a service, and the kinds of its addresses.
     pub fn add_service(&mut self, service: &Service) {
-        for key in port_keys(service, &[]) {
+        for key in port_keys(service, &[], PacketsConfig::default()) {
             self.add(&Arc::new(key), service.source);
         }
         for port in &service.ports {

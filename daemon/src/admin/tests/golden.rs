@@ -79,7 +79,7 @@ const OUTPUTS: [(&str, Option<usize>); 3] =
     [("a terminal of 80 columns", Some(80)), ("a terminal of 120 columns", Some(100)), ("a pipe", None)];
 
 /// The maximum number of lines of an output that is compared as a whole.
-const WHOLE: usize = 60;
+const WHOLE: usize = 80;
 /// The number of lines of a long output that are compared, at its start and its end.
 const HEAD: usize = 8;
 const TAIL: usize = 2;

@@ -284,7 +284,7 @@ fn ipv6_backends_of_an_ipv4_address_are_for_clients_outside_the_node() {
 
 /// A service with an IPv4 address and an IPv6 backend, which gets packets in tunnels.
 fn tunnelled() -> Snapshot {
-    let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+    let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true };
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 9, packets, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
     let l4 = |text: &str| text.parse::<L4Addr>().unwrap();
@@ -323,7 +323,7 @@ fn served_by(forward: Forward) -> Snapshot {
 
 /// With this session affinity in seconds, and room for this number of slots.
 fn served_with(forward: Forward, affinity_seconds: Option<u32>, slots: u32) -> Snapshot {
-    let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+    let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true };
     let sources = [Source::Kubernetes].into();
     let config = EngineConfig { sources, max_services: 100, packets, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());

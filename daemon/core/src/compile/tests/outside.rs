@@ -4,7 +4,7 @@ use super::{PacketsConfig, is_outside, source_ranges};
 use crate::model::addr::Family;
 use crate::model::service::{FrontendKind, Service, ServiceName, Source};
 
-const ON: PacketsConfig = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+const ON: PacketsConfig = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true };
 
 fn service() -> Service {
     Service::new(ServiceName::new("shop", "web"), Source::Kubernetes)
@@ -20,7 +20,10 @@ fn outside_clients_reach_what_kubernetes_exposes_and_what_a_file_says() {
     assert_eq!(of(&service(), PacketsConfig { cluster_ips: true, ..ON }), [true, true, true, true, false]);
     let file = Service { is_outside: true, ..service() };
     assert_eq!(of(&file, ON), [false, true, true, true, true]);
-    assert_eq!(of(&file, PacketsConfig { is_on: false, cluster_ips: true, is_consistent: true }), [false; 5]);
+    assert_eq!(
+        of(&file, PacketsConfig { is_on: false, cluster_ips: true, is_consistent: true, direct_return: true }),
+        [false; 5]
+    );
 }
 
 fn ranges(texts: Option<&[&str]>, family: Family) -> Option<Vec<String>> {

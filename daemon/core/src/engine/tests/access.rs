@@ -53,7 +53,7 @@ fn ranges(service: &Service, ranges: &[&str]) -> Service {
 }
 
 fn engine<const N: usize>(sources: [Source; N], datapath: &MemoryDatapath) -> Engine {
-    let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+    let packets = PacketsConfig { is_on: true, direct_return: true, ..PacketsConfig::default() };
     let config = EngineConfig { packets, sources: sources.into(), max_services: 64, ..EngineConfig::default() };
     Engine::new(config, datapath.dump().expect("memory can be read"))
 }

@@ -72,7 +72,7 @@ impl Node {
         let config = EngineConfig {
             sources: BTreeSet::from([Source::Kubernetes]),
             max_services: LIMITS.services,
-            packets: PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true },
+            packets: PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true },
             ..EngineConfig::default()
         };
         let engine = Engine::new(config, maps.dump().expect("memory can be read"));

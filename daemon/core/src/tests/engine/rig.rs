@@ -45,6 +45,7 @@ pub(super) fn slice(full: &str, slice: &str, backends: &[&str]) -> Slice {
 
 pub(super) fn engine_with(datapath: &MemoryDatapath) -> Engine {
     let config = EngineConfig {
+        packets: PacketsConfig { direct_return: true, ..PacketsConfig::default() },
         sources: BTreeSet::from([Source::Files]),
         max_services: datapath.limits().services,
         ..EngineConfig::default()
@@ -91,7 +92,8 @@ pub(super) fn text(engine: &Engine, datapath: &MemoryDatapath) -> String {
 }
 
 pub(super) const ROOM: Limits = Limits { slots: 10_000, outside: 16, source_ranges: 16, ..LIMITS };
-pub(super) const ON: PacketsConfig = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+pub(super) const ON: PacketsConfig =
+    PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true, direct_return: true };
 
 pub(super) fn engine_on(datapath: &MemoryDatapath, packets: PacketsConfig) -> Engine {
     let guard = Guard { external_ips: vec!["198.51.100.0/24".parse().expect("a network")], ..Guard::default() };

@@ -65,7 +65,9 @@ fn backend(text: &str, node: &str) -> Backend {
 }
 
 fn snapshot_of(changes: impl IntoIterator<Item = Change>) -> Snapshot {
-    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+    let packets = PacketsConfig { direct_return: true, ..PacketsConfig::default() };
+    let config =
+        EngineConfig { sources: [Source::Files].into(), max_services: 100, packets, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
     changes.into_iter().chain([node()]).for_each(|change| engine.change(change));
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
