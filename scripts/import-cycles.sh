@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Fails if modules of a package import each other in a circle. Argument: the folder with its lib.rs.
+# Fails if modules of a package import each other in a circle. Arguments: the folder with its lib.rs, and the modules there
+# that must not import each other at all.
 #
 # A module is a file. Looked at is every path that code, not a comment or a test, begins with crate::, super:: or the name
 # of a child. At each level of the tree a module stands for all that is below it, so what is clean here is a stack of
 # layers. A module below another may use what its parent's file defines only in engine/, whose steps are methods of Engine.
 set -eu
 cd "$1"
+siblings=" ${*:2} "
 
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
@@ -75,6 +77,13 @@ status=0
 
 upwards=$(awk '$1 ~ "^" $2 "/" && $2 != "engine" { print $1 " uses what its parent " $2 " defines" }' "$scratch/imports" | sort -u)
 [ -z "$upwards" ] || { echo "$upwards" >&2; status=1; }
+
+aside=$(awk -v siblings="$siblings" '
+    function is_one(path) { return index(siblings, " " path " ") }
+    { from = $1; to = $2; sub(/\/.*/, "", from); sub(/\/.*/, "", to) }
+    from != to && is_one(from) && is_one(to) { print $1 " uses its sibling " $2 }
+' "$scratch/imports" | sort -u)
+[ -z "$aside" ] || { echo "$aside" >&2; status=1; }
 
 # Each folder, with its modules collapsed to its own level.
 { echo; sed -n 's|/[^/]*$|/|p' "$scratch/modules" | sort -u; } | while read -r folder; do

@@ -73,20 +73,25 @@ packages() {
 	nodelb-host all
 	nodelb-kube all |nodelb-core|nodelb-host
 	nodelb-cli all |nodelb-core|nodelb-host|nodelb-kube|nodelb-report
-	nodelb no-dev |nodelb-(core|datapath|report|host|kube|cli)|libbpf-rs|libbpf-sys|libbpf-cargo
+	nodelb-sources no-dev |nodelb-core|nodelb-host|nodelb-kube|nodelb-report
+	nodelb no-dev |nodelb-(core|datapath|report|host|kube|cli|sources)|libbpf-rs|libbpf-sys|libbpf-cargo
 	END
 }
 
-# ARCHITECTURE.md, "Where things are": the modules of a package import only what is below them.
+# ARCHITECTURE.md, "Where things are": the modules of a package import only what is below them, and no source another one:
+# each folder of daemon/sources is one.
 modules() {
-    local folder status=0
+    local folder siblings status=0
     for folder in $(sources 'daemon/*/src/lib.rs' daemon/src/lib.rs tests/programs/src/lib.rs | xargs -n 1 dirname); do
-        scripts/import-cycles.sh "$folder" || status=1
+        siblings=()
+        [ "$folder" != daemon/sources/src ] ||
+            mapfile -t siblings < <(find "$folder" -mindepth 1 -maxdepth 1 -type d ! -name tests -printf '%f\n')
+        scripts/import-cycles.sh "$folder" "${siblings[@]}" || status=1
     done
     return "$status"
 }
 
-# The check above finds a circle and an import upwards in a package that has only one of them.
+# The check above finds a circle, an import of a sibling and an import upwards in a package that has only one of them.
 modules_are_checked() {
     local scratch status=0
     scratch=$(mktemp -d) || return
@@ -96,7 +101,8 @@ modules_are_checked() {
     echo 'pub struct Child;' >"$scratch/below/child.rs"
     echo 'use crate::second::Second; pub struct First;' >"$scratch/first.rs"
     echo 'pub struct Second;' >"$scratch/second.rs"
-    scripts/import-cycles.sh "$scratch" || status=1
+    scripts/import-cycles.sh "$scratch" first below || status=1
+    scripts/import-cycles.sh "$scratch" first second 2>&1 | grep -q 'first uses its sibling second' || status=1
     echo 'use crate::first::First; pub struct Second;' >"$scratch/second.rs"
     scripts/import-cycles.sh "$scratch" 2>&1 | grep -q circle || status=1
     echo 'pub struct Second;' >"$scratch/second.rs"

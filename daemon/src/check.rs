@@ -16,12 +16,14 @@ use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
+use nodelb_datapath::is_open_for_writing;
 use nodelb_kube::apiserver::credentials::{self, Named, credstore};
 use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::source::state_file;
+use nodelb_sources::files;
 
 use crate::config::{Config, DEFAULT_PATH};
-use crate::{devices, files};
+use crate::devices;
 
 /// Checks the configuration. Unless only its keys are to be checked, it also checks the credentials and the services
 /// directory that the configuration names. Runs no exec plugin and makes no connection.
@@ -54,7 +56,7 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
     }
     let of_credentials = config.kubernetes_settings().map(|settings| check_credentials(&settings)).transpose()?;
     let directory = &config.files.directory;
-    let files::Checked { problems, notices } = files::check(directory);
+    let files::Checked { problems, notices } = files::check(directory, is_open_for_writing);
     for notice in of_credentials.into_iter().flatten().chain(notices).chain(refusals(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
@@ -72,7 +74,7 @@ fn refusals(config: &Config) -> Vec<String> {
     let own = own.filter_map(|it| it.address.and_then(|it| ip_of(&it))).map(Addr::from);
     let node = NodeFacts { addresses: own.collect(), ..NodeFacts::default() };
     let mut notices = Vec::new();
-    for service in files::described(&config.files.directory).unwrap_or_default().0 {
+    for service in files::described(&config.files.directory, is_open_for_writing).unwrap_or_default().0 {
         for port in &service.ports {
             for frontend in &port.frontends {
                 let Err(refusal) = guard.check_frontend(frontend, port.protocol, &node) else { continue };

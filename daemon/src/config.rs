@@ -24,8 +24,8 @@ pub use self::keys::{Admin, Datapath, Dns, Files, Log, Node, State};
 use self::keys::{Key, Section};
 pub use self::kubernetes::Kubernetes;
 pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown, Xdp};
-pub use self::values::{Disconnect, DnsServer, Hold, Seconds};
-use crate::document::{self, Problem, Problems, Read};
+pub use self::values::{Disconnect, Hold, Seconds};
+use nodelb_sources::document::{self, Problem, Problems, Read};
 
 /// The default path of the configuration. The file need not exist.
 pub const DEFAULT_PATH: &str = "/etc/nodelb/nodelb.toml";

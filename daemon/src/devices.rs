@@ -19,15 +19,21 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::history::Event;
-use nodelb_datapath::packets::{Connection, DropCount, PacketCounter, PacketCounts};
+use nodelb_core::model::addr::{Family, L4Addr};
+use nodelb_core::model::forward::Forward;
+use nodelb_datapath::packets::{CheckWays, Connection, DIRECT_TTL, DropCount, PacketCounter, PacketCounts};
 use nodelb_datapath::{Attach, HookMethod, OpenedPackets, PacketFailure};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
+use nodelb_sources::OwnerHandle;
+use nodelb_sources::checks::Prepare;
+use socket2::SockRef;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
@@ -40,11 +46,10 @@ use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use self::watch::DeviceInputs;
-use crate::checks::Asker;
 use crate::config::{Config, PacketMode, Packets, SnatPorts};
 use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
-use crate::reconcile::OwnerHandle;
+use crate::reconcile::Marks;
 use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
@@ -110,13 +115,35 @@ pub enum PacketPath {
 }
 
 impl PacketPath {
-    /// Makes health checks, which go the way of the packets.
-    pub fn asker(&self, register: &Register) -> Asker {
+    /// Prepares the sockets of health checks, which go the way of the packets.
+    pub fn prepare_checks(&self, register: &Register) -> Prepare {
+        let register = Arc::clone(register);
         let ways = match self {
             Self::Open(open) => Some(open.packets.check_ways.clone()),
             Self::Off { .. } | Self::Failed(_) => None,
         };
-        Asker { register: Arc::clone(register), ways }
+        Arc::new(move |socket, way| {
+            register(socket)?;
+            match (&ways, way) {
+                (Some(ways), Some(way)) => prepare_way(ways, socket, way),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// Maximum size of a segment that fits into a tunnel on every path: 1,280 bytes less two headers of IPv6 and one of TCP.
+const TUNNEL_MSS: u32 = 1_280 - 2 * 40 - 20;
+
+fn prepare_way(ways: &CheckWays, socket: BorrowedFd<'_>, (service, forward): (L4Addr, Forward)) -> io::Result<()> {
+    ways.set(socket, service, forward)?;
+    let socket = SockRef::from(&socket);
+    match (forward, service.addr.family()) {
+        // Another node of entry that gets it neither sends it on, nor lets another backend answer.
+        (Forward::Direct, Family::Ipv4) => socket.set_ttl_v4(DIRECT_TTL),
+        (Forward::Direct, Family::Ipv6) => socket.set_unicast_hops_v6(DIRECT_TTL),
+        (Forward::Tunnel, _) => socket.set_tcp_mss(TUNNEL_MSS),
+        (Forward::Translate, _) => Ok(()),
     }
 }
 
@@ -131,7 +158,7 @@ pub struct Open {
 /// Starts the tasks of the packet path, unless it is off. They end with `shutdown`; the programs stay attached.
 pub fn start<S: Future<Output = ()> + Send + 'static>(
     path: PacketPath,
-    owner: &OwnerHandle,
+    (owner, marks): (&OwnerHandle, &Marks),
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> Option<DeviceOutputs> {
@@ -149,13 +176,13 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
             devices.borrow().decision.iter().for_each(|decision| happened(decision.event()));
             Some(DeviceOutputs { devices, ..DeviceOutputs::default() })
         }
-        PacketPath::Open(open) => Some(start_tasks(*open, owner, config, shutdown)),
+        PacketPath::Open(open) => Some(start_tasks(*open, (owner, marks), config, shutdown)),
     }
 }
 
 fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     Open { packets, reaper, findings }: Open,
-    owner: &OwnerHandle,
+    (owner, marks): (&OwnerHandle, &Marks),
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> DeviceOutputs {
@@ -172,7 +199,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
         hooks.change_filters_by(Box::new(ByReaper { reaper: reaper.clone(), runtime: Handle::current() }));
     }
-    let is_served = &owner.marks.is_outside_served;
+    let is_served = &marks.is_outside_served;
     let inputs = DeviceInputs {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),

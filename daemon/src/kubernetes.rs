@@ -35,6 +35,7 @@ use nodelb_kube::source::selecting::Accept;
 use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings, state_file};
+use nodelb_sources::OwnerHandle;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -43,7 +44,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::events;
-use crate::reconcile::OwnerHandle;
+use crate::reconcile::Marks;
 
 /// The mean time between two writes to the state directory while services change all the time and an apiserver is
 /// connected. A write of 10,000 services takes 60 ms of CPU time and 20 MB of the disk.
@@ -87,7 +88,7 @@ fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
 /// If the settings name no credentials.
 pub async fn start(
     config: &Config,
-    owner: &OwnerHandle,
+    (owner, marks): (&OwnerHandle, &Marks),
     node: &str,
     register: Register,
     shutdown: &CancellationToken,
@@ -116,7 +117,7 @@ pub async fn start(
         changes: owner.changes.clone(),
         reports,
         snapshot: snapshot.clone(),
-        followed: owner.marks.followed.clone(),
+        followed: marks.followed.clone(),
         state,
         selection,
         forward,

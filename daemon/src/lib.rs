@@ -1,20 +1,15 @@
-//! The daemon: configuration, files as a source, the owner task, the admin API, and the code that connects them.
+//! The daemon: configuration, the node, the owner task, the admin API, and the code that connects them with the sources.
 
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod check;
-pub mod checks;
 pub mod cleanup;
 pub mod config;
 pub mod connections;
 pub mod datapath;
 pub mod devices;
-pub mod dns;
-mod document;
-pub mod drains;
 pub mod events;
-pub mod files;
 #[cfg(test)]
 #[path = "tests/generated.rs"]
 mod generated;

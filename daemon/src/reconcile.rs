@@ -29,6 +29,7 @@ use nodelb_core::text::counted;
 use nodelb_host::clock::{Clock, Taken, at, ticking};
 use nodelb_host::messages;
 use nodelb_report::problems::HOOKS;
+use nodelb_sources::OwnerHandle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -46,7 +47,7 @@ mod report;
 pub mod rounds;
 
 pub(crate) use handle::{Marker, publish};
-pub use handle::{Marks, OwnerHandle, OwnerOutputs};
+pub use handle::{Marks, OwnerOutputs};
 use report::{Losses, reconciled, report, report_last_resorts, report_losses, warn_of_kept, warn_of_refused};
 
 /// How many batches of changes may wait for the owner before a source must wait.
@@ -130,7 +131,6 @@ impl<D: Datapath> Owner<D> {
         let first = engine.snapshot(now);
         let (changes_in, changes) = mpsc::channel(QUEUE);
         let (snapshot, snapshots) = watch::channel(Arc::new(first));
-        let marker = Marker::default();
         let (health, healths) = watch::channel(Arc::new(Health::unchecked(now)));
         let (drift, rounds) = (drift::Reports::default(), Rounds::default());
         let published = OwnerOutputs {
@@ -141,7 +141,7 @@ impl<D: Datapath> Owner<D> {
         };
         // Nothing is suspect until the checker is started.
         let suspects = mpsc::channel(1).1;
-        let handle = OwnerHandle { changes: changes_in, snapshot: snapshots, marks: marker.marks(), clock };
+        let handle = OwnerHandle { changes: changes_in, snapshot: snapshots, clock };
         let owner = Self {
             engine,
             datapath,
@@ -149,7 +149,7 @@ impl<D: Datapath> Owner<D> {
             suspects,
             drift,
             snapshot,
-            marker,
+            marker: Marker::default(),
             rounds,
             health,
             reporter,
@@ -158,6 +158,11 @@ impl<D: Datapath> Owner<D> {
             clock,
         };
         (owner, handle, published)
+    }
+
+    /// The parts of the snapshots that tasks wait for.
+    pub fn marks(&self) -> Marks {
+        self.marker.marks()
     }
 
     /// Starts the task that looks for changes of the maps by other programs, which runs until `shutdown`. Returns what

@@ -19,11 +19,12 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::counted;
-use nodelb_datapath::memory;
+use nodelb_datapath::{is_open_for_writing, memory};
 use nodelb_host::clock::{Clock, ticking, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use nodelb_report::problems::Earlier;
+use nodelb_sources::{OwnerHandle, checks, dns, drains, files};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -36,11 +37,11 @@ use crate::datapath::{DatapathReader, MemoryReader};
 use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
 use crate::notify::{Environment, Notifier};
-use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
+use crate::reconcile::{Owner, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, dns, drains, files, http, kubernetes, log, node, recorder, since};
+use crate::{devices, http, kubernetes, log, node, recorder, since};
 
 mod admin_sockets;
 mod kernel;
@@ -187,9 +188,9 @@ async fn serve<D: Datapath + Send + 'static>(
         Owner::new(engine, (datapath, probe), recorder.reporter, Arc::clone(&notifier), clock);
 
     // The observers of the node. Stale sockets count from the first snapshot, and the first change has the node's facts.
-    let (scope, directory) = (config.datapath.disconnect, config.state.directory.clone());
+    let (marks, scope, directory) = (owner.marks(), config.datapath.disconnect, config.state.directory.clone());
     let stale_sockets =
-        stale_sockets.map(|it| StaleSockets::new(handle.clone(), scope, directory.clone()).start(it, stop()));
+        stale_sockets.map(|it| StaleSockets::new((&handle, &marks), scope, &directory).start(it, stop()));
     tokio::spawn(level.clone().report_suppressed(stop()));
     let (name, identity) = (Arc::clone(&identity.name), watch::Sender::new(Arc::new(identity)));
     follow_node(identity.subscribe(), &handle, stop()).await?;
@@ -198,13 +199,13 @@ async fn serve<D: Datapath + Send + 'static>(
     // The sources. No connection goes to a backend that was drained or unhealthy before the start, or to others than then.
     let (drains, (checks, checker), dns) = tokio::join!(
         drains::start((stored_drains, &directory), &handle, stop()),
-        checks::start(&handle, kubernetes_guard(&config), &directory, packets.asker(&register), stop()),
-        dns::start(&config.dns, &handle, directory.clone(), Arc::clone(&register), stop())
+        checks::start(&handle, kubernetes_guard(&config), &directory, packets.prepare_checks(&register), stop()),
+        dns::start(config.dns.settings(), &handle, directory.clone(), Arc::clone(&register), stop())
     );
     // What is not known of Kubernetes stays as the maps have it, so that nothing waits for this.
     tokio::spawn(kubernetes::recall(config.clone(), previous_sources, Arc::clone(&name), handle.changes.clone()));
-    let files = files::start((config.files.directory.clone(), directory), handle.changes.clone(), stop());
-    let kubernetes = kubernetes::start(&config, &handle, &name, Arc::clone(&register), &shutdown).await?;
+    let files = files::start((config.files.directory.clone(), directory), &handle, is_open_for_writing, stop());
+    let kubernetes = kubernetes::start(&config, (&handle, &marks), &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, from_kubernetes) = kubernetes.unzip();
 
     // The readers: servers, and the comparison of the maps with the snapshot.
@@ -212,7 +213,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let (config, reloads) = (watch::Sender::new(Arc::new(config)), watch::Sender::default());
-    let packets = devices::start(packets, &handle, &config.subscribe(), stop);
+    let packets = devices::start(packets, (&handle, &marks), &config.subscribe(), stop);
     let (accepts, directory) = (kubernetes.as_ref().map(|it| it.accepts.clone()), files.directory);
     let state = AdminState {
         owner: published,

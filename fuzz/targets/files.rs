@@ -3,14 +3,6 @@
 //! a problem with its line.
 #![no_main]
 
-/// The modules themselves: fuzz/Cargo.toml says why.
-#[path = "../../daemon/src"]
-#[allow(dead_code, unused_imports, reason = "the daemon uses the rest of the modules")]
-mod daemon {
-    pub(crate) mod document;
-    pub(crate) mod files;
-}
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,11 +20,8 @@ use nodelb_core::model::named::{DnsName, Named, RecordType};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_kube::api::health_check::{INTERVAL, TIMEOUT};
-
-// Under the names that the modules have in the daemon.
-use daemon::{document, files};
-use files::merge::{Merged, merge};
-use files::{FileContent, parse};
+use nodelb_sources::files::merge::{Merged, merge};
+use nodelb_sources::files::{FileContent, parse};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
 

@@ -169,7 +169,7 @@ fn service_files_that_are_shown_are_good() {
                 "apiVersion: v1" | "apiVersion: discovery.k8s.io/v1" => "a.yaml",
                 _ => continue,
             };
-            let content = nodelb::files::parse(Path::new(path), block.as_bytes());
+            let content = nodelb_sources::files::parse(Path::new(path), block.as_bytes());
             let content = content.unwrap_or_else(|problems| panic!("{page}: {problems:?} in\n{block}"));
             assert!(content.notices.is_empty(), "{page}: {:?} in\n{block}", content.notices);
             assert!(content.services.len() + content.slices.len() > 0, "{page}: nothing is read of\n{block}");

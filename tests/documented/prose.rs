@@ -112,6 +112,7 @@ fn is_something_else(word: &str) -> bool {
             "nodelb_host",
             "nodelb_datapath",
             "nodelb_kube",
+            "nodelb_sources",
             "nodelb_cli",
             "nodelb_apiserver",
             "nodelb_",

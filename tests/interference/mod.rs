@@ -1,7 +1,7 @@
 //! Non-interference between objects, through the daemon with two DNS servers and an API server. The steps and what must
-//! follow for the service that they concern are those of `daemon/src/dns/tests/interference.rs`. One run of a daemon plays
-//! many sequences: each has its own two services with names, and its own two services in Kubernetes. The steps that concern
-//! the whole node are common to them.
+//! follow for the service that they concern are those of `daemon/sources/src/dns/tests/interference.rs`. One run of a daemon
+//! plays many sequences: each has its own two services with names, and its own two services in Kubernetes. The steps that
+//! concern the whole node are common to them.
 //!
 //! `INTERFERENCE_SEQUENCES=n` sets the number of sequences, and `INTERFERENCE_SEED=n` repeats a run.
 

@@ -1,5 +1,5 @@
 //! What happens to one service, and what must follow for it. Two tests play such sequences: that of the pure parts
-//! (`daemon/src/dns/tests/interference.rs`), and that of the daemon with servers (`tests/interference/`).
+//! (`daemon/sources/src/dns/tests/interference.rs`), and that of the daemon with servers (`tests/interference/`).
 
 use proptest::prelude::*;
 

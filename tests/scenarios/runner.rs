@@ -6,8 +6,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodelb::files::merge::{Merged, merge};
-use nodelb::files::{FileContent, parse};
 use nodelb_core::change::Change;
 use nodelb_core::engine::AddressConflict;
 use nodelb_core::history::Event;
@@ -27,6 +25,8 @@ use nodelb_report::filter::Filter;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Rendered, listed};
 use nodelb_report::time::Clocks;
+use nodelb_sources::files::merge::{Merged, merge};
+use nodelb_sources::files::{FileContent, parse};
 
 use crate::environment::{Client, Environment, Outcome};
 use crate::memory_maps;

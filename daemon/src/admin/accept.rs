@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::drain::check;
 use super::query::{Output, Problem, Query};
 use super::response::{Caller, change_response, problem_response};
-use crate::drains::Peer;
+use nodelb_sources::drains::Peer;
 
 pub(super) const PATH: &str = "/accept";
 pub(super) const SHOWS: &str = "accepts a changed selection of Kubernetes services that leaves out most of them (POST): only for root, over the Unix socket";

@@ -21,7 +21,7 @@ use super::route::{Admission, Content, Form, Route};
 use super::routes::ROUTES;
 use super::state::AdminState;
 use super::{accept, drain, follow, guard, metrics, page};
-use crate::document::nearest;
+use nodelb_sources::document::nearest;
 
 /// Time limit for rendering an answer, including the wait for its turn.
 const ANSWER_TIME: Duration = Duration::from_secs(10);

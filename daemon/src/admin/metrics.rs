@@ -21,13 +21,13 @@ use strum::IntoEnumIterator;
 
 use super::maps::usage;
 use super::state::{AdminState, latest};
-use crate::checks::CheckReport;
 use crate::connections::Connections;
-use crate::dns::{DnsReport, NameState};
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
 use crate::sockets::stale::StaleSocketsReport;
+use nodelb_sources::checks::CheckReport;
+use nodelb_sources::dns::{DnsReport, NameState};
 
 pub(super) mod family;
 mod packets;

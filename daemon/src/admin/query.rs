@@ -20,7 +20,7 @@ use nodelb_report::filter::Filter;
 use nodelb_report::filter::named;
 use strum::{IntoEnumIterator, VariantNames};
 
-use crate::document::nearest;
+use nodelb_sources::document::nearest;
 
 /// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]

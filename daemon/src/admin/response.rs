@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::query::{Output, Problem};
-use crate::drains::Peer;
 use crate::http::HttpConnection;
+use nodelb_sources::drains::Peer;
 
 /// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
 pub(super) const UNREAD_KIB: u32 = 64 * 1024;

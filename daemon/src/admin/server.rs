@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use super::answer;
 use super::response::Caller;
 use super::state::AdminState;
-use crate::drains::Peer;
 use crate::http::{HttpConnection, Listener, Server, ServerLimits, Slots};
+use nodelb_sources::drains::Peer;
 
 /// The maximum number of connections that follow a stream, for TCP and for the Unix socket.
 pub(super) const STREAMS: usize = 16;

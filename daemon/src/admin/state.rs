@@ -16,14 +16,15 @@ use nodelb_report::problems::{Earlier, Reloads};
 use nodelb_report::time::{Clocks, Time};
 use tokio::sync::{mpsc, watch};
 
-use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::datapath::DatapathReader;
 use crate::devices::{self, report::DevicesReport};
-use crate::dns::DnsReport;
 use crate::sockets::stale::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
-use crate::{drains, kubernetes, reconcile, recorder};
+use crate::{kubernetes, reconcile, recorder};
+use nodelb_sources::checks::CheckReport;
+use nodelb_sources::dns::DnsReport;
+use nodelb_sources::drains;
 
 #[derive(Clone)]
 pub struct AdminState {

@@ -9,8 +9,8 @@ use nodelb_report::rows::{
 use nodelb_report::time::{Clocks, Time};
 
 use crate::config::Config;
-use crate::dns::{DnsReport, NameReport};
 use crate::status::Check;
+use nodelb_sources::dns::{DnsReport, NameReport};
 
 pub(super) fn sources(rows: &[SourceReport]) -> Sources {
     Sources { sources: rows.iter().map(SourceRow::from).collect() }

@@ -15,7 +15,7 @@ use nodelb_cli::without_daemon::{Pins, StoredState};
 use nodelb_core::change::Change;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::moment::Moment;
-use nodelb_datapath::PinnedContent;
+use nodelb_datapath::{PinnedContent, is_open_for_writing};
 use nodelb_host::clock::unix_millis;
 use nodelb_kube::source::state_file;
 use nodelb_report::explain::explanation::Client;
@@ -24,6 +24,7 @@ use nodelb_report::filter::Filter;
 use nodelb_report::problems::TableUsage;
 use nodelb_report::rows::from_maps::{MapContent, Names};
 use nodelb_report::rows::{Backends, Frontends, HistoryAnswer, HistoryRow, Maps, TraceAnswer};
+use nodelb_sources::{drains, files};
 use serde::Serialize;
 use serde_json::json;
 
@@ -31,7 +32,7 @@ use super::query::{Query, TraceFrom};
 use super::routes::ROUTES;
 use super::{maps, trace};
 use crate::config::{Config, DEFAULT_PATH};
-use crate::{drains, files, recorder, since};
+use crate::{recorder, since};
 
 /// Returns what a daemon with the default configuration file has stored. The maps and the files are read when a request
 /// needs them, and at most once.
@@ -180,7 +181,8 @@ impl Reader {
     fn known_names(&self) -> Names {
         let mut names = Names::default();
         if answers(&self.config.files.directory) {
-            let (services, slices) = files::described(&self.config.files.directory).unwrap_or_default();
+            let (services, slices) =
+                files::described(&self.config.files.directory, is_open_for_writing).unwrap_or_default();
             services.iter().for_each(|service| names.add_service(service));
             slices.iter().for_each(|slice| names.add_slice(slice));
         }

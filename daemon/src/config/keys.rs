@@ -10,10 +10,11 @@ use ipnet::IpNet;
 use nodelb_cli::DatapathChoice;
 use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
 use nodelb_core::model::node::NodePortAddress;
+use nodelb_sources::dns::{Bounds, DnsServer};
 use serde::Deserialize;
 
 use super::values::{
-    Disconnect, DnsServer, Hold, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers, lasts, loopback,
+    Disconnect, Hold, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers, lasts, loopback,
     name_or_empty, node_name_or_empty, own_directory, socket_path,
 };
 
@@ -155,6 +156,13 @@ section! {
 }
 
 impl Dns {
+    /// The servers, and the bounds of times.
+    pub(crate) fn settings(&self) -> (Vec<DnsServer>, Bounds) {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let [min_ttl, max_ttl] = [self.min_ttl, self.max_ttl].map(|seconds| u64::from(seconds.0) * 1_000);
+        (self.servers.clone(), Bounds { min_ttl, max_ttl, hold: self.hold.0.map(millis) })
+    }
+
     fn together(&self) -> Vec<(&'static str, String)> {
         if self.min_ttl <= self.max_ttl {
             return Vec::new();

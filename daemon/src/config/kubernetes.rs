@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::keys::{Key, Section, section};
 use super::values::{Check, Setting, file_or_credential, once, reachable};
-use crate::document;
+use nodelb_sources::document;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

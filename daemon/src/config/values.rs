@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::apiserver::credentials::credstore;
+use nodelb_sources::dns::DnsServer;
 use serde::{Deserialize, Deserializer};
 
 /// The sockets that are closed when their backend is gone.
@@ -40,69 +41,8 @@ pub(super) fn dashed(range: &RangeInclusive<u16>) -> String {
     format!("{}-{}", range.start(), range.end())
 }
 
-/// The address of a DNS server, written `192.0.2.53`, `127.0.0.1:8600` or, with a network interface, `fe80::1%eth0`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DnsServer {
-    address: SocketAddr,
-    /// The name or the number of the network interface by which a link-local address is reached.
-    zone: Option<Box<str>>,
-}
-
-impl DnsServer {
-    /// The port of a server that is written without one.
-    pub const PORT: u16 = 53;
-
-    /// The address, without the network interface.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The name or the number of the network interface, if there is one.
-    pub fn zone(&self) -> Option<&str> {
-        self.zone.as_deref()
-    }
-
-    /// The address of a server in resolv.conf(5), which has no port.
-    pub(crate) fn of_system(text: &str) -> Option<Self> {
-        let (ip, zone) = text.split_once('%').map_or((text, None), |(ip, zone)| (ip, Some(zone)));
-        Self::new(SocketAddr::new(ip.parse().ok()?, Self::PORT), zone)
-    }
-
-    fn new(address: SocketAddr, zone: Option<&str>) -> Option<Self> {
-        let is_zone = zone.is_none_or(|zone| address.is_ipv6() && !zone.is_empty() && zone.len() <= MAX_INTERFACE);
-        is_zone.then(|| Self { address, zone: zone.map(Into::into) })
-    }
-
-    /// Reads `[ADDRESS%ZONE]:PORT` and what [`Self::of_system`] reads.
-    fn parse(text: &str) -> Option<Self> {
-        if let Some((host, port)) = text.strip_prefix('[').and_then(|rest| rest.rsplit_once("]:")) {
-            let (ip, zone) = host.split_once('%').map_or((host, None), |(ip, zone)| (ip, Some(zone)));
-            let ip: Ipv6Addr = ip.parse().ok()?;
-            return Self::new(SocketAddr::new(ip.into(), port.parse().ok()?), zone);
-        }
-        match text.parse() {
-            Ok(address) => Self::new(address, None),
-            Err(_no_port) => Self::of_system(text),
-        }
-    }
-}
-
-/// The maximum length of the name of a network interface, in bytes.
-const MAX_INTERFACE: usize = 15;
-
-impl fmt::Display for DnsServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.zone {
-            Some(zone) => write!(f, "[{}%{zone}]:{}", self.address.ip(), self.address.port()),
-            None => fmt::Display::fmt(&self.address, f),
-        }
-    }
-}
-
 fn dns_server(text: &str) -> Result<DnsServer, String> {
-    let is_usable =
-        |it: &DnsServer| it.address.port() > 0 && !it.address.ip().is_unspecified() && !it.address.ip().is_multicast();
-    DnsServer::parse(text).filter(is_usable).ok_or_else(|| {
+    DnsServer::parse(text).ok_or_else(|| {
         format!(
             "`{text}` is not the address of a DNS server (expected like 192.0.2.53, 127.0.0.1:8600, [2001:db8::53]:53 or \
              fe80::1%eth0)"
@@ -193,7 +133,7 @@ macro_rules! texts {
     ($($type:ty, $expected:literal, $parse:expr, $this:ident => $text:expr;)+) => {
         $( impl Setting for $type {
             fn read<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                $crate::document::text(from, $expected, $parse)
+                nodelb_sources::document::text(from, $expected, $parse)
             }
 
             fn to_toml(&self) -> toml::Value {

@@ -1,30 +1,15 @@
-//! The owner task as other tasks use it: they send it changes, and read what it publishes.
+//! What the owner task publishes for other tasks.
 
 use std::sync::Arc;
 
-use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::stale_generation::StaleGeneration;
-use nodelb_host::clock::Clock;
 use nodelb_kube::source::Followed;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::drift::DriftReport;
 use super::rounds::Rounds;
 use crate::status::Health;
-
-/// The handle of tasks that send changes: sources and observers.
-#[derive(Clone, Debug)]
-pub struct OwnerHandle {
-    /// Changes for the next round. A batch is applied as a whole.
-    pub changes: mpsc::Sender<Vec<Change>>,
-    /// The snapshot after each round.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// The parts of the snapshot that tasks wait for.
-    pub marks: Marks,
-    /// The clock of all times in snapshots.
-    pub clock: Clock,
-}
 
 /// The parts of snapshots that tasks wait for. They rarely change, and a task that waits for every snapshot makes the
 /// owner wake a thread for each change. Published after the snapshot.
@@ -86,14 +71,6 @@ pub struct OwnerOutputs {
     pub rounds: Rounds,
     /// Changes of maps and links by other programs, and the repairs.
     pub drift: watch::Receiver<Arc<DriftReport>>,
-}
-
-#[cfg(test)]
-impl OwnerHandle {
-    /// The handle of an owner that a test plays.
-    pub(crate) fn of_test(changes: mpsc::Sender<Vec<Change>>, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
-        Self { changes, snapshot, marks: Marker::default().marks(), clock: Clock::start() }
-    }
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use crate::reconcile::OwnerHandle;
 use nodelb_host::sock_diag::{self, AF_INET, AF_INET6, InetDiagMessage, SockDiag, StateFlags};
+use nodelb_sources::OwnerHandle;
 
 /// NodePorts, each with the process that has bound it.
 type Bound = BTreeMap<L4Addr, Arc<str>>;

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,9 +31,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::Disconnect;
-use crate::reconcile::{Marks, OwnerHandle};
+use crate::reconcile::Marks;
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::sockets::reaper::{Lost, Reaper, ReaperLine};
+use nodelb_sources::OwnerHandle;
 
 mod boot;
 mod judge;
@@ -128,9 +129,9 @@ struct PassState {
 
 impl StaleSockets {
     /// A task for the sockets in this scope; `directory` is the state directory.
-    pub fn new(owner: OwnerHandle, scope: Disconnect, directory: PathBuf) -> Self {
-        let OwnerHandle { changes, snapshot, marks, clock, .. } = owner;
-        let report = watch::Sender::default();
+    pub fn new((owner, marks): (&OwnerHandle, &Marks), scope: Disconnect, directory: &Path) -> Self {
+        let OwnerHandle { changes, snapshot, clock } = owner.clone();
+        let (marks, directory, report) = (marks.clone(), directory.to_owned(), watch::Sender::default());
         Self { snapshot, marks, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
     }
 

@@ -1,4 +1,7 @@
+use nodelb_host::clock::Clock;
+
 use super::*;
+use crate::reconcile::Marker;
 
 #[test]
 fn the_kernels_port_range_is_read() {
@@ -14,10 +17,10 @@ fn the_kernels_port_range_is_read() {
 async fn a_packet_path_that_cannot_be_started_is_in_the_history() {
     let (changes_in, mut changes) = tokio::sync::mpsc::channel(4);
     let (_snapshots, snapshot) = channel::channel(Arc::default());
-    let owner = OwnerHandle::of_test(changes_in, snapshot);
+    let owner = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start() };
     let config = channel::channel(Arc::new(Config::parse("[packets]\nmode = \"on\"\n").unwrap())).1;
     let failure = PacketFailure { reason: "ENOMEM".into(), is_earlier_active: false };
-    drop(start(PacketPath::Failed(failure), &owner, &config, std::future::pending::<()>));
+    drop(start(PacketPath::Failed(failure), (&owner, &Marker::default().marks()), &config, std::future::pending::<()>));
     let happened = changes.try_recv().unwrap_or_default();
     assert!(matches!(&happened[..], [Change::Happened(_)]), "{happened:?}");
 }

@@ -19,12 +19,12 @@ use nodelb_datapath::packets::{ConnectionCount, PacketCounts};
 
 use super::*;
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
-use crate::checks::{CheckOutcome, Condition};
 use crate::datapath::fake::FakeDatapath;
 use crate::devices::{self, sweep::SweepReport};
-use crate::dns::{DnsReport, QueryResult};
 use crate::reconcile::OwnerOutputs;
 use crate::status::{Check, Health};
+use nodelb_sources::checks::{CheckOutcome, Condition};
+use nodelb_sources::dns::{DnsReport, QueryResult};
 
 #[path = "metrics/process.rs"]
 mod process;

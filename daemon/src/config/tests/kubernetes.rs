@@ -4,7 +4,7 @@ use nodelb_core::model::forward::Forward;
 use nodelb_kube::api::scope::Selection;
 
 use crate::config::Config;
-use crate::document::Problem;
+use nodelb_sources::document::Problem;
 
 fn problems(text: &str) -> Vec<String> {
     Config::parse(text).unwrap_err().iter().map(Problem::to_string).collect()

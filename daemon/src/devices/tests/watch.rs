@@ -7,10 +7,12 @@ use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{OutsideEntry, Realised, ServiceId};
+use nodelb_host::clock::Clock;
+use nodelb_sources::OwnerHandle;
 
 use super::super::hooks::tests::Fake;
 use super::*;
-use crate::reconcile::{Marker, OwnerHandle};
+use crate::reconcile::{Marker, Marks};
 use crate::sockets::nf_tables::KubeProxyRules;
 
 /// A task with a kernel in memory, on the devices of this machine.
@@ -27,7 +29,7 @@ fn config(keys: &str) -> Arc<Config> {
 }
 
 /// The snapshots of an owner, its queue, and copies of what it has received.
-type Ends = (OwnerHandle, mpsc::Receiver<Vec<Change>>);
+type Ends = ((OwnerHandle, Marks), mpsc::Receiver<Vec<Change>>);
 
 /// Starts an owner with maps in memory, which contain the uplinks only if packets are on.
 fn owner(is_on: bool) -> Ends {
@@ -39,7 +41,8 @@ fn owner(is_on: bool) -> Ends {
     let (changes_in, mut received) = mpsc::channel::<Vec<Change>>(10);
     let (copies, changes) = mpsc::channel(10);
     let marker = Marker::default();
-    let handle = OwnerHandle { marks: marker.marks(), ..OwnerHandle::of_test(changes_in, snapshot) };
+    let marks = marker.marks();
+    let handle = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start() };
     tokio::spawn(async move {
         while let Some(batch) = received.recv().await {
             batch.iter().cloned().for_each(|change| engine.change(change));
@@ -50,7 +53,7 @@ fn owner(is_on: bool) -> Ends {
             drop(copies.try_send(batch));
         }
     });
-    (handle, changes)
+    ((handle, marks), changes)
 }
 
 fn start_with(keys: &str, has_table: bool) -> Rig {
@@ -64,14 +67,14 @@ fn start_with_owner(owner: Ends, keys: &str, has_table: bool) -> Rig {
     Rig { reports: start(inputs, Box::new(rig.fake.clone()), std::future::pending()), ..rig }
 }
 
-fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (DeviceInputs, Rig) {
+fn prepare(((owner, marks), changes): Ends, keys: &str, rules: ReadRules) -> (DeviceInputs, Rig) {
     let (config_in, config) = watch::channel(config(keys));
     let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
     let written = Arc::clone(&settings);
     let inputs = DeviceInputs {
         config,
         snapshot: owner.snapshot,
-        is_served: owner.marks.is_outside_served,
+        is_served: marks.is_outside_served,
         changes: owner.changes,
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
         foreign_ports: None,

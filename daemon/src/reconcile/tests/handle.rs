@@ -1,3 +1,4 @@
+use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;

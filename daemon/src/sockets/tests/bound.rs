@@ -6,6 +6,7 @@ use nodelb_core::engine::Engine;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
+use nodelb_host::clock::Clock;
 use nodelb_programs::sockets::refuses_bind;
 
 use super::*;
@@ -148,7 +149,9 @@ async fn looks_again_after_a_while_and_ends_with_the_owner() {
     let engine = Engine::new(EngineConfig::default(), Realised::default());
     let (sender, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
     let (changes, mut received) = mpsc::channel(1);
-    let task = tokio::spawn(BoundPorts::new(OwnerHandle::of_test(changes, snapshot)).run(std::future::pending()));
+    let task = tokio::spawn(
+        BoundPorts::new(OwnerHandle { changes, snapshot, clock: Clock::start() }).run(std::future::pending()),
+    );
     let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let nodeport = format!("0.0.0.0:{port}/TCP");
@@ -181,7 +184,9 @@ async fn nodelb_does_not_warn_of_its_own_listener() {
     serving_both.realised = serving(&nodeports.each_ref().map(String::as_str));
     let (_sender, snapshot) = watch::channel(Arc::new(serving_both));
     let (changes, mut received) = mpsc::channel(1);
-    let task = tokio::spawn(BoundPorts::new(OwnerHandle::of_test(changes, snapshot)).run(std::future::pending()));
+    let task = tokio::spawn(
+        BoundPorts::new(OwnerHandle { changes, snapshot, clock: Clock::start() }).run(std::future::pending()),
+    );
     let batch = received.recv().await.unwrap();
     let [Change::Bound(bound)] = batch.as_slice() else { panic!("{batch:?}") };
     assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), nodeports[1..]);

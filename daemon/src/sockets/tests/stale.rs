@@ -95,8 +95,8 @@ impl Rig {
         let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
         let (changes_in, changes) = mpsc::channel(4);
         let marker = Marker::default();
-        let handle = OwnerHandle { marks: marker.marks(), ..OwnerHandle::of_test(changes_in, snapshot) };
-        let stale_sockets = StaleSockets::new(handle, Disconnect::Udp, "/proc/nowhere".into());
+        let handle = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start() };
+        let stale_sockets = StaleSockets::new((&handle, &marker.marks()), Disconnect::Udp, Path::new("/proc/nowhere"));
         let readings = Mutex::new(VecDeque::from(readings));
         let flows: ReadFlows = Arc::new(move |_, see| {
             let mut readings = readings.lock().unwrap();

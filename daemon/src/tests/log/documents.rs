@@ -171,7 +171,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 /// Each `warn!(...)` and similar call: `FILE:LINE` and the text between the parentheses.
 fn calls() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    for package in ["", "cli", "core", "datapath", "host", "kube", "report"] {
+    for package in ["", "cli", "core", "datapath", "host", "kube", "report", "sources"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), &mut files);
     }
     let mut calls = Vec::new();

@@ -28,12 +28,12 @@ use crate::devices::mode::{Activity, Decision};
 use crate::devices::report::{DeviceReport, DevicesReport};
 use crate::devices::uplinks::{Device, Reason, Role};
 use crate::devices::{DeviceOutputs, Drops};
-use crate::dns::{DnsReport, NameReport, NameState};
 use crate::reconcile;
 use crate::recorder;
 use crate::status::{Check, Health};
 use crate::world::{self, World};
 use nodelb_core::model::named::{DnsName, Question, RecordType};
+use nodelb_sources::dns::{DnsReport, NameReport, NameState};
 
 /// The time of every answer, in seconds since 1970.
 pub(super) const UNIX: u64 = 1_795_000_000;

@@ -1,0 +1,307 @@
+//! The task that keeps the drains: carries out requests, and ends those that are over.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::change::Change;
+use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{MapState, ServiceEntry};
+use nodelb_core::state::owner::hash_of;
+use nodelb_host::clock::{ticking, unix_millis, unix_now, unix_of_boot, until, was_set};
+use nodelb_host::state_file::{Reading, START, StateFile};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::journal;
+use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, why_kept, with_drain, without_drain};
+use super::state_file::{self, All, Stored, follow_clock};
+use crate::OwnerHandle;
+
+const QUEUE: usize = 16;
+
+/// The interval at which the task looks for drains that are over. The wall clock may be set at any time.
+const TICK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a drain that was over at the start waits for the source of its service.
+const SYNC_TIME: Duration = Duration::from_secs(10);
+
+const APPLY_TIME: Duration = Duration::from_secs(4);
+
+/// Sends the drains of the previous run to the owner task, then starts the task, which runs until `shutdown` is ready. While
+/// the drains in the state directory are being read for too long, the owner task keeps what the maps have.
+pub async fn start(
+    (reading, directory): (Reading<Stored>, &Path),
+    owner: &OwnerHandle,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> mpsc::Sender<Request> {
+    start_with(reading, state_file::start(directory), owner, shutdown).await
+}
+
+async fn start_with(
+    mut reading: Reading<Stored>,
+    file: StateFile<Arc<All>>,
+    owner: &OwnerHandle,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> mpsc::Sender<Request> {
+    let (to, requests) = mpsc::channel(QUEUE);
+    let maps = owner.snapshot.borrow().realised.clone();
+    let mut drainer = Drainer {
+        all: All::new(),
+        owner: owner.clone(),
+        file,
+        unread: None,
+        maps,
+        set: unix_of_boot(),
+        started: Instant::now(),
+    };
+    match reading.within(START).await {
+        Some(stored) => drainer.take(stored).await,
+        None => {
+            drainer.unread = Some(reading);
+            // Fails only if the owner task has ended.
+            let _ = owner.changes.send(vec![Change::DrainsUnread(true)]).await;
+        }
+    }
+    tokio::spawn(async move { until(shutdown, drainer.run(requests)).await });
+    to
+}
+
+/// Forgets the drains that had ended before the start, as the maps show: the previous run could not store that. In
+/// `default/kubernetes`, which is never empty, a drained backend is in use if there is no other one.
+fn forget_ended(all: &mut All, maps: &MapState) {
+    let kubernetes = ServiceName::new("default", "kubernetes");
+    for (service, drains) in all.iter_mut().filter(|(service, _)| **service != kubernetes) {
+        let hash = hash_of(service);
+        let own = |entry: &&Arc<ServiceEntry>| entry.tag.is_some_and(|tag| tag.service == hash);
+        drains.retain(|backend, _| !maps.services.values().filter(own).any(|it| includes(Some(it), *backend)));
+    }
+    all.retain(|_, drains| !drains.is_empty());
+}
+
+/// Waits until the drains have been read; forever if they have been.
+async fn wait(unread: &mut Option<Reading<Stored>>) -> Stored {
+    match unread {
+        Some(reading) => reading.wait().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Removes the drains that are over, logs them, and returns the changes for the owner task.
+fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (service, drains) in all.iter_mut().filter(|(service, _)| may_end(service)) {
+        let over: Vec<Drained> =
+            drains.iter().filter(|(_, drain)| drain.is_over(now)).map(|(backend, _)| *backend).collect();
+        for backend in over {
+            let Some(drain) = drains.remove(&backend) else { continue };
+            let length = drain.length().unwrap_or_default();
+            let others = others(drains, backend, "still ");
+            let text = format!("end of the drain of {backend} by {} after {length}{others}", drain.by);
+            let cause = DrainCause::Ended(text.into());
+            journal::log(service, &cause, !others.is_empty());
+            changes.push(Change::Drains(service.clone(), drains.clone(), Some(cause)));
+        }
+    }
+    all.retain(|_, drains| !drains.is_empty());
+    changes
+}
+
+struct Drainer {
+    all: All,
+    owner: OwnerHandle,
+    file: StateFile<Arc<All>>,
+    /// The drains of the previous run, until they have been read.
+    unread: Option<Reading<Stored>>,
+    /// The maps at the start.
+    maps: MapState,
+    /// How the wall clock is set.
+    set: i64,
+    started: Instant,
+}
+
+impl Drainer {
+    async fn run(&mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut tick = ticking(TICK_EVERY);
+        loop {
+            tokio::select! {
+                stored = wait(&mut self.unread) => self.take(stored).await,
+                request = requests.recv() => {
+                    // The admin API has ended, because the daemon ends.
+                    let Some(Request { wish, by, reply }) = request else { return };
+                    self.follow_clock().await;
+                    let answer = match wish.action {
+                        _ if self.unread.is_some() => Err(Refusal::Failed(format!(
+                            "{} has not been read since the start: its file system does not answer. Until then, backends \
+                             stay drained as the maps have them", self.file.path().display()
+                        ))),
+                        Action::Drain { length, is_forced } => {
+                            let since = unix_millis().div_ceil(1_000);
+                            let until = length.map(|length| since.saturating_add(length.as_secs()));
+                            self.drain(&wish, (Drain { by, since, until }, is_forced)).await
+                        }
+                        Action::Undrain => self.undrain(&wish, &by).await,
+                    };
+                    // The client may have gone.
+                    let _ = reply.send(answer);
+                }
+                _ = tick.tick(), if !self.all.is_empty() => self.tick().await,
+            }
+        }
+    }
+
+    /// Takes over the drains of the previous run. They are in effect as far as the maps at the start agree.
+    async fn take(&mut self, (mut all, unusable): Stored) {
+        self.unread = None;
+        let path = self.file.path();
+        unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
+        let stored = all.clone();
+        forget_ended(&mut all, &std::mem::take(&mut self.maps));
+        if all != stored {
+            self.file.save(Arc::new(all.clone()));
+        }
+        let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
+        let changes = std::iter::once(Change::DrainsUnread(false)).chain(known).collect();
+        // Fails only if the owner task has ended.
+        let _ = self.owner.changes.send(changes).await;
+        self.all = all;
+    }
+
+    /// Moves the ends of drains after the clock was set.
+    async fn follow_clock(&mut self) {
+        let set = unix_of_boot();
+        if !was_set(self.set, set) {
+            return;
+        }
+        let moved = follow_clock(&mut self.all, self.set, set, unix_now());
+        self.set = set;
+        let changes =
+            moved.into_iter().filter_map(|name| Some(Change::Drains(name.clone(), self.all.get(&name)?.clone(), None)));
+        // Fails only if the owner task has ended.
+        let _ = self.owner.changes.send(changes.collect()).await;
+        self.file.save(Arc::new(self.all.clone()));
+    }
+
+    async fn drain(&mut self, wish: &Wish, (drain, is_forced): (Drain, bool)) -> Result<String, Refusal> {
+        let Wish { service, backend, .. } = wish;
+        if let Action::Drain { length: Some(length), .. } = wish.action
+            && (length < Duration::from_secs(1) || length > MAX_LENGTH)
+        {
+            return Err(Refusal::Refused(
+                "a drain lasts from 1s to 366d, or without --for until `nodelb undrain`".into(),
+            ));
+        }
+        let snapshot = self.owner.snapshot.borrow().clone();
+        let drains = with_drain(&snapshot, &self.all, (service, *backend), (drain.clone(), is_forced))?;
+        let mut all = self.all.clone();
+        all.insert(service.clone(), drains.clone());
+        if let Err(error) = self.file.store(Arc::new(all.clone())).await {
+            // The write may still succeed: then the next one takes this back. After a kill in between, the maps do.
+            self.file.save(Arc::new(self.all.clone()));
+            let path = self.file.path().display();
+            return Err(Refusal::Failed(format!("{backend} is not drained: {path} cannot be written: {error}")));
+        }
+        self.all = all;
+        let others = others(&drains, *backend, "");
+        let length = drain.length().map(|length| format!(" for {length}")).unwrap_or_default();
+        let cause = DrainCause::Begun(format!("drain of {backend} by {}{length}", drain.by).into());
+        journal::log(service, &cause, false);
+        self.apply(service, drains, cause, |snapshot| !is_offered(snapshot, service, *backend)).await?;
+        Ok(format!("{backend} of {service} is {drain}{others}"))
+    }
+
+    async fn undrain(&mut self, wish: &Wish, by: &str) -> Result<String, Refusal> {
+        let Wish { service, backend, .. } = wish;
+        let (drains, _) = without_drain(&self.all, (service, *backend))?;
+        if drains.is_empty() {
+            self.all.remove(service);
+        } else {
+            self.all.insert(service.clone(), drains.clone());
+        }
+        // An undrain takes effect even if it cannot be stored.
+        let is_stored = self.file.store(Arc::new(self.all.clone())).await.is_ok();
+        let others = others(&drains, *backend, "still ");
+        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}{others}").into());
+        journal::log(service, &cause, !others.is_empty());
+        self.apply(service, drains, cause, |snapshot| has_desired(snapshot, service, *backend)).await?;
+        let stored = if is_stored { "" } else { "; this cannot be stored yet, see journalctl -u nodelb" };
+        if let Some(why) = why_kept(&self.owner.snapshot.borrow(), service) {
+            return Ok(format!(
+                "the drain of {backend} of {service} ends later{others}{stored}: the service is in use as before the start, \
+                 {why}"
+            ));
+        }
+        if others.is_empty() {
+            return Ok(format!("{backend} of {service} is no longer drained{stored}"));
+        }
+        Ok(format!("the drain of {backend} of {service} has ended{others}{stored}"))
+    }
+
+    /// Sends the drains of a service to the owner task, and waits until the maps have what follows.
+    async fn apply(
+        &mut self,
+        service: &ServiceName,
+        drains: Drains,
+        cause: DrainCause,
+        is_done: impl Fn(&Snapshot) -> bool,
+    ) -> Result<(), Refusal> {
+        let mut snapshot = self.owner.snapshot.clone();
+        let wanted = Some(drains.clone()).filter(|drains| !drains.is_empty());
+        let applied = async {
+            self.owner.changes.send(vec![Change::Drains(service.clone(), drains, Some(cause))]).await.ok()?;
+            let is_applied =
+                |snapshot: &Snapshot| snapshot.facts.drains(service) == wanted.as_ref() && is_done(snapshot);
+            snapshot.wait_for(|snapshot| is_applied(snapshot)).await.ok().map(drop)
+        };
+        match timeout(APPLY_TIME, applied).await {
+            Ok(Some(())) => Ok(()),
+            _ => Err(Refusal::Failed(
+                "the change is stored, and the maps do not have it yet: see `nodelb status`".into(),
+            )),
+        }
+    }
+
+    async fn tick(&mut self) {
+        self.follow_clock().await;
+        // A drain that was over at the start ends when its service is known, so that the history of the service has it.
+        let is_late = self.started.elapsed() >= SYNC_TIME;
+        let snapshot = self.owner.snapshot.borrow().clone();
+        let is_known = |service: &ServiceName| {
+            let owner = snapshot.facts.owner(service);
+            owner.is_some_and(|(service, _)| snapshot.facts.is_synced(service.source))
+        };
+        let ended = end_over(&mut self.all, unix_now(), |service| is_late || is_known(service));
+        if !ended.is_empty() {
+            // Fails only if the owner task has ended.
+            let _ = self.owner.changes.send(ended).await;
+            self.file.save(Arc::new(self.all.clone()));
+        }
+    }
+}
+
+/// Whether the maps offer the drained backend for new connections, except for a service that is held.
+fn is_offered(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
+    let own = snapshot.ports().filter(|(_, key)| key.service == *service);
+    let mut own = own.filter(|(_, key)| snapshot.held().all(|port| port.key != **key));
+    own.any(|(id, _)| includes(snapshot.realised.services.get(&id), backend))
+}
+
+/// Whether the maps offer the backend wherever they should.
+fn has_desired(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
+    let mut own = snapshot.ports().filter(|(_, key)| key.service == *service);
+    own.all(|(id, _)| {
+        let [desired, realised] = [&snapshot.desired, &snapshot.realised].map(|state| state.services.get(&id));
+        !includes(desired, backend) || includes(realised, backend)
+    })
+}
+
+fn includes(entry: Option<&Arc<ServiceEntry>>, backend: Drained) -> bool {
+    let mut slots = entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
+    slots.any(|slot| backend.includes((slot.addr.addr, slot.addr.port)))
+}
+
+#[cfg(test)]
+#[path = "tests/run.rs"]
+pub(in crate::drains) mod tests;

@@ -1,0 +1,373 @@
+//! The task of the file source: scans the directory when something may have changed, and sends the differences to the
+//! owner.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::change::Change;
+use nodelb_core::model::service::Source;
+use nodelb_core::source_report::SourceReport;
+use nodelb_host::clock::until;
+use nodelb_host::messages;
+use nodelb_host::state_file::SavedState;
+use nodelb_host::threads::Threads;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{self, JoinHandle};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{error, info, warn};
+
+use super::content::FileProblem;
+use super::known::{Files, KnownFile};
+use super::last_valid::{self, LastValid};
+use super::merge::{self, Merged};
+use super::report::{self, DirectoryState};
+use super::scan::{self, Hints, Listing};
+use super::system::{IsOpenForWriting, System};
+use super::watch::Watch;
+use crate::OwnerHandle;
+use crate::document::Problem;
+
+/// How long events must pause before a scan, since editors cause several.
+const SETTLE: Duration = Duration::from_millis(20);
+const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+/// The interval of scans without an event: for links that lead out of the directory, and for network file systems.
+const LOOK_ANYWAY: Duration = Duration::from_secs(10);
+/// `LOOK_ANYWAY` while there is a problem that may end without an event.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a scan of the directory may take before that is reported.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start with valid files waits for what the previous run has stored.
+const RECALL: Duration = Duration::from_millis(500);
+/// The maximum number of scans in progress: one, and those that reloads have abandoned.
+const LOOKS: usize = 8;
+
+#[derive(Debug)]
+pub struct StartedFileSource {
+    /// The services directory. Every value, even an equal one, makes the source read everything again: a reload sends one.
+    /// Another directory may be empty.
+    pub directory: watch::Sender<PathBuf>,
+    /// The rows of `/sources`: first the directory, then its files.
+    pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
+    /// Ends after `shutdown`, when the state is stored.
+    pub task: JoinHandle<()>,
+}
+
+/// The inputs and outputs of the file source, as in [`StartedFileSource`].
+#[derive(Debug)]
+struct FileSource {
+    directory: watch::Receiver<PathBuf>,
+    changes: mpsc::Sender<Vec<Change>>,
+    reports: watch::Sender<Arc<Vec<SourceReport>>>,
+    is_open: IsOpenForWriting,
+}
+
+/// Starts the file source on the first directory; the second one is the state directory. It runs until `shutdown` is ready
+/// or its changes are no longer received. Sends [`Change::Synced`] after the first successful read of the directory, or
+/// when the state directory contains what the previous run knew of it, and again when the incomplete part changes. Removes
+/// nothing while the directory cannot be read, or is changing.
+pub fn start(
+    (directory, state_directory): (PathBuf, PathBuf),
+    owner: &OwnerHandle,
+    is_open: IsOpenForWriting,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> StartedFileSource {
+    let (directory, directories) = watch::channel(directory);
+    let (reports_in, reports) = watch::channel(Arc::default());
+    let source = FileSource { directory: directories, changes: owner.changes.clone(), reports: reports_in, is_open };
+    let task = tokio::spawn(RunningFileSource::new(source, state_directory).run(shutdown));
+    StartedFileSource { directory, reports, task }
+}
+
+struct RunningFileSource {
+    source: FileSource,
+    watch: Option<Watch>,
+    files: Files,
+    merged: Arc<Merged>,
+    /// The directory of the last scan.
+    directory: Option<PathBuf>,
+    /// The incomplete part in the last [`Change::Synced`].
+    synced: Option<Option<Arc<str>>>,
+    /// The problem of the directory, if any; the next field has its time.
+    trouble: Option<String>,
+    since: SystemTime,
+    threads: Threads,
+    stored: SavedState<LastValid>,
+    /// `None` after the first scan.
+    state_directory: Option<PathBuf>,
+}
+
+impl RunningFileSource {
+    fn new(source: FileSource, state_directory: PathBuf) -> Self {
+        let watch = Watch::new().map_err(|error| {
+            let every = LOOK_AGAIN.as_secs();
+            warn!(
+                message_id = %messages::DIRECTORY_POLLED,
+                %error,
+                "inotify is not available, so the services directory is read every {every} s; raise \
+                 fs.inotify.max_user_instances"
+            );
+        });
+        let merged: Arc<Merged> = Arc::default();
+        Self {
+            source,
+            watch: watch.ok(),
+            files: Files::default(),
+            directory: None,
+            merged,
+            synced: None,
+            trouble: None,
+            since: SystemTime::now(),
+            threads: Threads::new("services", LOOKS),
+            stored: last_valid::store(&state_directory),
+            state_directory: Some(state_directory),
+        }
+    }
+
+    async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        until(shutdown, self.poll_forever()).await;
+        let last = self.stored.saved().clone();
+        self.stored.close(last).await;
+    }
+
+    async fn poll_forever(&mut self) {
+        let mut asked = Hints { everything: true, ..Hints::default() };
+        while self.scan(asked).await {
+            let pause = self.pause();
+            asked = tokio::select! {
+                reload = self.source.directory.changed() => match reload {
+                    Ok(()) => Hints { everything: true, ..Hints::default() },
+                    Err(_owner_is_gone) => return,
+                },
+                () = wait_for_reason(self.watch.as_mut(), pause) => Hints::default(),
+            };
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        if self.trouble.is_some() {
+            return LOOK_AGAIN;
+        }
+        let anyway = if self.watch.is_some() { LOOK_ANYWAY } else { LOOK_AGAIN };
+        self.files.next_scan().map_or(anyway, |next| next.min(anyway))
+    }
+
+    /// Scans the directory once. Returns false if the owner has closed the queue.
+    async fn scan(&mut self, asked: Hints) -> bool {
+        let directory = self.source.directory.borrow_and_update().clone();
+        let hints = self.hints(&asked);
+        let (is_new, found) = self.look(&directory, hints).await;
+        let merged = if is_new { self.merge().await } else { Ok(Vec::new()) };
+        // The files are known from the directory, or from the previous run.
+        let is_known = merged.is_ok() && (self.files.is_listed() || found.is_err() && is_new);
+        let trouble = found.as_ref().and(merged.as_ref().map(drop)).err().map(scan::explained);
+        self.set_trouble(&directory, trouble);
+        let mut changes = merged.unwrap_or_default();
+        if is_known {
+            changes.extend(self.synced_change(&directory));
+        }
+        self.report(&directory);
+        changes.is_empty() || self.source.changes.send(changes).await.is_ok()
+    }
+
+    fn hints(&mut self, asked: &Hints) -> Hints {
+        let noted = self.watch.as_mut().map_or_else(Hints::default, Watch::take_hints);
+        // Hints from before the directory became unreadable are lost, and may have been incomplete.
+        Hints { everything: noted.everything || asked.everything || self.trouble.is_some(), ..noted }
+    }
+
+    /// Reads what is new. Returns whether the served content may have changed, and the problem of the directory, if any.
+    async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<()>) {
+        let before = self.directory.replace(directory.to_path_buf());
+        let is_chosen = before.is_some_and(|before| before != directory);
+        let listing = self.listing(directory.to_path_buf(), hints).await;
+        let mut is_new = match self.state_directory.take() {
+            Some(state_directory) => self.recall(&state_directory, listing.as_ref().ok()).await,
+            None => false,
+        };
+        let accepted = listing.and_then(|listing| self.files.accept(listing, is_chosen, SystemTime::now()));
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => return (is_new, Err(error)),
+        };
+        for path in accepted.altered {
+            if let Some(file) = self.files.get(&path) {
+                log_file(&path, file);
+            }
+        }
+        is_new |= accepted.has_changed;
+        if is_new || self.stored.saved().directory != directory {
+            self.stored.save(self.files.last_valid(directory));
+        }
+        (is_new, Ok(()))
+    }
+
+    /// Takes the files as the previous run has stored them, before the first scan is accepted. Returns whether it has stored
+    /// any.
+    async fn recall(&mut self, state_directory: &Path, listing: Option<&Listing>) -> bool {
+        // Valid files can be served without it, unless their writers have not finished.
+        let limit = if listing.is_some_and(Listing::is_whole) { RECALL } else { last_valid::TIMEOUT };
+        let Some(mut last) = last_valid::load(state_directory, limit).await else { return false };
+        if let Some(listing) = listing {
+            last.files.retain(|path, version| !listing.has(path, version.as_ref()));
+        }
+        let Ok(files) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
+        self.files = files;
+        true
+    }
+
+    async fn merge(&mut self) -> io::Result<Vec<Change>> {
+        let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
+        let merging = blocking(move || {
+            let merged = merge::merge(&contents);
+            let changes = before.changes_to(&merged);
+            (merged, changes)
+        });
+        let (merged, changes) = merging.await?;
+        for (path, problems) in &merged.problems {
+            if self.merged.problems.get(path) != Some(problems) {
+                log_problems(path, problems, "the earlier file is served");
+            }
+        }
+        self.merged = Arc::new(merged);
+        Ok(changes)
+    }
+
+    /// Lists the directory and reads what is new, in a thread, because its file system may not answer. In that case the
+    /// delay is reported, and the source keeps waiting for an answer or a reload. A reload before that waits for this scan.
+    async fn listing(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Listing> {
+        let (seen, follower) = (self.files.seen(), self.watch.as_ref().map(Watch::follower));
+        let (looked_at, system) = (directory.clone(), System(self.source.is_open));
+        let look = move || {
+            let followed = follower.map(|follower| follower.follow(&looked_at));
+            (followed, scan::read(&system, &looked_at, &seen, &hints))
+        };
+        let mut looking = self.threads.begin(look)?;
+        let mut is_late = false;
+        loop {
+            tokio::select! {
+                looked = &mut looking => {
+                    let (followed, listing) = looked.map_err(io::Error::other)?;
+                    if let (Some(watch), Some(followed)) = (&mut self.watch, followed) {
+                        watch.followed(followed);
+                    }
+                    return listing;
+                }
+                _ = self.source.directory.changed(), if is_late => {
+                    // The next scan is for the reload.
+                    self.source.directory.mark_changed();
+                    return Err(unanswered());
+                }
+                () = sleep(TIMEOUT), if !is_late => {
+                    is_late = true;
+                    self.set_trouble(&directory, Some(unanswered().to_string()));
+                    self.report(&directory);
+                }
+            }
+        }
+    }
+
+    /// The [`Change::Synced`] to send, if it differs from the last one.
+    fn synced_change(&mut self, directory: &Path) -> Option<Change> {
+        // What the previous run has stored may be older than the maps.
+        let unread = || format!("{} cannot be read", directory.display()).into();
+        let incomplete = if self.files.is_listed() { self.files.incomplete() } else { Some(unread()) };
+        if self.synced.as_ref() == Some(&incomplete) {
+            return None;
+        }
+        self.synced = Some(incomplete.clone());
+        Some(Change::Synced { source: Source::Files, incomplete })
+    }
+
+    fn set_trouble(&mut self, directory: &Path, trouble: Option<String>) {
+        if self.trouble == trouble {
+            return;
+        }
+        let directory = directory.display();
+        match &trouble {
+            Some(error) => error!(
+                message_id = %messages::DIRECTORY_UNREADABLE,
+                %directory, error,
+                "the services directory cannot be read; still serving the last known services, retrying every {} s",
+                LOOK_AGAIN.as_secs()
+            ),
+            None => info!(message_id = %messages::FILE_SERVED, %directory, "the services directory can be read again"),
+        }
+        self.trouble = trouble;
+        self.since = SystemTime::now();
+    }
+
+    fn report(&self, directory: &Path) {
+        let reported = DirectoryState {
+            path: directory,
+            trouble: self.trouble.as_deref(),
+            was_read: self.synced.is_some(),
+            since: self.since,
+            looked: SystemTime::now(),
+        };
+        let rows = report::rows(&reported, &self.files, &self.merged);
+        if **self.source.reports.borrow() != rows {
+            self.source.reports.send_replace(Arc::new(rows));
+        }
+    }
+}
+
+fn unanswered() -> io::Error {
+    io::Error::other(format!("its file system does not respond within {} s", TIMEOUT.as_secs()))
+}
+
+/// Runs slow work on a thread where it delays no other task.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    task::spawn_blocking(work).await.map_err(io::Error::other)
+}
+
+/// Waits for a reason to scan the directory, and then until events pause; at most `pause` if there is no reason.
+async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
+    let Some(watch) = watch else { return sleep(pause).await };
+    let changed = tokio::select! {
+        changed = watch.changed() => changed,
+        () = sleep(pause) => return,
+    };
+    if changed.is_err() {
+        // inotify is not expected to fail. Without a pause here the loop would spin.
+        return sleep(LOOK_AGAIN).await;
+    }
+    let latest = Instant::now() + SETTLE_AT_MOST;
+    loop {
+        tokio::select! {
+            again = watch.changed() => if again.is_err() { return },
+            () = sleep(SETTLE) => return,
+            () = sleep_until(latest) => return,
+        }
+    }
+}
+
+fn log_file(path: &Path, file: &KnownFile) {
+    if file.problems.is_empty() {
+        info!(
+            message_id = %messages::FILE_SERVED,
+            file = %path.display(), "the file is valid again and served"
+        );
+    } else if file.valid.is_some() {
+        log_problems(path, &file.problems, "still serving its last valid version");
+    } else {
+        log_problems(path, &file.problems, "none of its services are served");
+    }
+}
+
+fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
+    for problem in problems {
+        let reported = FileProblem { path: path.to_path_buf(), problem: problem.clone() };
+        warn!(
+            message_id = %messages::FILE_PROBLEM,
+            file = %path.display(), line = problem.line, "{reported}; {consequence}"
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/run.rs"]
+mod tests;
