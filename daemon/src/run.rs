@@ -197,7 +197,7 @@ async fn serve<D: Datapath + Send + 'static>(
     watch_ports(&config, handle.clone(), stop());
 
     // The sources. No connection goes to a backend that was drained or unhealthy before the start, or to others than then.
-    let (drains, (checks, checker), dns) = tokio::join!(
+    let (drains, (checks, checker), (dns, resolver)) = tokio::join!(
         drains::start((stored_drains, &directory), &handle, stop()),
         checks::start(&handle, kubernetes_guard(&config), &directory, packets.prepare_checks(&register), stop()),
         dns::start(config.dns.settings(), &handle, directory.clone(), Arc::clone(&register), stop())
@@ -219,7 +219,7 @@ async fn serve<D: Datapath + Send + 'static>(
         owner: published,
         datapath: reader,
         files: files.reports,
-        dns: dns.reports,
+        dns,
         drains,
         checks,
         kubernetes,
@@ -244,7 +244,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reload = Reload { config, reloads, config_path, level, identity, directory, check, accepts, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
-    end(from_kubernetes.into_iter().flatten().chain([files.task, dns.task, checker]), owner, [recorder.task, since])
+    end(from_kubernetes.into_iter().flatten().chain([files.task, resolver, checker]), owner, [recorder.task, since])
         .await
 }
 

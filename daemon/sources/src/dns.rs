@@ -31,7 +31,7 @@ mod system;
 
 pub use names::Bounds;
 pub use report::{DnsReport, NameReport, NameState, QueryResult};
-pub use run::{Started, start};
+pub use run::start;
 pub use server_address::DnsServer;
 
 #[cfg(test)]

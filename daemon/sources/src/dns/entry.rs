@@ -1,10 +1,10 @@
 //! What is known about a question. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::named::{Named, Question, RecordType};
+use nodelb_core::model::named::{NameRecords, Named, Question, RecordType};
 use nodelb_core::model::service::SliceName;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,15 @@ pub(super) type GoneSince = (Moment, u64);
 pub(super) struct Held {
     pub(super) problem: Arc<str>,
     pub(super) gone_since: Option<GoneSince>,
+}
+
+/// What is kept over a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub(super) answers: BTreeMap<Question, Known>,
+    /// The backends in use, which are not those of the last answer if that is of no use.
+    pub(super) used: BTreeMap<Question, NameRecords>,
+    pub(super) held: BTreeMap<Question, Held>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,7 +67,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(known: Option<Known>, held: Option<Held>, now: Moment) -> Self {
+    /// Of a question that was not asked before: with what an earlier run has stored about it.
+    pub(super) fn new(recalled: &mut Saved, question: &Question, now: Moment) -> Self {
+        let (known, held) = (recalled.answers.remove(question), recalled.held.remove(question));
         Self {
             is_recalled: known.is_some(),
             known,
@@ -73,6 +84,11 @@ impl Entry {
     /// Whether the last records are in use although they are not current.
     pub(super) fn is_held(&self) -> bool {
         self.known.is_some() && self.problem.is_some()
+    }
+
+    pub(super) fn held(&self) -> Option<Held> {
+        let problem = self.problem.clone().filter(|_| self.is_held())?;
+        Some(Held { problem, gone_since: self.gone_since })
     }
 }
 

@@ -11,13 +11,14 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Family;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::named::{DnsName, NameAnswer, NameRecords, Named, Question, RecordType};
+use nodelb_core::model::named::{DnsName, NameAnswer, Named, Question, RecordType};
 use nodelb_core::model::service::{ServiceName, SliceName};
+use nodelb_core::table::Facts;
 
 use super::answer::{Answer, Ttl, nonexistent, without_end};
-use super::assemble::{TargetAnswer, answer_of, assemble};
+use super::assemble::{TargetAnswer, answer_of, assemble, in_use};
 use super::due::{Due, Which};
-use super::entry::{Entry, GoneSince, Held, Known, separate_targets};
+use super::entry::{Entry, GoneSince, Held, Known, Saved, separate_targets};
 use super::servers::{Asking, MAX_SILENT};
 
 /// The first pause after a failure, in milliseconds; each further failure doubles it.
@@ -29,7 +30,7 @@ const DEFAULT_NEGATIVE_TTL: Ttl = 10;
 /// The longest time for which such an answer is believed, in milliseconds: a new record should be found soon.
 pub(super) const MAX_NEGATIVE: u64 = 60_000;
 /// The bounds of times, in milliseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
     /// The shortest time between two answers to a question.
     pub min_ttl: u64,
@@ -57,6 +58,7 @@ pub(super) enum Reply {
     Failed(Arc<str>),
 }
 
+#[derive(Default)]
 pub(super) struct Names {
     bounds: Bounds,
     seed: u64,
@@ -65,11 +67,8 @@ pub(super) struct Names {
     services: BTreeSet<ServiceName>,
     entries: BTreeMap<Question, Entry>,
     due: Due,
-    /// Records of an earlier run, of questions that are not asked yet.
-    recalled: BTreeMap<Question, Known>,
-    recalled_held: BTreeMap<Question, Held>,
-    /// The backends that were in use in an earlier run, of questions that are not asked yet.
-    recalled_used: BTreeMap<Question, NameRecords>,
+    /// What an earlier run has stored about questions that are not asked yet.
+    recalled: Saved,
     /// The slices that an answer may have changed.
     dirty: BTreeSet<SliceName>,
     /// The questions of which the owner task has an answer.
@@ -79,41 +78,29 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// `recalled` are the records of an earlier run.
-    pub(super) fn new(bounds: Bounds, seed: u64, recalled: BTreeMap<Question, Known>) -> Self {
-        let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), Due::default());
-        let (recalled_held, recalled_used) = (BTreeMap::new(), BTreeMap::new());
-        let (dirty, reported, left) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self {
-            bounds,
-            seed,
-            wanted,
-            services: BTreeSet::new(),
-            entries,
-            due,
-            recalled,
-            recalled_held,
-            recalled_used,
-            dirty,
-            reported,
-            left,
-        }
+    pub(super) fn new(bounds: Bounds, seed: u64) -> Self {
+        Self { bounds, seed, ..Self::default() }
     }
 
-    /// Continues the holds of an earlier run. One that would have ended meanwhile begins again with the next answer: only
-    /// answers end it.
-    pub(super) fn recall_held(&mut self, mut held: BTreeMap<Question, Held>, now: Moment) {
+    /// Continues with what an earlier run has stored. Returns the answers in it for the owner task. A hold that would have
+    /// ended meanwhile begins again with the next answer: only answers end it.
+    pub(super) fn recall(&mut self, mut saved: Saved, now: Moment) -> Vec<Change> {
         let hold = self.bounds.hold.unwrap_or(u64::MAX);
         let lasts = |(since, _): GoneSince| since <= now && since.0.saturating_add(hold) > now.0;
-        for held in held.values_mut().filter(|held| !held.gone_since.is_none_or(lasts)) {
+        for held in saved.held.values_mut().filter(|held| !held.gone_since.is_none_or(lasts)) {
             *held = Held { problem: without_end(&held.problem).into(), gone_since: None };
         }
-        self.recalled_held = held;
-    }
-
-    /// Continues with these backends, which are those of the last answers unless these were of no use.
-    pub(super) fn recall_used(&mut self, used: BTreeMap<Question, NameRecords>) {
-        self.recalled_used = used;
+        self.recalled = saved;
+        let Saved { answers, used, held } = &self.recalled;
+        let questions: BTreeSet<Question> = answers.keys().chain(used.keys()).cloned().collect();
+        let of_maps = |question: &Question| {
+            let problem = held.get(question).map(|held| Arc::clone(&held.problem));
+            Some(NameAnswer { records: Some(used.get(question)?.clone()), problem, ..NameAnswer::default() })
+        };
+        let answer = |question| Some((of_maps(&question).or_else(|| self.answer_to(&question))?, question));
+        let answers: Vec<_> = questions.into_iter().filter_map(answer).collect();
+        self.reported.extend(answers.iter().map(|(_, question)| question.clone()));
+        answers.into_iter().map(|(answer, question)| Change::Answer(question, Some(answer))).collect()
     }
 
     pub(super) fn services(&self) -> &BTreeSet<ServiceName> {
@@ -219,28 +206,11 @@ impl Names {
         changes
     }
 
-    /// The answers of an earlier run, for the owner task.
-    pub(super) fn take_recalled(&mut self) -> Vec<Change> {
-        let questions: BTreeSet<Question> = self.recalled.keys().chain(self.recalled_used.keys()).cloned().collect();
-        let answer = |question: &Question| {
-            let problem = self.recalled_held.get(question).map(|held| Arc::clone(&held.problem));
-            let records = self.recalled_used.get(question).cloned();
-            let used = records.map(|records| NameAnswer { records: Some(records), problem, ..NameAnswer::default() });
-            used.or_else(|| self.answer_to(question))
-        };
-        let answers = questions.into_iter().filter_map(|question| Some((answer(&question)?, question)));
-        let changes: Vec<_> = answers.map(|(answer, question)| Change::Answer(question, Some(answer))).collect();
-        self.reported.extend(changes.iter().filter_map(|change| match change {
-            Change::Answer(question, _) => Some(question.clone()),
-            _ => None,
-        }));
-        changes
-    }
-
     /// Finds the answers that no name needs any more.
     fn withdraw(&mut self) {
         let wanted: BTreeSet<&Question> = self.wanted.values().map(|named| &named.question).collect();
-        let is_recalled = |it: &Question| self.recalled.contains_key(it) || self.recalled_used.contains_key(it);
+        let Saved { answers, used, .. } = &self.recalled;
+        let is_recalled = |it: &Question| answers.contains_key(it) || used.contains_key(it);
         let is_needed = |question: &&Question| wanted.contains(question) || is_recalled(question);
         let left: BTreeSet<Question> = self.reported.iter().filter(|question| !is_needed(question)).cloned().collect();
         self.reported.retain(|question| !left.contains(question));
@@ -250,7 +220,7 @@ impl Names {
     /// What is known about the backends; `None` if that is nothing new, because a target of the answer was not asked for yet.
     fn answer_to(&self, question: &Question) -> Option<NameAnswer> {
         let recalled = || {
-            let known = Some(self.recalled.get(question)?.clone());
+            let known = Some(self.recalled.answers.get(question)?.clone());
             Some(Entry { known, is_recalled: true, ..Entry::default() })
         };
         let entry = self.entries.get(question).cloned().or_else(recalled)?;
@@ -262,7 +232,7 @@ impl Names {
         let families: BTreeSet<Family> = self.families(question);
         let lookup = |question: &Question| {
             let of_run = |known| TargetAnswer { known: Some(known), is_recalled: true, ..TargetAnswer::default() };
-            self.entries.get(question).map(TargetAnswer::of).or_else(|| self.recalled.get(question).map(of_run))
+            self.entries.get(question).map(TargetAnswer::of).or_else(|| self.recalled.answers.get(question).map(of_run))
         };
         let (records, problem) = assemble((known, entry.is_recalled), &families, &lookup)?;
         Some(answer_of(&Entry { problem: entry.problem.clone().or(problem), ..entry }, Some(records), self.hold()))
@@ -276,11 +246,6 @@ impl Names {
             .flat_map(|named| named.families.iter().copied())
             .collect();
         if families.is_empty() { [Family::Ipv4, Family::Ipv6].into() } else { families }
-    }
-
-    /// The backends of an earlier run that were in use, of questions that may still be asked.
-    pub(super) fn recalled_used(&self) -> &BTreeMap<Question, NameRecords> {
-        &self.recalled_used
     }
 
     pub(super) fn asking(&self) -> Asking<'_> {
@@ -319,24 +284,20 @@ impl Names {
         services
     }
 
-    /// The last records, also of questions that are not asked yet.
-    pub(super) fn known(&self) -> BTreeMap<Question, Known> {
-        let known = self.entries.iter().filter_map(|(question, entry)| Some((question.clone(), entry.known.clone()?)));
-        self.recalled.clone().into_iter().chain(known).collect()
+    /// What is to be stored, also about questions that are not asked yet. The facts have the backends in use.
+    pub(super) fn saved(&self, facts: &Facts) -> Saved {
+        let Saved { mut answers, mut used, mut held } = self.recalled.clone();
+        used.extend(in_use(facts));
+        for (question, entry) in &self.entries {
+            answers.extend(entry.known.clone().map(|known| (question.clone(), known)));
+            held.extend(entry.held().map(|held| (question.clone(), held)));
+        }
+        Saved { answers, used, held }
     }
 
-    pub(super) fn held(&self) -> BTreeMap<Question, Held> {
-        let held = |entry: &Entry| Some(Held { problem: entry.problem.clone()?, gone_since: entry.gone_since });
-        let entries = self.entries.iter().filter(|(_, entry)| entry.is_held());
-        let held = entries.filter_map(|(question, entry)| Some((question.clone(), held(entry)?)));
-        self.recalled_held.clone().into_iter().chain(held).collect()
-    }
-
-    /// Forgets the records of an earlier run that are not needed, because every source has been read.
+    /// Forgets what an earlier run has stored and is not needed, because every source has been read.
     pub(super) fn forget_recalled(&mut self) {
-        self.recalled.clear();
-        self.recalled_held.clear();
-        self.recalled_used.clear();
+        self.recalled = Saved::default();
         self.withdraw();
     }
 
@@ -365,9 +326,9 @@ impl Names {
             self.ask(&question, now).slices = slices;
         }
         // The records of targets become known when those of the SRV question do.
-        let is_recalled = |question: &Question| self.recalled.contains_key(question);
+        let is_recalled = |question: &Question| self.recalled.answers.contains_key(question);
         let is_srv = |named: &&Arc<Named>| named.question.record == RecordType::Srv;
-        let has_recalled = !self.recalled.is_empty()
+        let has_recalled = !self.recalled.answers.is_empty()
             && self.wanted.values().filter(is_srv).any(|named| self.separate_targets(named).iter().any(is_recalled));
         if has_recalled {
             self.rewire(now);
@@ -403,7 +364,7 @@ impl Names {
     /// The entry of the question, which is asked at once if it is new.
     fn ask(&mut self, question: &Question, now: Moment) -> &mut Entry {
         self.entries.entry(question.clone()).or_insert_with(|| {
-            let entry = Entry::new(self.recalled.remove(question), self.recalled_held.remove(question), now);
+            let entry = Entry::new(&mut self.recalled, question, now);
             self.due.insert(question, &entry);
             entry
         })
@@ -412,7 +373,7 @@ impl Names {
     /// The questions about targets that the answer to the SRV question has no addresses for.
     fn separate_targets(&self, named: &Named) -> BTreeSet<Question> {
         let known = self.entries.get(&named.question).and_then(|entry| entry.known.as_ref());
-        separate_targets(named, known.or_else(|| self.recalled.get(&named.question)))
+        separate_targets(named, known.or_else(|| self.recalled.answers.get(&named.question)))
     }
 }
 

@@ -11,26 +11,25 @@ use nodelb_core::change::Change;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::named::Question;
 use nodelb_core::model::service::{ServiceName, Source};
-use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::Facts;
 use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
 use nodelb_host::threads::Threads;
 use tokio::sync::mpsc::error::SendError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::AskTimeouts;
 use super::ask_all::{Asked, ask_all};
-use super::assemble::in_use;
 use super::due::Which;
+use super::entry::Saved;
 use super::journal;
 use super::names::{Bounds, Names, Reply, Wanted};
 use super::report::{DnsReport, QueryResult, report};
 use super::server_address::DnsServer;
 use super::servers::Servers;
-use super::state_file::{self, Saved};
+use super::state_file;
 use super::system;
 use crate::OwnerHandle;
 
@@ -73,9 +72,7 @@ impl Default for DnsTimeouts {
 }
 
 pub(super) struct Resolver {
-    pub(super) outgoing: mpsc::Sender<Vec<Change>>,
-    pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
-    pub(super) clock: nodelb_host::clock::Clock,
+    pub(super) owner: OwnerHandle,
     pub(super) reports: watch::Sender<Arc<DnsReport>>,
     pub(super) register: Register,
     /// The servers; empty for those of `resolv_conf`.
@@ -86,26 +83,19 @@ pub(super) struct Resolver {
     pub(super) timeouts: DnsTimeouts,
 }
 
-pub struct Started {
-    pub reports: watch::Receiver<Arc<DnsReport>>,
-    /// The task, which stores its state when it ends.
-    pub task: JoinHandle<()>,
-}
-
 /// Sends the answers of the previous run to the owner task, then starts the resolver, which runs until `shutdown` is ready or
-/// the owner task has ended. Asks these servers, or those of the system if there are none. `directory` is the state directory.
+/// the owner task has ended. Returns its reports, and the task, which stores its state when it ends. Asks these servers, or
+/// those of the system if there are none. `directory` is the state directory.
 pub async fn start(
     (servers, bounds): (Vec<DnsServer>, Bounds),
     owner: &OwnerHandle,
     directory: PathBuf,
     register: Register,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Started {
+) -> (watch::Receiver<Arc<DnsReport>>, JoinHandle<()>) {
     let (reports_in, reports) = watch::channel(Arc::default());
     let resolver = Resolver {
-        outgoing: owner.changes.clone(),
-        snapshot: owner.snapshot.clone(),
-        clock: owner.clock,
+        owner: owner.clone(),
         reports: reports_in,
         register,
         servers,
@@ -114,7 +104,7 @@ pub async fn start(
         directory,
         timeouts: DnsTimeouts::default(),
     };
-    Started { reports, task: start_with(resolver, shutdown).await }
+    (reports, start_with(resolver, shutdown).await)
 }
 
 /// No connection goes to other backends than before the start if the owner task has the answers before the files are read.
@@ -126,11 +116,10 @@ pub(super) async fn start_with(
     // Each tick writes at most once.
     let limits = Limits { every: Duration::ZERO, retry, timeout };
     let mut stored = state_file::load(&resolver.directory, limits).await;
-    let mut names = Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone());
-    names.recall_held(stored.saved().held.clone(), resolver.clock.now());
-    names.recall_used(stored.saved().used.clone());
+    let mut names = Names::new(resolver.bounds, std::process::id().into());
+    let recalled = names.recall(stored.saved().clone(), resolver.owner.clock.now());
     // Fails only if the owner task has ended.
-    let _ = resolver.outgoing.send(names.take_recalled()).await;
+    let _ = resolver.owner.changes.send(recalled).await;
     let mut running = Running {
         names,
         servers: Servers::default(),
@@ -146,7 +135,7 @@ pub(super) async fn start_with(
     };
     tokio::spawn(async move {
         until(shutdown, running.run_until_closed(&mut stored)).await;
-        stored.close(running.saved()).await;
+        stored.close(running.names.saved(&running.facts)).await;
     })
 }
 
@@ -172,13 +161,13 @@ struct Running {
 impl Running {
     async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
-        let mut snapshots = self.resolver.snapshot.clone();
+        let mut snapshots = self.resolver.owner.snapshot.clone();
         snapshots.mark_changed();
         self.read_servers().await;
         loop {
             let has_room = self.asking.len() < MAX_OPEN;
             let due = self.names.next_due(self.startable()).filter(|_| has_room);
-            let begin_at = due.map(|due| self.resolver.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
+            let begin_at = due.map(|due| self.resolver.owner.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
             let passed = tokio::select! {
                 changed = snapshots.changed() => {
                     let facts = snapshots.borrow_and_update().facts.clone();
@@ -219,7 +208,7 @@ impl Running {
     /// Stores and reports what has changed, unless that has just been done: then the next tick does. A daemon that is killed
     /// would otherwise start with backends that are older than those of the maps.
     fn store_at_once(&mut self, stored: &mut SavedState<Saved>) {
-        let now: Moment = self.resolver.clock.now();
+        let now: Moment = self.resolver.owner.clock.now();
         if self.stored_at.is_none_or(|stored_at| now >= stored_at.plus(TICK)) {
             self.stored_at = Some(now);
             self.store_and_report(stored);
@@ -228,15 +217,9 @@ impl Running {
 
     fn store_and_report(&mut self, stored: &mut SavedState<Saved>) {
         if std::mem::take(&mut self.is_outdated) {
-            stored.save(self.saved());
+            stored.save(self.names.saved(&self.facts));
         }
         self.tick();
-    }
-
-    fn saved(&self) -> Saved {
-        let mut used = self.names.recalled_used().clone();
-        used.extend(in_use(&self.facts));
-        Saved { answers: self.names.known(), used, held: self.names.held() }
     }
 
     /// Reads the servers of the system, if no others are configured and there are names.
@@ -254,7 +237,7 @@ impl Running {
 
     /// Asks for the names in these facts. Returns whether they, or the backends in use for them, are others than before.
     fn follow(&mut self, facts: Facts) -> bool {
-        let now = self.resolver.clock.now();
+        let now = self.resolver.owner.clock.now();
         let is_of_name = |service: &ServiceName| self.names.services().contains(service);
         let has_used = !self.names.services().is_empty() && facts.reported_since(&self.facts).any(is_of_name);
         let has_names = !facts.named.ptr_eq(&self.facts.named);
@@ -277,7 +260,7 @@ impl Running {
         if changes.is_empty() {
             return Ok(());
         }
-        self.resolver.outgoing.send(changes).await
+        self.resolver.owner.changes.send(changes).await
     }
 
     fn startable(&self) -> Which {
@@ -286,7 +269,7 @@ impl Running {
     }
 
     fn begin(&mut self) {
-        let now = self.resolver.clock.now();
+        let now = self.resolver.owner.clock.now();
         while self.asking.len() < MAX_OPEN {
             let Some(question) = self.names.take_due(now, self.startable()) else { return };
             let has_failed = self.names.has_failed(&question);
@@ -300,7 +283,7 @@ impl Running {
 
     /// Takes an answer and all others that are waiting. Returns whether any records have changed.
     fn take(&mut self, first: Result<(task::Id, Asked), JoinError>) -> bool {
-        let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
+        let (now, unix) = (self.resolver.owner.clock.now(), unix_seconds(SystemTime::now()));
         let (mut next, mut has_changed) = (Some(first), false);
         while let Some(asked) = next {
             let (id, asked) = match asked {
@@ -330,7 +313,7 @@ impl Running {
     }
 
     fn tick(&mut self) {
-        let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
+        let (now, unix) = (self.resolver.owner.clock.now(), unix_seconds(SystemTime::now()));
         let queries = std::mem::take(&mut self.report.queries);
         let problems = (&self.facts, &*self.server_problems);
         let new = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());

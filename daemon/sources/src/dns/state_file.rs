@@ -1,7 +1,6 @@
 //! The last answers and the backends in use, kept in the state directory over a restart or reboot: the daemon starts
 //! without a DNS server and serves the backends that it knew. Owns the format of the file.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::answer::Records;
-use super::entry::{Held, Known};
+use super::entry::{Held, Known, Saved};
 
 const NAME: &str = "names.json";
 
@@ -30,16 +29,6 @@ const MAX_SERVER: usize = 64;
 
 /// Maximum length in characters of a problem that is read from the file.
 const MAX_PROBLEM: usize = 512;
-
-pub(super) type Answers = BTreeMap<Question, Known>;
-
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Saved {
-    pub(super) answers: Answers,
-    /// The backends in use, which are not those of the last answer if that is of no use.
-    pub(super) used: BTreeMap<Question, NameRecords>,
-    pub(super) held: BTreeMap<Question, Held>,
-}
 
 #[derive(Serialize, Deserialize)]
 struct Form {

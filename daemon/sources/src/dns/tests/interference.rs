@@ -21,15 +21,15 @@ use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
+use nodelb_core::table::Facts;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::answer::{Answer, Records, Target};
-use super::assemble::in_use;
 use super::due::Which;
+use super::entry::Saved;
 use super::names::{Bounds, MAX_PAUSE, Names, Reply};
 use super::servers::Servers;
-use super::state_file::Saved;
 use crate::files::merge::{Merged, merge};
 use crate::files::parse;
 
@@ -167,7 +167,7 @@ impl Node {
             now: Moment(0),
             says: Says::Usable(1),
             servers: new_servers(),
-            names: Names::new(BOUNDS, 1, BTreeMap::new()),
+            names: Names::new(BOUNDS, 1),
             files: Merged::default(),
             older: None,
             is_broken: false,
@@ -289,9 +289,7 @@ impl Node {
     }
 
     fn saved(&self) -> Saved {
-        let mut used = self.names.recalled_used().clone();
-        used.extend(in_use(&self.engine.snapshot(self.now).facts));
-        Saved { answers: self.names.known(), used, held: self.names.held() }
+        self.names.saved(&self.engine.snapshot(self.now).facts)
     }
 
     fn restart(&mut self, stored: Stored, is_rebooted: bool) {
@@ -324,19 +322,17 @@ impl Node {
         if !self.expected.is_stored && self.backends(A).is_none_or(|backends| backends.is_empty()) {
             self.expected.backend = None;
         }
-        self.names = Names::new(BOUNDS, 1, saved.answers);
-        self.names.recall_held(saved.held, self.now);
-        let held = self.names.held();
+        self.names = Names::new(BOUNDS, 1);
+        let recalled = self.names.recall(saved, self.now);
+        let held = self.names.saved(&Facts::default()).held;
         let is_own =
             |question: &&Question| is_of_a(question.name.as_str()) && !question.name.as_str().starts_with("host");
         self.expected.gone_since =
             held.keys().find(is_own).and_then(|question| held[question].gone_since).map(|(since, _)| since.0);
-        self.names.recall_used(saved.used);
         self.servers = new_servers();
         self.files = Merged::default();
         (self.is_broken, self.has_d) = (self.is_file_broken, false);
         self.engine = new_engine(&self.datapath);
-        let recalled = self.names.take_recalled();
         if self.has(Rule::RecalledComesFirst) {
             recalled.into_iter().for_each(|change| self.engine.change(change));
         }

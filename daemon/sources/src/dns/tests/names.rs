@@ -60,7 +60,7 @@ proptest! {
         hold in prop_oneof![Just(None), (0_u64..400_000).prop_map(Some)],
     ) {
         let question = question("web.example", RecordType::A);
-        let mut names = Names::new(Bounds { hold, ..BOUNDS }, 1, BTreeMap::new());
+        let mut names = Names::new(Bounds { hold, ..BOUNDS }, 1);
         names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
         let mut now = Moment(0);
         let mut gone_since: Option<Moment> = None;
@@ -128,7 +128,7 @@ proptest! {
             ..Named::clone(first)
         };
         wanted.insert(both.slice.clone(), Arc::new(both));
-        let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+        let mut names = Names::new(BOUNDS, 1);
         names.follow(Arc::new(wanted), Moment(0));
         let state = |names: &Names| {
             let entries = names.entries().map(|(question, entry)| (question.clone(), entry.slices.clone()));
@@ -149,7 +149,7 @@ proptest! {
 fn many_srv_names_are_answered_soon() {
     let questions: Vec<Question> =
         (0..3_000).map(|name| question(&format!("_http._tcp.web{name}.example"), RecordType::Srv)).collect();
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(&questions), Moment(0));
     let began = std::time::Instant::now();
     while let Some(asked) = names.take_due(Moment(0), Which::All) {
@@ -174,7 +174,7 @@ fn many_srv_names_are_answered_soon() {
 #[test]
 fn failures_are_repeated_with_growing_pauses() {
     let question = question("web.example", RecordType::A);
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
     let mut pauses = Vec::new();
     for _ in 0..8 {
@@ -191,7 +191,7 @@ fn failures_are_repeated_with_growing_pauses() {
 #[test]
 fn the_targets_of_srv_records_are_asked_for_unless_the_answer_has_their_addresses() {
     let srv = question("_http._tcp.web.example", RecordType::Srv);
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
     assert_eq!(names.take_due(Moment(0), Which::All), Some(srv.clone()));
     let target = |name: &str, addresses: Vec<Addr>| Target {
@@ -222,7 +222,7 @@ fn the_other_family_of_a_target_is_asked_for() {
     for named in wanted.values_mut() {
         *named = Arc::new(Named { families: vec![Family::Ipv4, Family::Ipv6], ..Named::clone(named) });
     }
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(Arc::new(wanted), Moment(0));
     assert_eq!(names.take_due(Moment(0), Which::All), Some(srv.clone()));
     let target = Target {
@@ -242,7 +242,7 @@ fn the_other_family_of_a_target_is_asked_for() {
 #[test]
 fn the_limit_of_targets_counts_hosts() {
     let srv = question("_http._tcp.web.example", RecordType::Srv);
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
     assert_eq!(names.take_due(Moment(0), Which::All), Some(srv.clone()));
     let target = |priority, port, name: &str| Target {
@@ -279,10 +279,11 @@ fn records_of_an_earlier_run_are_in_use_also_those_of_targets() {
         (of_target.clone(), known(Records::Addresses(vec!["192.0.2.1".parse().unwrap()]))),
     ]
     .into();
-    let mut names = Names::new(BOUNDS, 1, recalled.clone());
+    let mut names = Names::new(BOUNDS, 1);
+    names.recall(Saved { answers: recalled.clone(), ..Saved::default() }, Moment(0));
     names.follow(wanted(&[srv]), Moment(0));
     assert!(names.entry(&of_target).is_some_and(|entry| entry.known.is_some()));
-    assert_eq!(names.known(), recalled);
+    assert_eq!(names.saved(&Facts::default()).answers, recalled);
 }
 
 /// The problem names the end of the hold. A restart once moved it by the time that it took.
@@ -291,17 +292,17 @@ fn a_hold_ends_when_it_was_said_also_after_a_restart() {
     let question = question("web.example", RecordType::A);
     let gone = || Reply::Answered("s".into(), Answer::NoSuchName(Some(5)));
     let problem = |names: &Names| names.entry(&question).unwrap().problem.as_deref().unwrap().to_owned();
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
     assert!(names.answer(&question, records(&["192.0.2.1"], 5), Moment(0), 1_000));
     assert!(names.answer(&question, gone(), Moment(10_000), 1_010), "it is stored");
     assert!(!names.answer(&question, gone(), Moment(15_000), 1_015));
     let said = problem(&names);
     let restarted = |now: Moment| {
-        let mut next = Names::new(BOUNDS, 1, names.known());
-        next.recall_held(names.held(), now);
+        let (mut next, stored) = (Names::new(BOUNDS, 1), names.saved(&Facts::default()));
+        next.recall(stored.clone(), now);
         next.follow(wanted(std::slice::from_ref(&question)), now);
-        assert_eq!(next.known(), names.known());
+        assert_eq!(next.saved(&Facts::default()).answers, stored.answers);
         next
     };
     let mut next = restarted(Moment(200_000));
@@ -327,13 +328,13 @@ fn a_hold_ends_when_it_was_said_also_after_a_restart() {
     }
     let mut back = restarted(Moment(200_000));
     assert!(back.answer(&question, records(&["192.0.2.1"], 5), Moment(200_001), 1_200));
-    assert_eq!(back.held(), BTreeMap::new());
+    assert_eq!(back.saved(&Facts::default()).held, BTreeMap::new());
 }
 
 #[test]
 fn a_question_that_returns_while_it_is_open_is_not_asked_twice_from_then_on() {
     let question = question("web.example", RecordType::A);
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
     assert!(names.take_due(Moment(0), Which::All).is_some());
     names.follow(Arc::default(), Moment(1));
@@ -349,7 +350,7 @@ fn a_question_that_returns_while_it_is_open_is_not_asked_twice_from_then_on() {
 #[test]
 fn questions_that_have_failed_can_be_left_out() {
     let [failing, other] = ["a.example", "b.example"].map(|name| question(name, RecordType::A));
-    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(&[failing.clone(), other.clone()]), Moment(0));
     assert_eq!(names.take_due(Moment(0), Which::NotFailed), Some(failing.clone()));
     names.answer(&failing, Reply::Failed("no".into()), Moment(0), 0);
@@ -370,7 +371,7 @@ fn no_accepted_configuration_and_no_answer_ends_the_daemon() {
     let question = question("web.example", RecordType::A);
     for (min, max) in seconds.iter().flat_map(|min| seconds.map(|max| (min * 1_000, max * 1_000))) {
         for hold in [None, Some(0), Some(1_000), Some(u64::MAX)] {
-            let mut names = Names::new(Bounds { min_ttl: min, max_ttl: max, hold }, 1, BTreeMap::new());
+            let mut names = Names::new(Bounds { min_ttl: min, max_ttl: max, hold }, 1);
             names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
             let server = || Arc::from("192.0.2.53:53");
             let negative = |ttl: u32| {

@@ -10,13 +10,14 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::node::NodeFacts;
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::entries::{CANARIES, Realised};
 use nodelb_core::state::status::Status;
 use nodelb_host::clock::Clock;
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::*;
@@ -69,9 +70,7 @@ impl Rig {
         let (stop, stopped) = oneshot::channel();
         let clock = Clock::start();
         let resolver = Resolver {
-            outgoing,
-            snapshot,
-            clock,
+            owner: OwnerHandle { changes: outgoing, snapshot, clock },
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
             servers: servers.iter().map(|server| DnsServer::parse(&server.to_string()).unwrap()).collect(),

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use nodelb_core::model::named::RecordType;
 
@@ -6,7 +8,7 @@ fn saved() -> Saved {
     let records = Records::Addresses(vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
     let held = Held { problem: "SERVFAIL".into(), gone_since: Some((Moment(70_000), 1_764_000_000)) };
     let held = [(question.clone(), held)].into();
-    let answers: Answers = [(question, Known { records, server: "192.0.2.53:53".into(), since: 9 })].into();
+    let answers: BTreeMap<_, _> = [(question, Known { records, server: "192.0.2.53:53".into(), since: 9 })].into();
     let question = Question { name: DnsName::of_labels("srv.example").unwrap(), record: RecordType::Srv };
     let priorities = vec![vec![NamedAddress { addr: "192.0.2.9".parse().unwrap(), srv: Some((80, 1)) }]];
     let used = NameRecords { priorities, server: "192.0.2.53:53".into(), since: 8, is_recalled: true };
