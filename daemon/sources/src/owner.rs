@@ -17,3 +17,10 @@ pub struct OwnerHandle {
     /// The clock of all times in snapshots.
     pub clock: Clock,
 }
+
+impl OwnerHandle {
+    /// Sends the changes, if there are any. False if the owner task has ended, because the daemon ends.
+    pub(crate) async fn send(&self, changes: Vec<Change>) -> bool {
+        changes.is_empty() || self.changes.send(changes).await.is_ok()
+    }
+}

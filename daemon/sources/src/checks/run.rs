@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
@@ -17,7 +16,6 @@ use nodelb_core::state::used::Used;
 use nodelb_core::table::Facts;
 use nodelb_host::clock::{at, ticking, until};
 use nodelb_host::state_file::{Limits, SavedState};
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -135,8 +133,7 @@ async fn start_with(
         tell_at: None,
         checker,
     };
-    // Fails only if the owner task has ended.
-    let _ = running.publish().await;
+    running.publish().await;
     tokio::spawn(async move {
         until(shutdown, running.run_until_closed(&mut stored)).await;
         stored.close(running.board.unhealthy()).await;
@@ -187,7 +184,7 @@ impl RunningChecker {
                 changed = snapshots.changed() => {
                     let facts = snapshots.borrow_and_update().facts.clone();
                     is_outdated |= self.follow(&facts);
-                    if changed.is_err() || self.publish().await.is_err() {
+                    if changed.is_err() || !self.publish().await {
                         return;
                     }
                 }
@@ -197,7 +194,7 @@ impl RunningChecker {
                 () = at(instant_of(begin_at)) => {}
                 () = at(instant_of(tell_at)) => {
                     self.tell_at = None;
-                    if self.publish().await.is_err() {
+                    if !self.publish().await {
                         return;
                     }
                     if !std::mem::replace(&mut has_saved, true) {
@@ -208,7 +205,7 @@ impl RunningChecker {
                 _ = tick.tick() => {
                     has_saved = false;
                     self.tick();
-                    if self.publish().await.is_err() {
+                    if !self.publish().await {
                         return;
                     }
                     if std::mem::take(&mut is_outdated) {
@@ -232,12 +229,9 @@ impl RunningChecker {
         self.board.has_results()
     }
 
-    async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {
+    async fn publish(&mut self) -> bool {
         let changes = self.board.changes(self.checker.owner.clock.now());
-        if changes.is_empty() {
-            return Ok(());
-        }
-        self.checker.owner.changes.send(changes).await
+        self.checker.owner.send(changes).await
     }
 
     fn begin(&mut self) {

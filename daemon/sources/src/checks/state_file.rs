@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::text::is_control;
+use nodelb_core::text;
 use nodelb_host::messages;
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
@@ -45,9 +45,8 @@ fn read(path: &Path) -> io::Result<Unhealthy> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let mut unhealthy = Unhealthy::new();
     for Entry { service, backend, error } in form.into_iter().flat_map(|form| form.unhealthy) {
-        let error: String = error.chars().filter(|c| !is_control(*c)).take(MAX_ERROR).collect();
         let backend = (Addr::from(backend.ip()), backend.port());
-        unhealthy.entry(service).or_default().insert(backend, error.into());
+        unhealthy.entry(service).or_default().insert(backend, text::limited(&error, MAX_ERROR).into());
     }
     // Outdated results would empty services whose backends have passed their checks since.
     if !unhealthy.is_empty() {

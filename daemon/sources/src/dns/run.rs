@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::change::Change;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::named::Question;
 use nodelb_core::model::service::{ServiceName, Source};
@@ -16,7 +15,6 @@ use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
 use nodelb_host::threads::Threads;
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -118,8 +116,7 @@ pub(super) async fn start_with(
     let mut stored = state_file::load(&resolver.directory, limits).await;
     let mut names = Names::new(resolver.bounds, std::process::id().into());
     let recalled = names.recall(stored.saved().clone(), resolver.owner.clock.now());
-    // Fails only if the owner task has ended.
-    let _ = resolver.owner.changes.send(recalled).await;
+    resolver.owner.send(recalled).await;
     let mut running = Running {
         names,
         servers: Servers::default(),
@@ -168,7 +165,7 @@ impl Running {
             let has_room = self.asking.len() < MAX_OPEN;
             let due = self.names.next_due(self.startable()).filter(|_| has_room);
             let begin_at = due.map(|due| self.resolver.owner.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
-            let passed = tokio::select! {
+            let is_received = tokio::select! {
                 changed = snapshots.changed() => {
                     let facts = snapshots.borrow_and_update().facts.clone();
                     if changed.is_err() {
@@ -182,23 +179,23 @@ impl Running {
                 }
                 Some(asked) = self.asking.join_next_with_id() => {
                     self.is_outdated |= self.take(asked);
-                    let passed = self.publish().await;
+                    let is_received = self.publish().await;
                     if self.is_outdated {
                         self.store_at_once(stored);
                     }
-                    passed
+                    is_received
                 }
-                () = at(begin_at) => Ok(()),
+                () = at(begin_at) => true,
                 _ = tick.tick() => {
                     self.store_and_report(stored);
-                    Ok(())
+                    true
                 }
                 _ = system.tick() => {
                     self.read_servers().await;
-                    Ok(())
+                    true
                 }
             };
-            if passed.is_err() {
+            if !is_received {
                 return;
             }
             self.begin();
@@ -254,13 +251,8 @@ impl Running {
         has_names || has_used
     }
 
-    /// Fails only if the owner task has ended, because the daemon ends.
-    async fn publish(&mut self) -> Result<(), SendError<Vec<Change>>> {
-        let changes = self.names.take_news();
-        if changes.is_empty() {
-            return Ok(());
-        }
-        self.resolver.owner.changes.send(changes).await
+    async fn publish(&mut self) -> bool {
+        self.resolver.owner.send(self.names.take_news()).await
     }
 
     fn startable(&self) -> Which {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::named::{DnsName, NameRecords, NamedAddress, Question, refusal};
-use nodelb_core::text::is_control;
+use nodelb_core::text;
 use nodelb_host::clock::boot_id;
 use nodelb_host::messages;
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
@@ -65,8 +65,6 @@ fn read(path: &Path) -> io::Result<Saved> {
     let mut saved = Saved::default();
     let Some(Form { answers, used, boot, .. }) = form else { return Ok(saved) };
     let is_of_boot = boot_id().is_ok_and(|current| current == boot);
-    let clean =
-        |text: &str, most: usize| text.chars().filter(|c| !is_control(*c)).take(most).collect::<String>().into();
     let is_name = |name: &DnsName| DnsName::of_labels(name.as_str()).is_ok_and(|it| it == *name);
     for Entry { question, mut known, problem, gone } in answers {
         let is_valid = is_name(&question.name)
@@ -77,10 +75,13 @@ fn read(path: &Path) -> io::Result<Saved> {
                 }
             };
         if is_valid {
-            known.server = clean(&known.server, MAX_SERVER);
+            known.server = text::limited(&known.server, MAX_SERVER).into();
             if let Some(problem) = problem.filter(|_| is_of_boot) {
                 let gone_since = gone.map(|(since, unix)| (Moment(since), unix));
-                saved.held.insert(question.clone(), Held { problem: clean(&problem, MAX_PROBLEM), gone_since });
+                saved.held.insert(
+                    question.clone(),
+                    Held { problem: text::limited(&problem, MAX_PROBLEM).into(), gone_since },
+                );
             }
             saved.answers.insert(question, known);
         }
@@ -90,7 +91,7 @@ fn read(path: &Path) -> io::Result<Saved> {
             |address: &NamedAddress| refusal(address.addr).is_none() && address.srv.is_none_or(|srv| srv.0 > 0);
         records.priorities.iter_mut().for_each(|priority| priority.retain(is_usable));
         records.priorities.retain(|priority| !priority.is_empty());
-        records.server = clean(&records.server, MAX_SERVER);
+        records.server = text::limited(&records.server, MAX_SERVER).into();
         records.is_recalled = true;
         if !records.priorities.is_empty() && is_name(&question.name) {
             saved.used.insert(question, records);

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nix::unistd::{Uid, User};
-use nodelb_core::text::is_control;
+use nodelb_core::text::limited;
 use nodelb_host::threads::Threads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,8 @@ fn text(uid: u32, login: Option<u32>, name: impl Fn(u32) -> String) -> String {
 
 fn name(uid: u32) -> String {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    let name: Option<String> = user.map(|user| user.name.chars().filter(|c| !is_control(*c)).take(MAX_NAME).collect());
-    name.filter(|name| !name.is_empty()).unwrap_or_else(|| text_of_uid(uid))
+    let name = user.filter(|user| !user.name.is_empty()).map(|user| limited(&user.name, MAX_NAME).into_owned());
+    name.unwrap_or_else(|| text_of_uid(uid))
 }
 
 fn text_of_uid(uid: u32) -> String {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nodelb_core::model::drain::DrainCause;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::text::is_control;
+use nodelb_core::text;
 use nodelb_host::messages;
 use tracing::{info, warn};
 
@@ -22,7 +22,7 @@ pub(super) fn log(service: &ServiceName, cause: &DrainCause, others_remain: bool
 }
 
 pub(super) fn warn_unreadable(path: &Path, service: &ServiceName, problem: &str) {
-    let problem: String = problem.chars().filter(|c| !is_control(*c)).take(MAX_PROBLEM).collect();
+    let problem = text::limited(problem, MAX_PROBLEM);
     warn!(
         message_id = %messages::STATE_UNREADABLE,
         %service, "a drain of {service} in {} cannot be read: {problem}; it is not in effect", path.display()

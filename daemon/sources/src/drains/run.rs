@@ -61,8 +61,7 @@ async fn start_with(
         Some(stored) => drainer.take(stored).await,
         None => {
             drainer.unread = Some(reading);
-            // Fails only if the owner task has ended.
-            let _ = owner.changes.send(vec![Change::DrainsUnread(true)]).await;
+            owner.send(vec![Change::DrainsUnread(true)]).await;
         }
     }
     tokio::spawn(async move { until(shutdown, drainer.run(requests)).await });
@@ -164,8 +163,7 @@ impl Drainer {
         }
         let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
         let changes = std::iter::once(Change::DrainsUnread(false)).chain(known).collect();
-        // Fails only if the owner task has ended.
-        let _ = self.owner.changes.send(changes).await;
+        self.owner.send(changes).await;
         self.all = all;
     }
 
@@ -179,8 +177,7 @@ impl Drainer {
         self.set = set;
         let changes =
             moved.into_iter().filter_map(|name| Some(Change::Drains(name.clone(), self.all.get(&name)?.clone(), None)));
-        // Fails only if the owner task has ended.
-        let _ = self.owner.changes.send(changes.collect()).await;
+        self.owner.send(changes.collect()).await;
         self.file.save(Arc::new(self.all.clone()));
     }
 
@@ -250,7 +247,7 @@ impl Drainer {
         let mut snapshot = self.owner.snapshot.clone();
         let wanted = Some(drains.clone()).filter(|drains| !drains.is_empty());
         let applied = async {
-            self.owner.changes.send(vec![Change::Drains(service.clone(), drains, Some(cause))]).await.ok()?;
+            self.owner.send(vec![Change::Drains(service.clone(), drains, Some(cause))]).await.then_some(())?;
             let is_applied =
                 |snapshot: &Snapshot| snapshot.facts.drains(service) == wanted.as_ref() && is_done(snapshot);
             snapshot.wait_for(|snapshot| is_applied(snapshot)).await.ok().map(drop)
@@ -274,8 +271,7 @@ impl Drainer {
         };
         let ended = end_over(&mut self.all, unix_now(), |service| is_late || is_known(service));
         if !ended.is_empty() {
-            // Fails only if the owner task has ended.
-            let _ = self.owner.changes.send(ended).await;
+            self.owner.send(ended).await;
             self.file.save(Arc::new(self.all.clone()));
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::text::is_control;
+use nodelb_core::text;
 use nodelb_host::clock::{boot_id, unix_now, unix_of_boot};
 use nodelb_host::state_file::{self, Limits, Reading, StateFile};
 use serde::{Deserialize, Serialize};
@@ -75,8 +75,8 @@ fn read(path: &Path) -> io::Result<Stored> {
                 continue;
             }
         };
-        let by: String = by.chars().filter(|c| !is_control(*c)).take(MAX_AUTHOR).collect();
-        all.entry(service).or_default().insert(backend, Drain { by: by.into(), since, until });
+        let by = text::limited(&by, MAX_AUTHOR).into();
+        all.entry(service).or_default().insert(backend, Drain { by, since, until });
     }
     if boot_id().is_ok_and(|current| current == boot) {
         follow_clock(&mut all, set, unix_of_boot(), unix_now());

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
+use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
 use nodelb_core::model::addr::Protocol;

@@ -63,7 +63,7 @@ fn an_error_is_not_believed_at_any_length() {
     fs::write(&path, entry).unwrap();
     let read = read(&path).unwrap();
     let error = read.values().flat_map(Quarantine::values).next().unwrap();
-    assert!(error.starts_with("abxxx") && error.len() == MAX_ERROR, "{error}");
+    assert!(error.starts_with("a\u{fffd}bxxx") && error.chars().count() == MAX_ERROR + 1, "{error}");
 }
 
 async fn is_written(path: &Path, expected: &Unhealthy) {

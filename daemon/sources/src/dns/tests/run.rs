@@ -5,6 +5,7 @@ use std::path::Path;
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType::{A, SRV};
+use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
@@ -86,7 +87,7 @@ impl Rig {
         let merged = merge::Merged::default();
         let mut rig = Self { changes, reports, snapshots, engine, datapath, clock, stop, task, merged };
         // The answers of the previous run.
-        let recalled = rig.changes.try_recv().unwrap();
+        let recalled = rig.changes.try_recv().unwrap_or_default();
         recalled.into_iter().for_each(|change| rig.engine.change(change));
         rig
     }
