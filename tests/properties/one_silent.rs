@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::service::Source;
+use nodelb_core::model::service::{Service, Source};
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_report::explain::reports;
@@ -24,7 +24,8 @@ fn of_files(changes: Vec<Change>) -> Vec<Change> {
     changes.into_iter().filter(|change| change.is_object_of(Source::Files)).collect()
 }
 
-/// Every address that at most one service claims, and that is none of a service that Kubernetes describes, too.
+/// Every address that at most one service claims, and that is none of a service that Kubernetes describes, too, or whose
+/// backends are used after their first check unless the maps have them.
 fn of_one(changes: &[Change]) -> Vec<L4Addr> {
     let services = || {
         changes.iter().filter_map(|change| match change {
@@ -32,12 +33,15 @@ fn of_one(changes: &[Change]) -> Vec<L4Addr> {
             _ => None,
         })
     };
-    let names: BTreeSet<_> = services().filter(|it| it.source == KUBERNETES).map(|service| &service.name).collect();
-    let (of_kubernetes, disputed): (BTreeSet<L4Addr>, _) = (
+    let is_other = |service: &&Service| {
+        service.source == KUBERNETES || service.health_check.as_ref().is_some_and(|check| !check.starts_healthy)
+    };
+    let names: BTreeSet<_> = services().filter(is_other).map(|service| &service.name).collect();
+    let (of_others, disputed): (BTreeSet<L4Addr>, _) = (
         services().filter(|service| names.contains(&service.name)).flat_map(claims_of).collect(),
         disputed(&facts(changes)),
     );
-    let is_of_one = |at: &L4Addr| !of_kubernetes.contains(at) && !disputed.contains(at);
+    let is_of_one = |at: &L4Addr| !of_others.contains(at) && !disputed.contains(at);
     destinations().into_iter().filter(|at| is_of_one(at) && is_of_one(&at.wildcard())).collect()
 }
 
