@@ -30,7 +30,7 @@ use nodelb_programs::headers::{Content, Parsed, parse};
 use nodelb_programs::host::Compiler;
 use nodelb_programs::key::Hook;
 use nodelb_programs::node::{Packet, Summed, Verdict};
-use nodelb_programs::programs::{Load, Outcome, Programs};
+use nodelb_programs::programs::{Load, Outcome, Programs, Tracked};
 
 use crate::case::Case;
 use crate::damage::number;
@@ -95,7 +95,7 @@ impl Numbers {
             let near = L4Addr::new(near.copied().unwrap_or(slot.addr), 10_000, slot.protocol);
             match self.below(6) {
                 0 => programs.add_socket(near),
-                1 => programs.add_tracked(*slot, near),
+                1 => programs.add_tracked(*slot, near, Tracked::ANSWER),
                 2 => programs.add_socket(*slot),
                 _ => {}
             }
@@ -136,13 +136,17 @@ fn play(numbers: &mut Numbers, case: &Case, load: Load) -> u64 {
         }
         let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
         match word {
+            "now" if rest.starts_with("kernel ") => {}
             "now" => {
                 world.apply(rest);
                 programs.limit(world.limits);
                 programs.set(&world.node());
             }
-            "wait" => world.now_ns += rest.parse::<u64>().expect("seconds") * 1_000_000_000,
-            "repeat" => {}
+            "wait" => {
+                let seconds: i64 = rest.parse().expect("seconds");
+                world.now_ns = world.now_ns.saturating_add_signed(seconds * 1_000_000_000);
+            }
+            "repeat" | "counts" | "former" => {}
             _ => {
                 for _ in 0..=numbers.below(3) {
                     let mut packet = case::packet(&world, step);

@@ -5,8 +5,14 @@
 #[path = "packet_fixtures/case.rs"]
 mod case;
 #[cfg(test)]
+#[path = "packet_fixtures/counts.rs"]
+mod counts;
+#[cfg(test)]
 #[path = "packet_fixtures/frame.rs"]
 mod frame;
+#[cfg(test)]
+#[path = "packet_fixtures/kernel.rs"]
+mod kernel;
 #[cfg(test)]
 #[path = "packet_fixtures/oracle.rs"]
 mod oracle;

@@ -192,10 +192,24 @@ pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> St
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
-/// link-layer header, limits that are per CPU or approximate, and the choice of an address without one on the device.
+/// link-layer header, how the kernel has a packet, limits that are per CPU or approximate, the choice of an address without one on the device, and
+/// what other software has done.
 fn is_shown(step: &str) -> bool {
-    let elsewhere = ["in tun0", "out tun0", "now limit half-open", "now device", "repeat 1003", "repeat 2050"];
-    !elsewhere.iter().any(|word| step.starts_with(word)) && !step.ends_with(" vlan")
+    let elsewhere = [
+        "in tun0",
+        "out tun0",
+        "now limit half-open",
+        "now device",
+        "now kernel",
+        "now set other-proxy",
+        "former",
+        "wait -",
+        "repeat 999",
+        "repeat 1003",
+        "repeat 2050",
+    ];
+    let how = [" vlan", " linear ", " summed-by-device", " to-be-summed", " tracked"];
+    !elsewhere.iter().any(|word| step.starts_with(word)) && !how.iter().any(|word| step.contains(word))
 }
 
 /// Runs the case; returns the differences and the number of packets that were compared.
@@ -216,6 +230,7 @@ fn run(kernel: &mut Kernel, case: &Case) -> (String, usize) {
                 kernel.set(&world);
             }
             "wait" => kernel.age(rest.parse().unwrap()),
+            "counts" => {}
             "repeat" => {
                 let (times, step) = rest.split_once(' ').unwrap();
                 for number in 0..times.parse::<usize>().unwrap() {

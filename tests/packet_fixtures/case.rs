@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodelb_programs::key::Side;
-use nodelb_programs::node::{Packet, Summed};
+use nodelb_programs::node::Packet;
 
 use crate::frame::described;
 use crate::world::World;
@@ -51,11 +51,11 @@ pub(crate) fn cases(text: &str) -> Vec<Case> {
     cases
 }
 
-/// `in DEVICE PACKET`, `out DEVICE PACKET` or `out DEVICE from DEVICE PACKET`.
+/// `in DEVICE PACKET`, `early DEVICE PACKET`, `out DEVICE PACKET` or `out DEVICE from DEVICE PACKET`.
 pub(crate) fn packet(world: &World, step: &str) -> Packet {
     let mut parts = step.splitn(3, ' ');
     let side = match parts.next() {
-        Some("in") => Side::Arriving,
+        Some("in" | "early") => Side::Arriving,
         Some("out") => Side::Leaving,
         other => panic!("unknown step {other:?}"),
     };
@@ -76,8 +76,8 @@ pub(crate) fn packet(world: &World, step: &str) -> Packet {
         is_for_host: !described.is_for_others,
         has_vlan_tag: described.has_vlan_tag,
         is_gso: described.is_gso,
-        is_tracked_request: false,
-        linear: None,
-        summed: Summed::None,
+        is_tracked_request: described.is_tracked_request,
+        linear: described.linear,
+        summed: described.summed,
     }
 }

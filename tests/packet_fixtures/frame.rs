@@ -3,6 +3,7 @@
 
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_programs::checksum;
+use nodelb_programs::node::Summed;
 
 use crate::world::{SENDER_MAC, Words, words};
 
@@ -44,6 +45,9 @@ pub(crate) struct Described {
     pub(crate) is_for_others: bool,
     pub(crate) has_vlan_tag: bool,
     pub(crate) is_gso: bool,
+    pub(crate) is_tracked_request: bool,
+    pub(crate) linear: Option<usize>,
+    pub(crate) summed: Summed,
 }
 
 /// The names of TCP flags, in the order of their bits.
@@ -157,6 +161,10 @@ impl Described {
             "other-host" => self.is_for_others = true,
             "vlan" => self.has_vlan_tag = true,
             "gso" => self.is_gso = true,
+            "tracked" => self.is_tracked_request = true,
+            "linear" => self.linear = Some(number(words)),
+            "summed-by-device" => self.summed = Summed::Complete,
+            "to-be-summed" => self.summed = Summed::Partial,
             _ => panic!("unknown property of a packet: {word}"),
         }
     }
@@ -324,7 +332,10 @@ impl Described {
     }
 
     fn put_sum(&self, bytes: &mut [u8], at: usize) {
-        let mut sum = correct_sum(&self.addresses(), self.protocol, bytes);
+        let mut sum = match self.summed {
+            Summed::Partial => pseudo_sum(&self.addresses(), self.protocol, bytes.len()),
+            _ => correct_sum(&self.addresses(), self.protocol, bytes),
+        };
         match self.sum.as_deref() {
             None | Some("ok") => {}
             Some("none") => sum = 0,
@@ -337,11 +348,16 @@ impl Described {
 
 /// The checksum that a transport header between these addresses should have. Its field in the bytes is 0.
 pub(crate) fn correct_sum(addresses: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
-    let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
-    let pseudo = [addresses, &length[..], &[0, 0, 0, protocol]].concat();
-    match (protocol, checksum::add(checksum::sum(&pseudo), checksum::sum(bytes))) {
+    let pseudo = pseudo_sum(addresses, protocol, bytes.len());
+    match (protocol, checksum::add(pseudo, checksum::sum(bytes))) {
         (1, _) => checksum::of(bytes),
         (17, u16::MAX) => u16::MAX,
         (_, sum) => !sum,
     }
+}
+
+/// What the field has if the device that sends the packet is to add the rest.
+pub(crate) fn pseudo_sum(addresses: &[u8], protocol: u8, length: usize) -> u16 {
+    let length = u32::try_from(length).unwrap().to_be_bytes();
+    checksum::sum(&[addresses, &length[..], &[0, 0, 0, protocol]].concat())
 }

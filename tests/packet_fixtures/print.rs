@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use nodelb_core::model::addr::Addr;
 use nodelb_programs::checksum::add;
 
-use crate::frame::{FLAGS, correct_sum, data_byte};
+use crate::frame::{FLAGS, correct_sum, data_byte, pseudo_sum};
 
 /// The IP packet as text.
 pub(crate) fn packet(bytes: &[u8]) -> String {
@@ -49,9 +49,19 @@ impl Place {
     }
 }
 
+/// More bytes than a header has room for in its length, which is then 0.
+const MOST: usize = 65_535;
+
+fn states_none(stated: u16, bytes: &[u8]) -> &'static str {
+    if stated == 0 && bytes.len() > MOST { " states 0" } else { "" }
+}
+
 fn v4(bytes: &[u8]) -> String {
     let header = usize::from(bytes[0] & 0xf) * 4;
-    let total = usize::from(be16(bytes, 2));
+    let total = match usize::from(be16(bytes, 2)) {
+        0 if bytes.len() > MOST => bytes.len(),
+        total => total,
+    };
     if header < 20 || total < header || total > bytes.len() {
         return format!("unreadable {}", hex(bytes));
     }
@@ -60,7 +70,7 @@ fn v4(bytes: &[u8]) -> String {
     let fragment = be16(bytes, 6);
     let (offset, more) = ((fragment & 0x1fff) * 8, fragment & 0x2000 != 0);
     let place = Place { is_fragment: offset > 0 || more, offset, more };
-    let mut notes = format!(" ttl {}", bytes[8]);
+    let mut notes = format!(" ttl {}", bytes[8]) + states_none(be16(bytes, 2), bytes);
     let add = |notes: &mut String, name: &str, value: usize| {
         if value > 0 {
             let _ = write!(notes, " {name} {value}");
@@ -81,7 +91,10 @@ fn v4(bytes: &[u8]) -> String {
 }
 
 fn v6(bytes: &[u8]) -> String {
-    let end = 40 + usize::from(be16(bytes, 4));
+    let end = match usize::from(be16(bytes, 4)) {
+        0 if bytes.len() > MOST => bytes.len(),
+        length => 40 + length,
+    };
     if end > bytes.len() {
         return format!("unreadable {}", hex(bytes));
     }
@@ -110,7 +123,7 @@ fn v6(bytes: &[u8]) -> String {
             return format!("unreadable {}", hex(bytes));
         }
     }
-    let mut notes = format!(" ttl {}", bytes[7]);
+    let mut notes = format!(" ttl {}", bytes[7]) + states_none(be16(bytes, 4), bytes);
     let class = bytes[0] << 4 | bytes[1] >> 4;
     if class > 0 {
         let _ = write!(notes, " tos {class}");
@@ -220,13 +233,17 @@ fn flags(bits: u8) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(",") }
 }
 
-/// Whether the checksum is right, or by how much it is wrong in one's complement arithmetic.
+/// Whether the checksum is right or that of the addresses, or by how much it is wrong in one's complement arithmetic.
 fn sum(rest: &[u8], at: usize, addresses: &[u8], protocol: u8) -> String {
     let mut zeroed = rest.to_vec();
     zeroed[at..at + 2].fill(0);
     let correct = correct_sum(addresses, protocol, &zeroed);
     let actual = be16(rest, at);
-    if actual == correct { "ok".to_owned() } else { format!("wrong-by {:04x}", add(actual, !correct)) }
+    match actual {
+        _ if actual == correct => "ok".to_owned(),
+        _ if actual == pseudo_sum(addresses, protocol, rest.len()) => "of-addresses".to_owned(),
+        _ => format!("wrong-by {:04x}", add(actual, !correct)),
+    }
 }
 
 fn altered(data: &[u8], offset: usize) -> &'static str {

@@ -283,6 +283,7 @@ impl World {
             "draining" => settings.is_draining = is_set,
             "resets-unknown" => settings.unknown = if is_set { Unknown::Reset } else { Unknown::Auto },
             "passes-unknown" => settings.unknown = if is_set { Unknown::Pass } else { Unknown::Auto },
+            "other-proxy" => settings.unknown = if is_set { Unknown::AutoWithProxy } else { Unknown::Auto },
             "answers" => settings.answers = is_set,
             "always-masquerades" => settings.always_masquerades = is_set,
             _ => panic!("unknown setting: {name}"),

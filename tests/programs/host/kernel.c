@@ -324,7 +324,7 @@ void *bpf_cast_to_kern_ctx(void *context)
 
 	(void)context;
 	packet.summed = frame.summed;
-	/* A connection, and IP_CT_NEW in the lower bits. */
-	packet.tracked = machine.is_tracked_request ? 0x1002 : 0;
+	/* A connection, and IP_CT_NEW or IP_CT_IS_REPLY in the lower bits. */
+	packet.tracked = machine.is_tracked_request ? 0x1002 : 0x1003;
 	return &packet;
 }

@@ -207,14 +207,17 @@ static uint32_t find_at(struct map *map, const void *key, uint32_t hash, uint32_
 static uint32_t find_prefix(struct map *map, const void *key)
 {
 	const unsigned char *wanted = key;
-	uint32_t best = NONE, most = 0, at;
+	uint32_t best = NONE, most = 0, length, at;
 
+	memcpy(&length, wanted, sizeof(length));
+	if (length > (map->key_size - sizeof(length)) * 8)
+		return NONE;
 	for (at = 0; at < map->used; at++) {
 		const unsigned char *other = key_at(map, at);
 		uint32_t bits, bit;
 
 		memcpy(&bits, other, sizeof(bits));
-		if (!map->entries[at].used || (best != NONE && bits <= most))
+		if (!map->entries[at].used || bits > length || (best != NONE && bits <= most))
 			continue;
 		for (bit = 0; bit < bits; bit++)
 			if ((wanted[4 + bit / 8] ^ other[4 + bit / 8]) & (128 >> bit % 8))

@@ -23,6 +23,8 @@ pub struct Outcome {
     pub reason: Option<Reason>,
     /// The backend that gets a packet which keeps its addresses (direct return).
     pub backend: Option<Addr>,
+    /// The next hop that the program has named for a packet that it has redirected.
+    pub next_hop: Option<Addr>,
     /// What the program itself has returned.
     pub code: i32,
     /// All reasons that were counted.
@@ -68,7 +70,8 @@ pub(crate) fn outcome(packet: &Packet, program: u32, answer: &[u8]) -> Outcome {
         Verdict::Drop | Verdict::Reply | Verdict::Redirect { .. } => dropped.first().copied(),
     };
     let backend = has_backend.then(|| addr_at(answer, 60));
-    Outcome { verdict, bytes, reason, backend, code, reasons: [dropped, passed].concat(), has_wrong_sum }
+    let next_hop = (how == 2 && u32_at(answer, 16) != 0).then(|| addr_at(answer, 20));
+    Outcome { verdict, bytes, reason, backend, next_hop, code, reasons: [dropped, passed].concat(), has_wrong_sum }
 }
 
 fn reasons(bits: u32) -> Vec<Reason> {

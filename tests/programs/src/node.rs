@@ -78,6 +78,8 @@ pub enum Unknown {
     Reset,
     /// They continue at a backend of this node that is certain, or are answered with RST.
     Auto,
+    /// The same, and the daemon has seen another proxy.
+    AutoWithProxy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +139,8 @@ pub struct Packet {
     pub has_vlan_tag: bool,
     /// Whether a device or the kernel divides the packet later.
     pub is_gso: bool,
-    /// Whether connection tracking sees the packet in the direction in which its connection has begun.
+    /// Whether connection tracking sees the packet in the direction in which its connection has begun; otherwise it sees
+    /// an answer.
     pub is_tracked_request: bool,
     /// Bytes that a program reads without a call; `None`: all of them.
     pub linear: Option<usize>,

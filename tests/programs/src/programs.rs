@@ -104,6 +104,22 @@ impl Load {
     }
 }
 
+/// What connection tracking says of a packet: `struct tracked` of `host/kernel.c`.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracked {
+    /// `IPS_*`
+    pub status: u32,
+    /// Whether the connection has begun in the other direction.
+    pub is_answer: bool,
+    /// `TCP_CONNTRACK_*`
+    pub state: u8,
+}
+
+impl Tracked {
+    /// An answer to what another proxy has masqueraded.
+    pub const ANSWER: Self = Self { status: 2, is_answer: true, state: 3 };
+}
+
 /// The loaded programs.
 #[derive(Debug)]
 pub struct Programs {
@@ -192,6 +208,7 @@ impl Programs {
             Unknown::Pass => 0,
             Unknown::Reset => 1,
             Unknown::Auto => 2_u32,
+            Unknown::AutoWithProxy => 3,
         };
         let [is_draining, answers, always_masquerades] =
             [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
@@ -318,15 +335,24 @@ impl Programs {
 
     /// A socket of the node is bound to this port.
     pub fn add_socket(&mut self, at: L4Addr) {
-        let ends = layout::ends(None, at);
-        self.put("sockets", &ends, &7_u32.to_ne_bytes());
+        self.add_socket_in(None, at, 7);
     }
 
-    /// Connection tracking knows answers between these ends, which another proxy has masqueraded.
-    pub fn add_tracked(&mut self, from: L4Addr, to: L4Addr) {
-        let ends = layout::ends(Some(from), to);
-        // IPS_SEEN_REPLY, IP_CT_DIR_REPLY, and a state in which the connection is not over.
-        self.put("tracked", &ends, &[2, 0, 0, 0, 1, 3, 0, 0]);
+    /// A socket of the node is in this state, at this port, and connected from there.
+    pub fn add_socket_in(&mut self, from: Option<L4Addr>, at: L4Addr, state: u32) {
+        self.put("sockets", &layout::ends(from, at), &state.to_ne_bytes());
+    }
+
+    /// Connection tracking knows packets between these ends.
+    pub fn add_tracked(&mut self, from: L4Addr, to: L4Addr, tracked: Tracked) {
+        let Tracked { status, is_answer, state } = tracked;
+        let value = [&status.to_ne_bytes()[..], &[u8::from(is_answer), state, 0, 0]].concat();
+        self.put("tracked", &layout::ends(Some(from), to), &value);
+    }
+
+    /// The daemon lists the port of a connection that another proxy has masqueraded, whose answers have these ends.
+    pub fn add_foreign(&mut self, from: L4Addr, to: L4Addr) {
+        self.put("foreign_ports", &layout::ends(Some(from), to), &[0; 4]);
     }
 
     /// Reports all packets, for an hour.
