@@ -24,11 +24,11 @@ mod world;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::state::ring::scramble;
 use nodelb_programs::headers::{Content, Parsed, parse};
 use nodelb_programs::host::Compiler;
-use nodelb_programs::key::Hook;
+use nodelb_programs::key::{Hook, Side};
 use nodelb_programs::node::{Packet, Summed, Verdict};
 use nodelb_programs::programs::{Load, Outcome, Programs, Tracked};
 
@@ -83,7 +83,7 @@ impl Numbers {
 
     /// Gives the node what it may have besides services: a reader of events, sockets, connections of another proxy, and
     /// health checks.
-    fn furnish(&mut self, programs: &mut Programs, world: &World) {
+    fn furnish(&mut self, programs: &mut Programs, world: &World, case: &Case) {
         if self.below(3) == 0 {
             programs.watch(world.now_ns);
         }
@@ -100,7 +100,11 @@ impl Numbers {
                 _ => {}
             }
         }
-        let targets: Vec<L4Addr> = world.state.outside.keys().copied().collect();
+        // The daemon lets a check go only to an address of its backend's family.
+        let leaving: Vec<Family> =
+            case.steps.iter().filter(|step| step.starts_with("out ")).map(|step| family(step)).collect();
+        let fits = |target: &L4Addr| leaving.iter().all(|family| *family == target.addr.family());
+        let targets: Vec<L4Addr> = world.state.outside.keys().copied().filter(fits).collect();
         if self.below(4) == 0 && !targets.is_empty() {
             programs.set_check(targets[self.below(targets.len())], self.below(2) == 0);
         }
@@ -114,8 +118,17 @@ impl Numbers {
         packet.linear = (self.below(2) == 0).then(|| self.below(packet.bytes.len() + 1));
         packet.is_gso |= self.below(8) == 0;
         packet.summed = [Summed::None, Summed::Complete, Summed::Partial][self.below(3)];
+        // A device has computed only the sums of what has arrived.
+        if packet.hook.side() == Side::Leaving && packet.came_by == 0 && packet.summed == Summed::Complete {
+            packet.summed = Summed::None;
+        }
         packet.is_tracked_request = self.below(8) == 0;
     }
+}
+
+/// The family of the packet of a step.
+fn family(step: &str) -> Family {
+    if step.contains("2001:") { Family::Ipv6 } else { Family::Ipv4 }
 }
 
 /// Plays a case with damaged packets, each of them one to three times. Returns how many packets there were.
@@ -126,7 +139,7 @@ fn play(numbers: &mut Numbers, case: &Case, load: Load) -> u64 {
     for device in world.devices.values().filter(|device| device.l2_length == 14) {
         programs.describe_device(device.ifindex, device.mac);
     }
-    numbers.furnish(&mut programs, &world);
+    numbers.furnish(&mut programs, &world, case);
     let (mut packets, mut former) = (0, 0);
     for step in &case.steps {
         // A start of the daemon replaces the maps of connections by those of another size.
