@@ -98,8 +98,7 @@ VERIFIED_ONCE bool syn_changes_nothing(__u32 at_pod)
 	__u32 flags;
 	int offset;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	flags = here->entry.flags & (CONNECTION_ASSURED | CONNECTION_FIN);
 	if (RULE(idle_connection_stays, flags != CONNECTION_ASSURED) &&
 	    (flags || here->entry.acknowledgment != here->packet.sequence + 1))
@@ -127,8 +126,8 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	bool is_tcp;
 	__u32 epoch;
 
-	if (!entry || !here)
-		return false;
+	NEVER_NULL(entry);
+	NEVER_NULL(here);
 	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
 	if (is_tcp && is_forwarded(here))
 		return !is_sent_on(here) &&

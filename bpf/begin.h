@@ -83,8 +83,7 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 	struct frontend frontend = {};
 	bool found;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	here->at_pod = at_pod;
 	here->by_nodeport = 0;
 	set_destination(here, here->packet.key.target,
@@ -187,8 +186,7 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 	const struct slot *slot;
 	int offset;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	entry = &here->entry;
 	offset = choose_by_all(here);
 	if (RULE(unwrapped_stays, !is_unwrapped(here)))

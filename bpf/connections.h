@@ -158,8 +158,7 @@ VERIFIED_ONCE bool has_numbers_of_end(void)
 	bool is_established;
 	__u32 last;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	other = &here->partner_key;
 	partner_of(&here->packet.key, &here->entry, other);
 	is_established = find_in(&connections, other, &here->partner);
@@ -256,12 +255,10 @@ static __always_inline void touch(struct connection *entry,
 				  struct scratch *here, __u32 flags,
 				  bool is_established)
 {
+	__u32 ends = here->packet.tcp_flags & TCP_FIN ? CONNECTION_FIN : 0;
 	__u32 now = seconds_of_tick(here);
-	__u32 ends = 0;
 	bool goes_on;
 
-	if (here->packet.tcp_flags & TCP_FIN)
-		ends |= CONNECTION_FIN;
 	if (here->packet.tcp_flags & TCP_RST &&
 	    (is_established || here->entry.flags & CONNECTION_REVERSE))
 		ends |= CONNECTION_RESET;
@@ -336,8 +333,7 @@ VERIFIED_ONCE int delete_former(__u32 index)
 	struct scratch *here = scratch();
 	void *former;
 
-	if (!here)
-		return 0;
+	NEVER_NULL(here);
 	former = bpf_map_lookup_elem(&former_connections, &index);
 	if (former)
 		delete_both_from(former, here);
@@ -352,8 +348,7 @@ VERIFIED_ONCE int forget(void)
 {
 	struct scratch *here = scratch();
 
-	if (!here)
-		return 0;
+	NEVER_NULL(here);
 	partner_of(&here->packet.key, &here->entry, &here->partner_key);
 	delete_both_from(&connections, here);
 	delete_both_from(&half_open, here);
@@ -414,8 +409,7 @@ VERIFIED_ONCE bool is_closing(void)
 	struct scratch *here = scratch();
 	__u32 flags;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	partner_of(&here->packet.key, &here->entry, &here->partner_key);
 	here->partner.flags = 0;
 	if (!find_in(&connections, &here->partner_key, &here->partner) &&
@@ -428,11 +422,10 @@ VERIFIED_ONCE bool is_closing(void)
 
 /*
  * Deletes another connection, which has this key for its backend's packets, if
- * it has ended, also by a RST of its client. Returns whether it did. A
- * connection that another CPU is moving has one entry for a moment; it has not
- * ended.
+ * it has ended, also by a RST of its client. A connection that another CPU is
+ * moving has one entry for a moment; it has not ended.
  */
-static __always_inline bool
+static __always_inline void
 forget_ended(struct scratch *here, const struct packet_key *key)
 {
 	struct packet_key *client_key = &here->other_client_key;
@@ -441,17 +434,16 @@ forget_ended(struct scratch *here, const struct packet_key *key)
 
 	if (!find_in(&connections, key, backend) ||
 	    !(backend->flags & CONNECTION_REVERSE))
-		return false;
+		return;
 	partner_of(key, backend, client_key);
 	if (!find_in(&connections, client_key, client) ||
 	    !is_partner(key, client))
-		return false;
+		return;
 	if (!((backend->flags | client->flags) & CONNECTION_RESET) &&
 	    !(backend->flags & client->flags & CONNECTION_FIN))
-		return false;
+		return;
 	bpf_map_delete_elem(&connections, client_key);
 	bpf_map_delete_elem(&connections, key);
-	return true;
 }
 
 /* Lets packets with the key pass the Bloom filter, before the entry is put. */

@@ -88,7 +88,7 @@ static __always_inline __u32 tuple_of(const struct packet_key *key, bool is_v6,
 	return sizeof(tuple->ipv4);
 }
 
-/* The status of the connection with this key, or -1 if there is none. */
+/* The status of the connection with this key, or 0 if there is none. */
 VERIFIED_ONCE long
 tracked_status(struct frame_context *frame, const struct packet_key *key)
 {
@@ -99,7 +99,7 @@ tracked_status(struct frame_context *frame, const struct packet_key *key)
 	__u8 state;
 
 	if (!can_ask_conntrack() || !key)
-		return -1;
+		return 0;
 	options.l4proto = key->protocol;
 	/* The verifier wants each length as a constant. */
 	if (is_v4(key->source)) {
@@ -112,7 +112,7 @@ tracked_status(struct frame_context *frame, const struct packet_key *key)
 					     &options, sizeof(options));
 	}
 	if (!connection)
-		return -1;
+		return 0;
 	status = connection->status;
 	state = connection->proto.tcp.state;
 	bpf_ct_release(connection);
@@ -132,9 +132,8 @@ tracked_status(struct frame_context *frame, const struct packet_key *key)
 static __always_inline bool
 is_served_by_other(struct frame_context *frame, const struct packet_key *key)
 {
-	long status = tracked_status(frame, key);
-
-	return status >= 0 && status & (TRACKED_SEEN_REPLY | TRACKED_DST_NAT);
+	return tracked_status(frame, key) &
+	       (TRACKED_SEEN_REPLY | TRACKED_DST_NAT);
 }
 
 #endif

@@ -54,7 +54,8 @@ VERIFIED_ONCE int count_dropped(__u32 service_id, __u32 reason, __u32 verdict)
 		.verdict = verdict,
 	};
 
-	if (!all || reason >= PACKET_REASONS)
+	NEVER_NULL(all);
+	if (reason >= PACKET_REASONS)
 		return 0;
 	if (verdict == PACKET_PASSED)
 		all->passed[reason]++;

@@ -108,8 +108,7 @@ VERIFIED_ONCE bool turn_to_answer(void)
 	struct connection *other;
 	struct packet_key *key;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	other = &here->other_backend;
 	key = &here->packet.key;
 	if (bpf_map_lookup_elem(&half_open, key) ||

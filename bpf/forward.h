@@ -343,7 +343,8 @@ static __always_inline bool has_direct_return(void)
 {
 	const volatile struct packet_settings *now = settings();
 
-	return may_forward && now && now->has_direct_return;
+	NEVER_NULL(now);
+	return may_forward && now->has_direct_return;
 }
 
 /*
@@ -391,7 +392,7 @@ static __always_inline __u32 note_sequence(struct connection *entry,
 {
 	__u32 number = here->packet.sequence;
 	__u32 last = here->entry.acknowledgment;
-	bool is_next = number - last - 1 < FORWARDED_NEAR;
+	bool is_next = (__s32)(number - last) > 0;
 
 	if (!last)
 		return 0;

@@ -84,8 +84,7 @@ VERIFIED_ONCE bool store_ports(void)
 	struct fragment ports = {};
 	struct fragment_key key;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	here->service_id = here->entry.service_id;
 	ports.seen = seconds();
 	if ((here->entry.flags &
@@ -114,8 +113,7 @@ VERIFIED_ONCE bool restore_ports(void)
 	const struct fragment *ports;
 	struct fragment_key key;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	key = fragment_key_of(here);
 	ports = bpf_map_lookup_elem(&fragments, &key);
 	if (!ports || (__u16)(seconds() - ports->seen) >= FRAGMENT_SECONDS)

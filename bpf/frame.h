@@ -135,14 +135,11 @@ frame_wrap(struct frame_context *frame, __u32 length, bool is_v6)
 			       : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4));
 }
 
-/*
- * Adds to the sum of the whole packet, if a device has computed it. Returns
- * whether one has.
- */
-static __always_inline bool
+/* Adds to the sum of the whole packet, if a device has computed it. */
+static __always_inline void
 frame_add_to_sum(struct frame_context *frame, __u32 sum)
 {
-	return bpf_csum_update(frame, sum) >= 0;
+	bpf_csum_update(frame, sum);
 }
 
 #endif

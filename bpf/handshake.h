@@ -192,8 +192,8 @@ VERIFIED_ONCE bool continue_handshake(struct connection *entry)
 	struct packet_key *other;
 	bool was_assured;
 
-	if (!here || !entry)
-		return false;
+	NEVER_NULL(here);
+	NEVER_NULL(entry);
 	other = &here->partner_key;
 	partner_of(&here->packet.key, &here->entry, other);
 	partner = find_in(&half_open, other, &here->partner);
@@ -339,20 +339,19 @@ VERIFIED_ONCE bool has_ended_at_node(void)
 {
 	const struct scratch *here = scratch();
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	return (!same_addr(here->entry.target, here->packet.key.target) &&
 		here->entry.acknowledgment != here->packet.sequence + 1) ||
 	       is_closing();
 }
 
-/* Whether the entry in the scratch memory is for packets of this node itself.
+/*
+ * Whether the entry in the scratch memory is for packets of this node itself.
+ * It is of a packet that leaves: the answers to this node arrive.
  */
 static __always_inline bool is_of_node(const struct scratch *here)
 {
-	__u32 flags = here->entry.flags;
-
-	return flags & CONNECTION_OF_NODE && !(flags & CONNECTION_REVERSE);
+	return here->entry.flags & CONNECTION_OF_NODE;
 }
 
 /*
@@ -385,8 +384,7 @@ VERIFIED_ONCE bool find_leaving(__u32 from)
 	struct scratch *here = scratch();
 	struct connection *entry;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (!entry || is_of_other(here, from))
 		return false;

@@ -63,8 +63,7 @@ VERIFIED_ONCE bool read_inner(struct __sk_buff *skb)
 	struct packet *packet;
 	__u16 ports[2];
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	packet = &here->packet;
 	copy_addr(here->was.source, packet->key.source);
 	copy_addr(here->was.target, packet->key.target);

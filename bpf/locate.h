@@ -97,8 +97,7 @@ VERIFIED_ONCE bool has_way_back(struct frame_context *frame)
 	__u32 ifindex = frame_ifindex(frame);
 	const struct uplink *uplink;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	if (uplink && uplink->flags & UPLINK_STRICT && !here->packet.is_v6)
 		way.ifindex = ifindex;

@@ -194,10 +194,8 @@ parse_tcp(struct frame_context *frame, struct packet *packet)
 {
 	struct tcphdr tcp;
 
-	if (packet->l4 + sizeof(tcp) > packet->end ||
-	    load(frame, packet->l4, &tcp, sizeof(tcp)))
-		return PARSED_SHORT;
-	if (tcp.doff < 5 || packet->l4 + tcp.doff * 4 > packet->end)
+	if (load(frame, packet->l4, &tcp, sizeof(tcp)) || tcp.doff < 5 ||
+	    packet->l4 + tcp.doff * 4 > packet->end)
 		return PARSED_SHORT;
 	packet->key.source_port_be = tcp.source;
 	packet->key.target_port_be = tcp.dest;
@@ -418,7 +416,8 @@ read_extensions(struct frame_context *frame, struct packet *packet)
 	struct scratch *here = scratch();
 	enum parsed parsed = walk_extensions(frame, next, packet->l4);
 
-	if (!here || parsed != PARSED_FLOW)
+	NEVER_NULL(here);
+	if (parsed != PARSED_FLOW)
 		return parsed;
 	packet->has_options = next != here->chain.next;
 	packet->key.protocol = here->chain.next;

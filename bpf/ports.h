@@ -100,8 +100,7 @@ is_tracked(struct frame_context *frame, const struct packet_key *key)
 	if (!can_ask_conntrack())
 		return bpf_map_lookup_elem(&foreign_ports, key);
 	status = tracked_status(frame, key);
-	return status >= 0 && status & TRACKED_IS_ANSWER &&
-	       !(status & TRACKED_IS_OVER);
+	return status & TRACKED_IS_ANSWER && !(status & TRACKED_IS_OVER);
 }
 
 /*
@@ -117,8 +116,7 @@ VERIFIED_ONCE bool has_direct_connection(struct frame_context *frame)
 	struct bpf_sock *found;
 	__u32 size, state;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	direct = &here->other_client_key;
 	turn_round(&here->partner_key, direct);
 	size = tuple_of(direct, here->packet.is_v6, &tuple);
@@ -156,6 +154,15 @@ static __always_inline void jump(struct attempt *attempt)
 	attempt->jumped += distance;
 }
 
+/* Seconds without a packet; the clock of another CPU may be ahead. */
+static __always_inline __s32 idle_since(__u32 now,
+					const struct connection *entry)
+{
+	__s32 idle = now - entry->last_used;
+
+	return idle < 0 ? 0 : idle;
+}
+
 /*
  * Seconds since the last packet of another connection, which has the key of the
  * new one for its backend's packets, if it gives way to it; otherwise -1. An
@@ -181,9 +188,7 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 	    !find_in(&half_open, &here->partner_key, backend))
 		return -1;
 	now = seconds();
-	idle = now - backend->last_used;
-	if (idle < 0)
-		idle = 0;
+	idle = idle_since(now, backend);
 	partner_of(&here->partner_key, backend, client_key);
 	if ((!find_in(&connections, client_key, client) &&
 	     !find_in(&half_open, client_key, client)) ||
@@ -196,9 +201,9 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 		return is_established || RULE(flows_give_way, false) ? -1
 								     : idle;
 	}
-	other = now - client->last_used;
+	other = idle_since(now, client);
 	if (other < idle)
-		idle = other < 0 ? 0 : other;
+		idle = other;
 	if (here->packet.key.protocol != IPPROTO_TCP ||
 	    !(is_established || backend->flags & CONNECTION_ASSURED))
 		return RULE(flows_give_way, false) ? -1 : idle;
@@ -282,8 +287,7 @@ VERIFIED_ONCE bool take_port(struct frame_context *frame, __u32 port)
 {
 	struct scratch *here = scratch();
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	here->partner_key.target_port_be = bpf_htons(port);
 	return !is_in_the_way(here) && !is_foreign_port(frame, here) &&
 	       !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
@@ -304,7 +308,8 @@ VERIFIED_ONCE bool take_port_of_other(struct frame_context *frame, __s32 least)
 	bool is_established;
 	__u32 used, now;
 
-	if (!here || here->idle_of_other < least)
+	NEVER_NULL(here);
+	if (here->idle_of_other < least)
 		return false;
 	here->idle_of_other = -1;
 	key = &here->partner_key;
@@ -391,8 +396,7 @@ VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 	struct packet_counts *all = counts();
 	bool is_udp;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	is_udp = here->packet.key.protocol == IPPROTO_UDP;
 	reverse(here);
 	here->idle_of_other = -1;

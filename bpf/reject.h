@@ -270,7 +270,8 @@ take_answer(struct scratch *here, const struct drop_key *key)
 	const struct packet *packet = &here->packet;
 	enum packet_reason reason = key->reason;
 
-	if (!now || !now->answers)
+	NEVER_NULL(now);
+	if (!now->answers)
 		return false;
 	if (packet->has_options &&
 	    (!is_too_large(reason) ||
@@ -318,8 +319,8 @@ VERIFIED_ONCE int refuse(struct __sk_buff *skb, int outcome)
 	struct scratch *here = scratch();
 	enum packet_verdict verdict;
 
-	if (!here || !all)
-		return TC_ACT_SHOT;
+	NEVER_NULL(here);
+	NEVER_NULL(all);
 	verdict = refusal(here, outcome);
 	count_dropped(here->service_id, reason, verdict);
 	if (verdict == PACKET_DROPPED)

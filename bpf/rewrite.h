@@ -306,8 +306,9 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 {
 	struct scratch *here = scratch();
 
-	if (!here || !was || !now)
-		return -1;
+	NEVER_NULL(here);
+	NEVER_NULL(was);
+	NEVER_NULL(now);
 	if (here->packet.is_v6)
 		return write_v6(skb, l2_length(&here->packet), now,
 				here->packet.ttl - hops);

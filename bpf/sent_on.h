@@ -91,8 +91,7 @@ VERIFIED_ONCE bool leads_here(__u32 ifindex)
 	struct addr_search search = {};
 	int offset;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	offset = find_by_all(here);
 	begin_search(&search, here, ifindex);
 	return offset >= 0 && addr_step(offset, &search);

@@ -44,6 +44,16 @@ const volatile __u32 counter_shards_mask = 0;
  */
 #define VERIFIED_ONCE __weak __noinline
 
+/*
+ * Leaves the function if the pointer is NULL. It never is, but the verifier
+ * does not know that an array has its only entry, nor what callers pass.
+ */
+#define NEVER_NULL(pointer)       \
+	do {                      \
+		if (!(pointer))   \
+			return 0; \
+	} while (0)
+
 /* Used instead of an offset or an index if there is none. */
 #define NONE -1
 
@@ -191,8 +201,8 @@ look_up_again(const struct frontend_key *at, struct frontend *copy)
 {
 	struct frontend_key key;
 
-	if (!at || !copy)
-		return false;
+	NEVER_NULL(at);
+	NEVER_NULL(copy);
 	key = *at;
 	return copy_frontend(&key, copy);
 }
@@ -231,8 +241,8 @@ look_up_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
 	struct frontend_key key, nodeport;
 
-	if (!to || !copy)
-		return false;
+	NEVER_NULL(to);
+	NEVER_NULL(copy);
 	key = *to;
 	nodeport = nodeport_of(&key);
 	return bpf_map_lookup_elem(&node_addrs, key.addr) &&

@@ -27,12 +27,11 @@ VERIFIED_ONCE int give_port_up(void)
 	struct scratch *here = scratch();
 	struct packet_key *answer, *client_key;
 
-	if (!here)
-		return 0;
+	NEVER_NULL(here);
 	answer = key_of_answers(here, PACKET_ARRIVING);
 	client_key = &here->other_client_key;
-	if (forget_ended(here, answer) ||
-	    !find_in(&half_open, answer, &here->other_backend) ||
+	forget_ended(here, answer);
+	if (!find_in(&half_open, answer, &here->other_backend) ||
 	    here->other_backend.flags &
 		    (CONNECTION_REPLIED | CONNECTION_ASSURED) ||
 	    !(here->other_backend.flags & CONNECTION_REVERSE))
@@ -117,7 +116,8 @@ is_port_of_service(struct __sk_buff *skb, struct scratch *here)
 	const struct packet_key *key = &here->packet.key;
 	struct frontend frontend = {};
 
-	if (!now || now->is_draining || !has_other_source(skb, key))
+	NEVER_NULL(now);
+	if (now->is_draining || !has_other_source(skb, key))
 		return false;
 	set_destination(here, key->source, key->source_port_be);
 	return find_outside(&here->to, &frontend, &here->by_nodeport) &&

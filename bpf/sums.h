@@ -86,8 +86,7 @@ VERIFIED_ONCE bool has_whole_sum(struct frame_context *frame)
 	__u64 sum;
 	__u32 at;
 
-	if (!here)
-		return false;
+	NEVER_NULL(here);
 	packet = &here->packet;
 	at = packet->l4 + check_offset(packet->key.protocol);
 	data = frame_start(frame) + (at & (MOST_HEADERS - 1));

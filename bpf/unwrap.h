@@ -134,7 +134,8 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	int parsed, length;
 	__u32 begin[4], type, end;
 
-	if (!here || here->packet.has_options)
+	NEVER_NULL(here);
+	if (here->packet.has_options)
 		return PARSED_ALONE;
 	copy_addr(begin, here->packet.key.source);
 	copy_addr(here->tunnel_end, here->packet.key.target);

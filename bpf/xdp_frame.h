@@ -65,12 +65,11 @@ frame_wrap(struct frame_context *frame, __u32 length, bool is_v6)
 	return bpf_xdp_adjust_head(frame, -(int)length);
 }
 
-static __always_inline bool
+static __always_inline void
 frame_add_to_sum(struct frame_context *frame, __u32 sum)
 {
 	(void)frame;
 	(void)sum;
-	return false;
 }
 
 #endif
