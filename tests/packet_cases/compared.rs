@@ -192,8 +192,8 @@ pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> St
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
-/// link-layer header, how the kernel has a packet, limits that are per CPU or approximate, the choice of an address without one on the device, and
-/// what other software has done.
+/// link-layer header, how the kernel has a packet, limits that are per CPU or approximate, the choice of an address without
+/// one on the device, other addresses of the node, and what other software has done.
 fn is_shown(step: &str) -> bool {
     let elsewhere = [
         "in tun0",
@@ -208,7 +208,7 @@ fn is_shown(step: &str) -> bool {
         "repeat 1003",
         "repeat 2050",
     ];
-    let how = [" vlan", " linear ", " summed-by-device", " to-be-summed", " tracked"];
+    let how = [" here", " vlan", " linear ", " summed-by-device", " to-be-summed", " tracked"];
     !elsewhere.iter().any(|word| step.starts_with(word)) && !how.iter().any(|word| step.contains(word))
 }
 

@@ -101,6 +101,10 @@ const FLAGS: [&str; 8] = ["SYN", "SYN", "SYN", "ACK", "ACK", "FIN,ACK", "RST", "
 /// Numbers that clients acknowledge. The answers of backends begin at 0.
 const ACKS: [u32; 8] = [1, 1, 1, 1, 1_000, 1_048_576, 1_048_577, 0];
 
+/// Milliseconds after which something ends, and less: a silence, the ports of fragments, a client with direct return, the
+/// affinity of a client.
+const WAITS: [u64; 8] = [1_000, 2_000, 29_000, 30_000, 59_000, 60_000, 99_000, 100_000];
+
 const CHANGES: [&str; 36] = [
     "remove backend 11 1",
     "backend 11 10.0.1.5:8080/TCP 1 local",
@@ -320,7 +324,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => usual_tunnel(),
         2 => usual_packet(),
         1 => (0..CHANGES.len()).prop_map(|change| Step::Change(CHANGES[change])),
-        1 => (0_u64..5_000).prop_map(Step::Wait),
+        1 => prop_oneof![3 => 0_u64..5_000, 1 => (0..WAITS.len()).prop_map(|wait| WAITS[wait])].prop_map(Step::Wait),
     ]
 }
 
