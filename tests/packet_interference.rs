@@ -74,7 +74,8 @@ fn number(name: &str, default: u64) -> u64 {
 fn runner(cases: u32, seed: u64) -> TestRunner {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 8_192, ..Config::default() };
+    let most = u32::try_from(number("PROPTEST_MAX_SHRINK_ITERS", 8_192)).expect("a small number");
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: most, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 

@@ -36,7 +36,11 @@ use crate::world::World;
 
 fn cases(cases: u32) -> Config {
     let is_set = std::env::var_os("PROPTEST_CASES").is_some();
-    let config = Config { failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let config = match std::env::var_os("PROPTEST_MAX_SHRINK_ITERS") {
+        Some(_) => config,
+        None => Config { max_shrink_iters: 4_096, ..config },
+    };
     if is_set { config } else { Config { cases, ..config } }
 }
 
