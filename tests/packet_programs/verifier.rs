@@ -5,13 +5,16 @@ use std::os::fd::AsFd as _;
 
 use libbpf_rs::MapInfo;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use nodelb_datapath::packets::{PacketOptions, Sweep, XdpMode, XdpProgram};
+use nodelb_datapath::packets::{PacketMaps, PacketOptions, PacketPrograms, Sweep, XdpMode, XdpProgram};
 use toml::Table;
 
 use super::{options, with_node};
 
 /// Instructions that the verifier looks at in one program, on any kernel.
 const MOST: u32 = 60_000;
+
+/// The same for a program of a node without direct return.
+const MOST_WITHOUT_DIRECT_RETURN: u32 = 32_000;
 
 /// By how much a program may grow beyond its recorded figure, in percent.
 const GROWTH: u32 = 10;
@@ -38,6 +41,35 @@ fn budget(recorded: &Table, name: Result<&str, u32>) -> u32 {
     if is_recorded { figure + figure * GROWTH / 100 } else { MOST }
 }
 
+/// The instructions of those of these programs that use the maps. Others with their names may be loaded at the same time.
+fn verified<T: Copy>(programs: &[(&'static str, T)], maps: &PacketMaps) -> Vec<(&'static str, T, u32)> {
+    let id = |name| {
+        let map = maps.get(name).expect("the map");
+        MapInfo::new(map.as_fd()).expect("its description").info.id
+    };
+    let maps = [id("connections"), id("half_open")];
+    ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
+        .filter(|info| info.map_ids.iter().any(|id| maps.contains(id)))
+        .filter_map(|info| {
+            let (name, what) = *programs.iter().find(|(name, _)| info.name.to_string_lossy() == **name)?;
+            Some((name, what, info.verified_insns))
+        })
+        .collect()
+}
+
+#[test]
+fn without_direct_return_a_third_is_not_verified() {
+    with_node("programs::verifier::without_direct_return_a_third_is_not_verified", |_| {
+        let options = PacketOptions { direct_return: false, ..options(10_000..=10_999, None) };
+        let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
+        let found = verified(&[("packet_in", ()), ("packet_out", ()), ("pod_in", ())], programs.maps());
+        assert_eq!(found.len(), 3, "{found:?}");
+        for (name, (), verified) in found {
+            assert!((1..=MOST_WITHOUT_DIRECT_RETURN).contains(&verified), "{name}: {verified} verified instructions");
+        }
+    });
+}
+
 #[test]
 fn the_verifier_is_soon_done() {
     with_node("programs::verifier::the_verifier_is_soon_done", |node| {
@@ -46,19 +78,7 @@ fn the_verifier_is_soon_done() {
             let options = PacketOptions { xdp: Some(mode), ..options(10_000..=10_999, None) };
             XdpProgram::load(&options, node.programs.maps()).unwrap_or_else(|error| panic!("{error}"))
         });
-        // Others with these names may be loaded at the same time, with other maps.
-        let id = |name| {
-            let map = node.programs.maps().get(name).expect("the map");
-            MapInfo::new(map.as_fd()).expect("its description").info.id
-        };
-        let maps = [id("connections"), id("half_open")];
-        let ours: Vec<_> = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
-            .filter(|info| info.map_ids.iter().any(|id| maps.contains(id)))
-            .filter_map(|info| {
-                let (name, figure) = *PROGRAMS.iter().find(|(name, _)| info.name.to_string_lossy() == **name)?;
-                Some((name, figure, info.verified_insns))
-            })
-            .collect();
+        let ours = verified(&PROGRAMS, node.programs.maps());
         assert_eq!(ours.len(), 6 + 1, "three programs at devices, two for XDP, and two of the sweep");
         drop(early);
         let recorded: Table = RECORDED.parse().expect("TOML");

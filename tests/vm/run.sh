@@ -85,7 +85,7 @@ for kernel in "${kernels[@]}"; do
     done
 done
 
-passed=0 failed=0 failures= unfinished=
+passed=0 failed=0 failures='' unfinished=''
 for kernel in "${kernels[@]}"; do
     for run in "${runs[@]}"; do
         results=$directory/results-$kernel-$run

@@ -11,6 +11,7 @@
 //!     links/packets-in-2 …   the same for the device with index 2
 //!     programs/sock-HASH/    programs that the next start takes over: see `kept`
 //!     links/clsact-2/ pod-2/ nodelb has added the qdisc; the device leads to a pod
+//!     links/without-direct-return/ no connection has ever had it
 //!   v2/                      the next version: g1-new/ until it is complete, and links to the same attachments as v1's
 //! ```
 //!

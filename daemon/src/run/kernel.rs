@@ -13,15 +13,15 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
-use nodelb_datapath::PacketFailure;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
-    HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
-    ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
+    HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PacketFailure,
+    PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
 };
 use nodelb_host::messages;
 use nodelb_host::register::Register;
+use nodelb_host::sock_diag;
 use nodelb_report::status_report::Kernel;
 use tracing::{info, warn};
 
@@ -36,7 +36,6 @@ use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
-use nodelb_host::sock_diag;
 
 /// The environment variable with the number of operations on maps, pins and links before the daemon kills itself: tests
 /// use it for a crash at every step.
