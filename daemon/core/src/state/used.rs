@@ -16,10 +16,19 @@ pub struct Used(BTreeMap<OwnerTag, BTreeSet<Backend>>);
 impl Used {
     /// The backends of the services of these sources.
     pub fn of(maps: &MapState, is_meant: impl Fn(Source) -> bool) -> Self {
+        Self::of_lists(maps, is_meant, true)
+    }
+
+    /// The same without those of the node alone, among which there may be no other one.
+    pub fn of_cluster(maps: &MapState, is_meant: impl Fn(Source) -> bool) -> Self {
+        Self::of_lists(maps, is_meant, false)
+    }
+
+    fn of_lists(maps: &MapState, is_meant: impl Fn(Source) -> bool, with_local: bool) -> Self {
         let mut used = Self::default();
         for entry in maps.services.values() {
             let Some(tag) = entry.tag.filter(|tag| is_meant(tag.source)) else { continue };
-            let slots = entry.cluster.iter().chain(&*entry.local);
+            let slots = entry.cluster.iter().chain(entry.local.iter().filter(|_| with_local));
             used.0.entry(tag).or_default().extend(slots.map(|slot| (slot.addr.addr, slot.addr.port)));
         }
         used

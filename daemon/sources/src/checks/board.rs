@@ -108,12 +108,12 @@ impl Board {
     /// otherwise. Checks services of Kubernetes if there is a guard, except at addresses that the guard refuses.
     pub(super) fn recalling(
         mut unhealthy: BTreeMap<ServiceName, Quarantine>,
-        used: Used,
+        (used, used_of_cluster): (Used, &Used),
         kubernetes: Option<Guard>,
     ) -> Self {
         // What the maps use has passed its checks since it was stored, or is used as a last resort.
         for (name, failed) in &mut unhealthy {
-            failed.retain(|backend, _| !Source::ALL.iter().any(|source| used.has(name, *source, *backend)));
+            failed.retain(|backend, _| !Source::ALL.iter().any(|source| used_of_cluster.has(name, *source, *backend)));
         }
         unhealthy.retain(|_, failed| !failed.is_empty());
         let subjects = unhealthy.keys().map(|name| (name.clone(), Subject::default())).collect();

@@ -120,7 +120,8 @@ async fn start_with(
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
     let mut stored = state_file::load(directory, Limits { every, retry: every, timeout }).await;
     let is_checked = |source| source == Source::Files || checker.kubernetes.is_some();
-    let used = Used::of(&checker.owner.snapshot.borrow().realised, is_checked);
+    let maps = checker.owner.snapshot.borrow().realised.clone();
+    let used = (Used::of(&maps, is_checked), &Used::of_cluster(&maps, is_checked));
     let board = Board::recalling(stored.saved().clone(), used, checker.kubernetes.clone());
     let mut running = RunningChecker {
         board,

@@ -71,6 +71,14 @@ struct Stage {
     changes: usize,
 }
 
+/// The entry of a service of a file with these lists.
+fn in_use(service: &str, cluster: &[u8], local: &[u8]) -> ServiceEntry {
+    let tag = Some(OwnerTag { source: Source::Files, service: owner::hash_of(&name(service)), port: 0 });
+    let slot = |last: &u8| Slot { backend: BackendId(1), addr: L4Addr::new(addr(*last), 80, Protocol::Tcp) };
+    let [cluster, local] = [cluster, local].map(|list| list.iter().map(slot).collect());
+    ServiceEntry { cluster, local, tag, ..ServiceEntry::default() }
+}
+
 impl Stage {
     fn recalling(remembered: &[(&str, u8)]) -> Self {
         Self::continuing(remembered, &[], None)
@@ -84,12 +92,10 @@ impl Stage {
         }
         let mut maps = MapState::default();
         for (number, (service, last)) in (1..).zip(in_maps) {
-            let tag = Some(OwnerTag { source: Source::Files, service: owner::hash_of(&name(service)), port: 0 });
-            let slot = Slot { backend: BackendId(1), addr: L4Addr::new(addr(*last), 80, Protocol::Tcp) };
-            let entry = ServiceEntry { cluster: [slot].into(), tag, ..ServiceEntry::default() };
-            maps.services.insert(ServiceId(number), Arc::new(entry));
+            maps.services.insert(ServiceId(number), Arc::new(in_use(service, &[*last], &[])));
         }
-        let board = Board::recalling(unhealthy, Used::of(&maps, |_| true), kubernetes);
+        let board =
+            Board::recalling(unhealthy, (Used::of(&maps, |_| true), &Used::of_cluster(&maps, |_| true)), kubernetes);
         let mut stage = Self { board, table: Table::new(&maps, &BTreeSet::new()), ..Self::default() };
         stage.publish();
         stage
@@ -323,6 +329,18 @@ fn a_backend_that_the_maps_use_is_not_unhealthy_because_of_an_older_file() {
     assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 from before"]);
     stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, false))), synced()]);
     assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 from before"]);
+}
+
+/// The local list had the failed backend, because it had no other one.
+#[test]
+fn the_last_resort_of_the_node_alone_is_no_sign_of_health() {
+    let maps = MapState {
+        services: [(ServiceId(1), Arc::new(in_use("web", &[2], &[1])))].into_iter().collect(),
+        ..MapState::default()
+    };
+    let unhealthy = [(name("web"), [((addr(1), 80), "from before".into())].into())].into();
+    let used = (Used::of(&maps, |_| true), &Used::of_cluster(&maps, |_| true));
+    assert_eq!(Board::recalling(unhealthy, used, None).unhealthy().len(), 1);
 }
 
 #[derive(Clone, Debug)]
