@@ -71,8 +71,9 @@ fn a_misspelt_namespace_takes_no_service_away_until_it_is_accepted() {
     let checked = nodelb(&["check-config", "--config", path.to_str().expect("UTF-8")]).text();
     assert!(checked.contains(&format!("note: {held}")), "{checked}");
     let _daemon = Daemon::start(&path);
-    let status = until(&["status", "--admin", socket], held);
-    assert!(status.contains("nodelb accept"), "{status}");
+    // The history says it first.
+    let status = until(&["status", "--admin", socket], "nodelb accept");
+    assert!(status.contains(held), "{status}");
     let services = until(&["services", "--admin", socket], "shop/c");
     assert!(["shop/a", "shop/b", "shop/c"].iter().all(|name| services.contains(name)), "{services}");
     let accepted = nodelb(&["accept", "--admin", socket]).text();
