@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
+use nodelb_core::config::PacketsConfig;
 use nodelb_core::history::Event;
 use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::model::forward::Forward;
@@ -115,6 +116,15 @@ pub enum PacketPath {
 }
 
 impl PacketPath {
+    /// Makes the configuration what the programs do.
+    pub fn adjust(&self, config: &mut PacketsConfig) {
+        match self {
+            Self::Open(open) => config.direct_return = open.packets.direct_return,
+            Self::Failed(failure) => config.is_on &= failure.is_earlier_active,
+            Self::Off { .. } => {}
+        }
+    }
+
     /// Prepares the sockets of health checks, which go the way of the packets.
     pub fn prepare_checks(&self, register: &Register) -> Prepare {
         let register = Arc::clone(register);

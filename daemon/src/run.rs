@@ -181,7 +181,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let (previous_sources, past) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
     let mut recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
-    engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
+    packets.adjust(&mut engine_config.packets);
     let mut engine = Engine::new(engine_config, realised);
     let problems = past.recall(&mut engine, &mut recorder.reporter, clock.now());
     let (mut owner, handle, published) =

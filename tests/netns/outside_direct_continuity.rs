@@ -10,7 +10,7 @@ use crate::flood::{self, Kind, NETWORKS};
 use crate::flood_counts::Counted;
 use crate::host::{frontend, say, socket};
 use crate::outside::TRANSPORTS;
-use crate::outside_direct::{CLIENT, service, with_both};
+use crate::outside_direct::{CLIENT, Net, service, with_both};
 use crate::talk::{TIMEOUT, Talk, ask};
 
 /// Each connection goes on with its backend.
@@ -59,7 +59,7 @@ fn connections_outlive_their_node_of_entry_and_changes_of_the_service() {
     );
 }
 
-/// Connections begin with direct return; then the nodes start without it.
+/// The nodes start without the key that they had before.
 #[test]
 fn a_restart_without_direct_return_ends_no_connection_that_has_it() {
     with_both(
@@ -73,19 +73,31 @@ fn a_restart_without_direct_return_ends_no_connection_that_has_it() {
                 (talk, name, Transport::Tcp)
             });
             let mut talks = Vec::from(opened);
-            for round in ["the first restart", "the second restart"] {
+            let restart = |net: &mut Net, with_cleanup: bool| {
                 for node in net.entries.iter_mut().chain(&mut net.ends).filter(|node| node.daemon.is_some()) {
                     node.has_direct_return = false;
                     node.daemon.take().unwrap().stop();
+                    if with_cleanup {
+                        node.place.run(|| node.host.cleanup());
+                    }
                     node.start("off");
                 }
-                check_all(&mut talks, round);
+            };
+            let sees_client = |net: &Net| {
                 let answer = net.client.run(|| ask(&v4, Transport::Tcp, TIMEOUT)).unwrap();
-                assert!(!CLIENT.contains(&&*answer.seen.to_string()), "{round}: it is translated");
-                let row = net.entries[0].place.run(|| frontend(&format!("{v4}/TCP"))).unwrap();
-                let why = row["error"].as_str().unwrap_or_default();
-                assert!(why.contains("set packets.direct-return to true"), "{round}: {row}");
+                answer.seen.to_string() == CLIENT[0]
+            };
+            for round in ["the first restart", "the second restart"] {
+                restart(net, false);
+                check_all(&mut talks, round);
+                assert!(sees_client(net), "{round}: until the next boot, nothing changes");
             }
+            // As a boot.
+            restart(net, true);
+            assert!(!sees_client(net), "the service is translated");
+            let row = net.entries[0].place.run(|| frontend(&format!("{v4}/TCP"))).unwrap();
+            let why = row["error"].as_str().unwrap_or_default();
+            assert!(why.contains("set packets.direct-return to true"), "{row}");
             for node in net.entries.iter_mut().chain(&mut net.ends) {
                 node.has_direct_return = true;
             }

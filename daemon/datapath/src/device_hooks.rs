@@ -392,20 +392,6 @@ pub(crate) fn mark_outdated(is_outdated: bool, pins: &Pins) -> io::Result<()> {
     if is_outdated { pins::make_directory(&marker, pins.crash()) } else { pins::remove_empty(&marker, pins.crash()) }
 }
 
-/// The name of the directory that marks connections none of which has ever had direct return.
-const WITHOUT_DIRECT_RETURN: &str = "without-direct-return";
-
-/// Records whether no programs have had direct return since the maps of connections are there. Packets for a backend of
-/// this node also come in other nodes' tunnels, which leaves no trace in the maps.
-pub(crate) fn mark_without_direct_return(is_without: bool, pins: &Pins) -> io::Result<()> {
-    let marker = pins.link(WITHOUT_DIRECT_RETURN);
-    if is_without { pins::make_directory(&marker, pins.crash()) } else { pins::remove_empty(&marker, pins.crash()) }
-}
-
-pub(crate) fn are_without_direct_return(pins: &Pins) -> bool {
-    pins.link(WITHOUT_DIRECT_RETURN).exists()
-}
-
 /// Whether programs of an earlier start are attached to devices and use the maps of the current generation.
 pub(crate) fn is_any_current(pins: &Pins) -> bool {
     !pins.link(OUTDATED).exists() && is_any_attached(pins)
@@ -420,7 +406,7 @@ pub(crate) fn is_any_attached(pins: &Pins) -> bool {
 pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     let any = HookPoint { ifindex: 0, direction: Direction::In };
     mark_outdated(false, pins).map_err(HookError::at(any))?;
-    mark_without_direct_return(false, pins).map_err(HookError::at(any))?;
+    pins.mark_without_direct_return(false).map_err(HookError::at(any))?;
     let names = pins::list(&pins.links()).unwrap_or_default();
     let named = names.iter().filter_map(|name| {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);

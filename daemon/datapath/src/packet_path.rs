@@ -43,6 +43,8 @@ pub struct OpenedPackets {
     pub events: PacketEvents,
     pub connections: ConnectionReader,
     pub maps: PacketMaps,
+    /// Whether the programs have direct return: as the options say, or as an earlier start in this boot.
+    pub direct_return: bool,
     /// Maximum number of connections, which is above the configured one if more connections existed at the start.
     pub max_connections: u32,
     /// What the start could not do, with the error.
@@ -58,19 +60,19 @@ pub(crate) fn start(
     (pins, kept): (&Pins, &KeptPrograms),
     generation: impl IntoIterator<Item = (&'static str, MapHandle)>,
 ) -> Result<OpenedPackets, OpenError> {
-    let direct_return = options.direct_return || !maps::are_new(pins) && !device_hooks::are_without_direct_return(pins);
-    let options = &PacketOptions { direct_return, ..options.clone() };
+    let mark = |is_without| pins.mark_without_direct_return(is_without);
+    if !maps::is_any_pinned(pins) {
+        mark(!options.direct_return).map_err(failed("marking", pins.root()))?;
+    }
     let bloom = bloom::open(pins, options.limits.outside)?;
     let mut connections = ConnectionMaps::open(pins, options)?;
-    let clone = |(name, map): (&'static str, &MapHandle)| {
-        let map = MapHandle::try_from(map).map_err(failed("duplicating", &pins.persistent(name)))?;
-        Ok((name.to_owned(), map))
-    };
-    let persistent = PERSISTENT.into_iter().zip(connections.handles()).map(clone);
-    let given = generation.into_iter().chain([(bloom::NAME, bloom)]).map(|(name, map)| Ok((name.to_owned(), map)));
-    let given: Vec<(String, MapHandle)> = given.chain(persistent).collect::<Result<_, OpenError>>()?;
-    let programs = PacketPrograms::load_or_keep(options, PacketMaps::new(given), Some(kept))?;
+    let given = given(generation.into_iter().chain([(bloom::NAME, bloom)]), &connections, pins)?;
     let readable = || failed("preparing to read the maps of", pins.root());
+    let connection_reader = ConnectionReader::new(&given).map_err(readable())?;
+    let has_forwarded = connection_reader.has_forwarded().map_err(readable())?;
+    let direct_return = options.direct_return || has_forwarded || !pins.are_without_direct_return();
+    let options = &PacketOptions { direct_return, ..options.clone() };
+    let programs = PacketPrograms::load_or_keep(options, given, Some(kept))?;
     let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
     settings.set(options.settings);
     let check_ways = CheckWays::new(programs.maps()).map_err(readable())?;
@@ -84,7 +86,6 @@ pub(crate) fn start(
         PacketBloom::new(programs.maps(), options.nodeport_range.clone(), options.source_ports.clone())
             .map_err(readable())?,
     );
-    let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load_or_keep(programs.maps(), Some(kept)).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
     let (foreign_ports, not_listed) = foreign_ports(options, &maps).map_err(readable())?;
@@ -93,10 +94,9 @@ pub(crate) fn start(
     let mut hooks = DeviceHooks::new(programs, method, (pins.clone(), kept), xdp);
     connections.catch_up(pins)?;
     connections.show_former(&maps)?;
-    if connection_reader.has_forwarded().map_err(readable())? {
+    if has_forwarded {
         settings.show_direct_return();
     }
-    let mark = |is_without| device_hooks::mark_without_direct_return(is_without, pins);
     if direct_return {
         mark(false).map_err(failed("unmarking", pins.root()))?;
     }
@@ -111,7 +111,6 @@ pub(crate) fn start(
     faults.extend(not_listed.into_iter().chain(not_loaded));
     faults.extend(committed.err().map(|error| error.to_string()));
     faults.extend(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string()));
-    faults.extend(mark(!direct_return).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
     let connections = connection_reader;
     Ok(OpenedPackets {
@@ -125,9 +124,25 @@ pub(crate) fn start(
         events,
         connections,
         maps,
+        direct_return,
         max_connections,
         faults,
     })
+}
+
+/// The maps that the programs get: these, and those of connections.
+fn given(
+    others: impl Iterator<Item = (&'static str, MapHandle)>,
+    connections: &ConnectionMaps,
+    pins: &Pins,
+) -> Result<PacketMaps, OpenError> {
+    let clone = |(name, map): (&'static str, &MapHandle)| {
+        let map = MapHandle::try_from(map).map_err(failed("duplicating", &pins.persistent(name)))?;
+        Ok((name.to_owned(), map))
+    };
+    let persistent = PERSISTENT.into_iter().zip(connections.handles()).map(clone);
+    let others = others.map(|(name, map)| Ok((name.to_owned(), map)));
+    Ok(PacketMaps::new(others.chain(persistent).collect::<Result<Vec<_>, OpenError>>()?))
 }
 
 /// The XDP program, unless it is off, and why it could not be loaded.

@@ -275,6 +275,8 @@ impl<'p> Start<'p> {
         epoch: &MapHandle,
     ) -> Result<Option<OpenedPackets>, OpenError> {
         if let Some(predecessor) = &self.predecessor {
+            let is_without = predecessor.pins.are_without_direct_return();
+            self.pins.mark_without_direct_return(is_without).map_err(failed("marking", self.pins.root()))?;
             packets::maps::share(&predecessor.pins, self.pins)?;
         }
         let Some(options) = self.packets else {

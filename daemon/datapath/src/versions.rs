@@ -213,6 +213,7 @@ pub(crate) fn remove_others(pin_directory: &Path, layout: u32, crash: &CrashPoin
 }
 
 fn remove(version: &Path, crash: &CrashPoint) -> io::Result<()> {
+    pins::remove_empty(&version.join("links").join(pins::WITHOUT_DIRECT_RETURN), crash)?;
     for name in pins::list(version)? {
         if name == kept::DIRECTORY {
             kept::remove_all(version, crash)?;

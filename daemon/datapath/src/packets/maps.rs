@@ -83,12 +83,6 @@ struct PersistentMap {
     sources: Vec<MapHandle>,
 }
 
-/// Whether no earlier start has left connections.
-pub(crate) fn are_new(pins: &Pins) -> bool {
-    let [connections, ..] = PERSISTENT;
-    [connections.to_owned(), format!("{connections}{UNFINISHED}")].iter().all(|name| !pins.persistent(name).exists())
-}
-
 impl ConnectionMaps {
     /// Opens or creates the maps, with the entries of maps of other sizes.
     pub(crate) fn open(pins: &Pins, options: &PacketOptions) -> Result<Self, OpenError> {
