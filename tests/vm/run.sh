@@ -11,9 +11,8 @@ here=tests/vm
 root=$PWD
 target=$(realpath "${TARGET:-target}")
 directory=$target/vm
-# They take six minutes on an idle machine with four CPUs. VM_UNTIL is the second since the epoch at which they end.
-time_limit=$((${VM_UNTIL:-$(date +%s) + 2400} - $(date +%s)))
-((time_limit > 0)) || exit 124
+# They take six minutes on an idle machine with four CPUs.
+time_limit=${VM_TIME_LIMIT:-2400}
 
 mkdir -p "$directory"
 sudo=()
@@ -85,7 +84,7 @@ for kernel in "${kernels[@]}"; do
     done
 done
 
-passed=0 failed=0 failures='' unfinished=''
+passed=0 failed=0 failures=
 for kernel in "${kernels[@]}"; do
     for run in "${runs[@]}"; do
         results=$directory/results-$kernel-$run
@@ -93,10 +92,7 @@ for kernel in "${kernels[@]}"; do
         tail -n +1 -f --pid="${guests[$kernel-$run]}" "$results" | sed -u "s/^/$kernel $run  /; s/\r$//"
         verdict=0
         wait "${guests[$kernel-$run]}" || verdict=$?
-        # timeout(1) returns 124, or 137 if it had to kill.
-        if [[ $verdict = 124 || $verdict = 137 ]]; then
-            unfinished+=" $kernel $run"
-        elif [ "$verdict" != 0 ] || ! grep -qx $'end\r' "$results"; then
+        if [ "$verdict" != 0 ] || ! grep -qx $'end\r' "$results"; then
             echo "$kernel $run  FAIL  the guest did not come to its end ($verdict). Its console ends with:"
             tail -n 20 "$directory/console-$kernel-$run"
             failed=$((failed + 1))
@@ -111,6 +107,4 @@ for kernel in "${kernels[@]}"; do
 done
 printf %s "$failures"
 echo "$passed passed, $failed failed, in $SECONDS s"
-[ "$failed" = 0 ] || exit 1
-# As timeout(1): what was checked until then has passed.
-[ -z "$unfinished" ] || { echo "no time was left to finish:$unfinished"; exit 124; }
+[ "$failed" = 0 ]
