@@ -15,7 +15,7 @@ use crate::filter_changes::{ChangeFilters, FilterChange, HANDLE, NAME, PRIORITY}
 use crate::filters;
 use crate::hook_point::{Direction, HookPoint};
 use crate::load::listening;
-use crate::pins::{self, Pins};
+use crate::pins::Pins;
 use crate::sys::tc;
 
 pub(crate) fn attach(
@@ -37,7 +37,7 @@ fn add_qdisc(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> io::Resu
     match changes.change(ifindex, FilterChange::AddQdisc, None) {
         Ok(()) => {
             pins.crash().pass();
-            pins::make_directory(&pins.link(&marker(ifindex)), pins.crash())
+            pins.mark(&marker(ifindex), true)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
@@ -94,14 +94,14 @@ pub(crate) fn remove(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> 
             removed += 1;
         }
     }
-    let marker = pins.link(&marker(ifindex));
-    if marker.exists() {
+    let marker = marker(ifindex);
+    if pins.is_marked(&marker) {
         match changes.change(ifindex, FilterChange::RemoveQdisc, None) {
             Ok(()) => pins.crash().pass(),
             Err(error) if is_absent(&error) || is_used(&error) => {}
             Err(error) => return Err(error),
         }
-        pins::remove_empty(&marker, pins.crash())?;
+        pins.mark(&marker, false)?;
     }
     Ok(removed)
 }

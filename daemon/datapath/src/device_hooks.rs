@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -19,7 +18,7 @@ use crate::filter_changes::{ChangeFilters, InThisProcess};
 use crate::hook_point::{DeviceSide, Direction, HookPoint, HookedDevice, XdpFit};
 use crate::kept::KeptPrograms;
 use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
-use crate::pins::{self, Pins, UNFINISHED, numbered};
+use crate::pins::{self, Pins, UNFINISHED, WITHOUT_DIRECT_RETURN, numbered};
 use crate::sys::tc;
 use crate::xdp::{self, XdpHooks, XdpState};
 use crate::{clsact, tcx};
@@ -35,7 +34,7 @@ impl HookedDevice {
     fn read(ifindex: u32, pins: &Pins) -> io::Result<Self> {
         let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         let is_ethernet = tc::link_layer(any.as_fd(), ifindex)?.0 == ETHERNET;
-        let side = if pod_marker(ifindex, pins).exists() { DeviceSide::Pod } else { DeviceSide::Uplink };
+        let side = if pins.is_marked(&pod_marker(ifindex)) { DeviceSide::Pod } else { DeviceSide::Uplink };
         let l2_length = if is_ethernet { ETHERNET_HEADER } else { 0 };
         Ok(Self { ifindex, side, l2_length, xdp: XdpFit::Unknown })
     }
@@ -44,17 +43,13 @@ impl HookedDevice {
 /// The prefix of the names of directories that mark devices of pods.
 const POD_MARKER: &str = "pod-";
 
-fn pod_marker(ifindex: u32, pins: &Pins) -> PathBuf {
-    pins.link(&format!("{POD_MARKER}{ifindex}"))
+fn pod_marker(ifindex: u32) -> String {
+    format!("{POD_MARKER}{ifindex}")
 }
 
 /// Records what a device leads to.
 fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
-    let marker = pod_marker(device.ifindex, pins);
-    match device.side {
-        DeviceSide::Pod => pins::make_directory(&marker, pins.crash()),
-        DeviceSide::Uplink => pins::remove_empty(&marker, pins.crash()),
-    }
+    pins.mark(&pod_marker(device.ifindex), device.side == DeviceSide::Pod)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -378,23 +373,17 @@ fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Resu
         }
     }
     removed += clsact::remove(ifindex, pins, changes).map_err(HookError::at(point))?;
-    pins::remove_empty(&pod_marker(ifindex, pins), pins.crash()).map_err(HookError::at(point))?;
+    pins.mark(&pod_marker(ifindex), false).map_err(HookError::at(point))?;
     Ok(removed)
 }
 
-/// The name of the directory that marks programs at devices with maps of an earlier generation.
-const OUTDATED: &str = "outdated-packets";
-
-/// Records whether the programs at devices use maps of an earlier generation, because those of a later start could not
-/// be loaded.
-pub(crate) fn mark_outdated(is_outdated: bool, pins: &Pins) -> io::Result<()> {
-    let marker = pins.link(OUTDATED);
-    if is_outdated { pins::make_directory(&marker, pins.crash()) } else { pins::remove_empty(&marker, pins.crash()) }
-}
+/// The mark that the programs at devices use maps of an earlier generation, because those of a later start could not be
+/// loaded.
+pub(crate) const OUTDATED: &str = "outdated-packets";
 
 /// Whether programs of an earlier start are attached to devices and use the maps of the current generation.
 pub(crate) fn is_any_current(pins: &Pins) -> bool {
-    !pins.link(OUTDATED).exists() && is_any_attached(pins)
+    !pins.is_marked(OUTDATED) && is_any_attached(pins)
 }
 
 /// Whether programs of any start are attached to devices.
@@ -405,8 +394,9 @@ pub(crate) fn is_any_attached(pins: &Pins) -> bool {
 /// Removes all programs of nodelb from all devices. Returns the number of hooks.
 pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     let any = HookPoint { ifindex: 0, direction: Direction::In };
-    mark_outdated(false, pins).map_err(HookError::at(any))?;
-    pins.mark_without_direct_return(false).map_err(HookError::at(any))?;
+    for mark in [OUTDATED, WITHOUT_DIRECT_RETURN] {
+        pins.mark(mark, false).map_err(HookError::at(any))?;
+    }
     let names = pins::list(&pins.links()).unwrap_or_default();
     let named = names.iter().filter_map(|name| {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);

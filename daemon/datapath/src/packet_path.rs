@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
 
-use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod};
+use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod, OUTDATED};
 use crate::error::{OpenError, failed};
 use crate::kept::KeptPrograms;
 use crate::outside::OutsideMaps;
@@ -16,7 +16,7 @@ use crate::packets::{
     CheckWays, ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
     PacketPrograms, SettingsWriter, Sweep, XdpProgram, bloom,
 };
-use crate::pins::Pins;
+use crate::pins::{Pins, WITHOUT_DIRECT_RETURN};
 use crate::sys;
 use crate::xdp::XdpHooks;
 
@@ -60,9 +60,8 @@ pub(crate) fn start(
     (pins, kept): (&Pins, &KeptPrograms),
     generation: impl IntoIterator<Item = (&'static str, MapHandle)>,
 ) -> Result<OpenedPackets, OpenError> {
-    let mark = |is_without| pins.mark_without_direct_return(is_without);
     if !maps::is_any_pinned(pins) {
-        mark(!options.direct_return).map_err(failed("marking", pins.root()))?;
+        pins.mark(WITHOUT_DIRECT_RETURN, !options.direct_return).map_err(failed("marking", pins.root()))?;
     }
     let bloom = bloom::open(pins, options.limits.outside)?;
     let mut connections = ConnectionMaps::open(pins, options)?;
@@ -70,7 +69,7 @@ pub(crate) fn start(
     let readable = || failed("preparing to read the maps of", pins.root());
     let connection_reader = ConnectionReader::new(&given).map_err(readable())?;
     let has_forwarded = connection_reader.has_forwarded().map_err(readable())?;
-    let direct_return = options.direct_return || has_forwarded || !pins.are_without_direct_return();
+    let direct_return = options.direct_return || has_forwarded || !pins.is_marked(WITHOUT_DIRECT_RETURN);
     let options = &PacketOptions { direct_return, ..options.clone() };
     let programs = PacketPrograms::load_or_keep(options, given, Some(kept))?;
     let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
@@ -98,7 +97,7 @@ pub(crate) fn start(
         settings.show_direct_return();
     }
     if direct_return {
-        mark(false).map_err(failed("unmarking", pins.root()))?;
+        pins.mark(WITHOUT_DIRECT_RETURN, false).map_err(failed("unmarking", pins.root()))?;
     }
     // From here on, devices run the new programs: no error undoes that.
     let mut faults: Vec<String> = hooks.take_over().iter().map(HookError::to_string).collect();
@@ -110,7 +109,7 @@ pub(crate) fn start(
     }
     faults.extend(not_listed.into_iter().chain(not_loaded));
     faults.extend(committed.err().map(|error| error.to_string()));
-    faults.extend(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string()));
+    faults.extend(pins.mark(OUTDATED, false).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
     let connections = connection_reader;
     Ok(OpenedPackets {
@@ -173,7 +172,7 @@ pub(crate) fn end_earlier(pins: &Pins, previous: Option<&Path>, error: &OpenErro
     let mut reason = error.to_string();
     if let Some(previous) = previous {
         let opened = OutsideMaps::open(previous).map_err(|(_, error)| error);
-        let ended = opened.and_then(|maps| maps.serve_none()).and_then(|()| device_hooks::mark_outdated(true, pins));
+        let ended = opened.and_then(|maps| maps.serve_none()).and_then(|()| pins.mark(OUTDATED, true));
         if let Err(error) = ended {
             reason.push_str(&format!("; programs of an earlier start still select old backends ({error})"));
         }

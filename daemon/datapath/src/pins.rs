@@ -33,7 +33,8 @@ use crate::sys;
 /// The suffix of a file or directory that is not complete yet. bpffs reserves dots in names, so the suffix has none.
 pub(crate) const UNFINISHED: &str = "-new";
 
-/// The name of the directory among the links that marks connections none of which has ever had direct return.
+/// The mark that no programs have had direct return since the maps of connections are there. Packets for a backend of this
+/// node also come in other nodes' tunnels, which leaves no trace in the maps.
 pub(crate) const WITHOUT_DIRECT_RETURN: &str = "without-direct-return";
 
 /// The directory of one layout version.
@@ -114,15 +115,14 @@ impl Pins {
         self.rename(&self.unfinished(number), &self.generation(number))
     }
 
-    /// Records whether no programs have had direct return since the maps of connections are there. Packets for a backend
-    /// of this node also come in other nodes' tunnels, which leaves no trace in the maps.
-    pub(crate) fn mark_without_direct_return(&self, is_without: bool) -> io::Result<()> {
-        let marker = self.link(WITHOUT_DIRECT_RETURN);
-        if is_without { make_directory(&marker, &self.crash) } else { remove_empty(&marker, &self.crash) }
+    /// Records something for the next start: by a directory of this name among the links, or its absence.
+    pub(crate) fn mark(&self, name: &str, is_so: bool) -> io::Result<()> {
+        let marker = self.link(name);
+        if is_so { make_directory(&marker, &self.crash) } else { remove_empty(&marker, &self.crash) }
     }
 
-    pub(crate) fn are_without_direct_return(&self) -> bool {
-        self.link(WITHOUT_DIRECT_RETURN).exists()
+    pub(crate) fn is_marked(&self, name: &str) -> bool {
+        self.link(name).exists()
     }
 
     /// Pins a map or link.

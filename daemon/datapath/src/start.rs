@@ -23,7 +23,7 @@ use crate::maps::{Epoch, Handles, Maps, NAMES};
 use crate::outside::OutsideMaps;
 use crate::packet_path::{self, OpenedPackets, PacketFailure};
 use crate::packets::{self, PacketOptions};
-use crate::pins::Pins;
+use crate::pins::{Pins, WITHOUT_DIRECT_RETURN};
 use crate::read;
 use crate::spec::Spec;
 use crate::sys;
@@ -275,8 +275,8 @@ impl<'p> Start<'p> {
         epoch: &MapHandle,
     ) -> Result<Option<OpenedPackets>, OpenError> {
         if let Some(predecessor) = &self.predecessor {
-            let is_without = predecessor.pins.are_without_direct_return();
-            self.pins.mark_without_direct_return(is_without).map_err(failed("marking", self.pins.root()))?;
+            let is_without = predecessor.pins.is_marked(WITHOUT_DIRECT_RETURN);
+            self.pins.mark(WITHOUT_DIRECT_RETURN, is_without).map_err(failed("marking", self.pins.root()))?;
             packets::maps::share(&predecessor.pins, self.pins)?;
         }
         let Some(options) = self.packets else {
