@@ -319,8 +319,8 @@ VERIFIED_ONCE int refuse(struct __sk_buff *skb, int outcome)
 	struct scratch *here = scratch();
 	enum packet_verdict verdict;
 
-	NEVER_NULL(here);
-	NEVER_NULL(all);
+	if (!here || !all)
+		return TC_ACT_SHOT;
 	verdict = refusal(here, outcome);
 	count_dropped(here->service_id, reason, verdict);
 	if (verdict == PACKET_DROPPED)

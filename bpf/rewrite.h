@@ -306,9 +306,8 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 {
 	struct scratch *here = scratch();
 
-	NEVER_NULL(here);
-	NEVER_NULL(was);
-	NEVER_NULL(now);
+	if (!here || !was || !now)
+		return -1;
 	if (here->packet.is_v6)
 		return write_v6(skb, l2_length(&here->packet), now,
 				here->packet.ttl - hops);

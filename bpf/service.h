@@ -45,8 +45,10 @@ const volatile __u32 counter_shards_mask = 0;
 #define VERIFIED_ONCE __weak __noinline
 
 /*
- * Leaves the function if the pointer is NULL. It never is, but the verifier
- * does not know that an array has its only entry, nor what callers pass.
+ * Leaves the function if the pointer is NULL, with 0: only where that means
+ * that nothing was found, or that nothing is done. It never is NULL, but the
+ * verifier does not know that an array has its only entry, nor what callers
+ * pass.
  */
 #define NEVER_NULL(pointer)       \
 	do {                      \
