@@ -42,13 +42,12 @@ impl Engine {
         if !is_known || self.unread_drains.complete.contains(&service.source) {
             return;
         }
-        let is_offered = |backend| Source::ALL.into_iter().any(|source| offered.has(name, source, backend));
         let mut ports: BTreeMap<_, (bool, BTreeSet<Drained>)> = BTreeMap::new();
         for port in slices.iter().flat_map(|slice| &slice.ports) {
             for backend in &port.backends {
                 let key = (&*port.name, port.protocol, backend.addr.family());
                 let (is_known, others) = ports.entry(key).or_default();
-                if is_offered((backend.addr, backend.port)) {
+                if offered.has_of_any(name, (backend.addr, backend.port)) {
                     *is_known = true;
                 } else {
                     others.insert(Drained { addr: backend.addr, port: Some(backend.port) });

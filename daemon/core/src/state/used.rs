@@ -43,6 +43,11 @@ impl Used {
         self.0.range(tag(0)..=tag(u32::MAX)).any(|(_, used)| used.contains(&backend))
     }
 
+    /// The same for a service of any source.
+    pub fn has_of_any(&self, name: &ServiceName, backend: Backend) -> bool {
+        Source::ALL.into_iter().any(|source| self.has(name, source, backend))
+    }
+
     pub fn has_service(&self, name: &ServiceName, source: Source) -> bool {
         let tag = |port| OwnerTag { source, service: hash_of(name), port };
         !self.0.is_empty() && self.0.range(tag(0)..=tag(u32::MAX)).next().is_some()

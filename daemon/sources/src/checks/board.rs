@@ -112,10 +112,10 @@ impl Board {
         kubernetes: Option<Guard>,
     ) -> Self {
         // What the maps use has passed its checks since it was stored, or is used as a last resort.
-        for (name, failed) in &mut unhealthy {
-            failed.retain(|backend, _| !Source::ALL.iter().any(|source| used_of_cluster.has(name, *source, *backend)));
-        }
-        unhealthy.retain(|_, failed| !failed.is_empty());
+        unhealthy.retain(|name, failed| {
+            failed.retain(|backend, _| !used_of_cluster.has_of_any(name, *backend));
+            !failed.is_empty()
+        });
         let subjects = unhealthy.keys().map(|name| (name.clone(), Subject::default())).collect();
         let unreported = unhealthy.keys().cloned().collect();
         Self { subjects, unreported, unhealthy_before: unhealthy, used, kubernetes, ..Self::default() }
