@@ -14,7 +14,7 @@ use nodelb_host::clock::until;
 use nodelb_host::messages;
 use nodelb_host::state_file::SavedState;
 use nodelb_host::threads::Threads;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::{self, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
@@ -60,7 +60,7 @@ pub struct StartedFileSource {
 #[derive(Debug)]
 struct FileSource {
     directory: watch::Receiver<PathBuf>,
-    changes: mpsc::Sender<Vec<Change>>,
+    owner: OwnerHandle,
     reports: watch::Sender<Arc<Vec<SourceReport>>>,
     is_open: IsOpenForWriting,
 }
@@ -77,7 +77,7 @@ pub fn start(
 ) -> StartedFileSource {
     let (directory, directories) = watch::channel(directory);
     let (reports_in, reports) = watch::channel(Arc::default());
-    let source = FileSource { directory: directories, changes: owner.changes.clone(), reports: reports_in, is_open };
+    let source = FileSource { directory: directories, owner: owner.clone(), reports: reports_in, is_open };
     let task = tokio::spawn(RunningFileSource::new(source, state_directory).run(shutdown));
     StartedFileSource { directory, reports, task }
 }
@@ -170,7 +170,7 @@ impl RunningFileSource {
             changes.extend(self.synced_change(&directory));
         }
         self.report(&directory);
-        changes.is_empty() || self.source.changes.send(changes).await.is_ok()
+        self.source.owner.send(changes).await
     }
 
     fn hints(&mut self, asked: &Hints) -> Hints {

@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 
 use nodelb_core::source_report::SourceState;
 use nodelb_datapath::is_open_for_writing;
-use tokio::sync::oneshot;
+use nodelb_host::clock::Clock;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -14,6 +15,11 @@ use super::*;
 
 fn service(name: &str, backend: &str) -> String {
     format!("[[service]]\nname = \"a/{name}\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{backend}:80\"]\n")
+}
+
+/// The handle of an owner task that a test plays.
+fn owner(changes: mpsc::Sender<Vec<Change>>) -> OwnerHandle {
+    OwnerHandle { changes, snapshot: watch::channel(Arc::default()).1, clock: Clock::start() }
 }
 
 /// A running source on a temporary directory, and the state that its owner would have.
@@ -46,7 +52,7 @@ impl TestDirectory {
         let (stop, stopped) = oneshot::channel();
         let source = FileSource {
             directory: directory_reported,
-            changes: sender,
+            owner: owner(sender),
             reports: reporter,
             is_open: is_open_for_writing,
         };
@@ -290,7 +296,7 @@ async fn a_reload_during_a_scan_is_no_error_of_the_directory() {
     let (sender, mut changes) = mpsc::channel(4);
     let source = FileSource {
         directory: directory_reported,
-        changes: sender,
+        owner: owner(sender),
         reports: watch::channel(Arc::default()).0,
         is_open: is_open_for_writing,
     };
@@ -364,7 +370,7 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let (sender, mut changes) = mpsc::channel(4);
     let source = FileSource {
         directory,
-        changes: sender,
+        owner: owner(sender),
         reports: watch::channel(Arc::default()).0,
         is_open: is_open_for_writing,
     };
