@@ -17,6 +17,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::Addr;
 use nodelb_kube::apiserver::credentials::credstore;
 use nodelb_kube::apiserver::settings::Settings;
+use nodelb_sources::document::{self, Problem, Problems, Read};
 use serde::Deserialize;
 use toml::de::DeTable;
 
@@ -25,7 +26,6 @@ use self::keys::{Key, Section};
 pub use self::kubernetes::Kubernetes;
 pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown, Xdp};
 pub use self::values::{Disconnect, Hold, Seconds};
-use nodelb_sources::document::{self, Problem, Problems, Read};
 
 /// The default path of the configuration. The file need not exist.
 pub const DEFAULT_PATH: &str = "/etc/nodelb/nodelb.toml";

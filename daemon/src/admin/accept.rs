@@ -6,12 +6,12 @@ use axum::response::Response;
 use axum::routing::post;
 use axum::{Extension, Router};
 use nodelb_kube::source::selecting::{Accept, By};
+use nodelb_sources::drains::Peer;
 use tokio::sync::{mpsc, oneshot};
 
 use super::drain::check;
 use super::query::{Output, Problem, Query};
 use super::response::{Caller, change_response, problem_response};
-use nodelb_sources::drains::Peer;
 
 pub(super) const PATH: &str = "/accept";
 pub(super) const SHOWS: &str = "accepts a changed selection of Kubernetes services that leaves out most of them (POST): only for root, over the Unix socket";

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use nodelb_report::output::table::Style;
+use nodelb_sources::document::nearest;
 use tokio::sync::{Semaphore, watch};
 
 use super::follow::{ChangeStream, OutputFormat};
@@ -21,7 +22,6 @@ use super::route::{Admission, Content, Form, Route};
 use super::routes::ROUTES;
 use super::state::AdminState;
 use super::{accept, drain, follow, guard, metrics, page};
-use nodelb_sources::document::nearest;
 
 /// Time limit for rendering an answer, including the wait for its turn.
 const ANSWER_TIME: Duration = Duration::from_secs(10);

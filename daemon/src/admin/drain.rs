@@ -7,11 +7,11 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::post;
 use axum::{Extension, Router};
+use nodelb_sources::drains::{Action, Peer, Refusal, Request, Wish, author};
 use tokio::sync::{mpsc, oneshot};
 
 use super::query::{BACKEND, DRAINED_SERVICE, FOR, FORCE, Output, Parameter, Problem, Query};
 use super::response::{Caller, change_response, problem_response};
-use nodelb_sources::drains::{Action, Peer, Refusal, Request, Wish, author};
 
 pub(super) const PATH: &str = "/drains";
 pub(super) const SHOWS: &str = "drains a backend (POST), or ends that (DELETE): only for root, over the Unix socket";

@@ -17,6 +17,8 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Problem, Reason, Severity};
 use nodelb_report::time::Clocks;
+use nodelb_sources::checks::CheckReport;
+use nodelb_sources::dns::{DnsReport, NameState};
 use strum::IntoEnumIterator;
 
 use super::maps::usage;
@@ -26,8 +28,6 @@ use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
 use crate::sockets::stale::StaleSocketsReport;
-use nodelb_sources::checks::CheckReport;
-use nodelb_sources::dns::{DnsReport, NameState};
 
 pub(super) mod family;
 mod packets;

@@ -18,9 +18,8 @@ use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::Client;
 use nodelb_report::filter::Filter;
 use nodelb_report::filter::named;
-use strum::{IntoEnumIterator, VariantNames};
-
 use nodelb_sources::document::nearest;
+use strum::{IntoEnumIterator, VariantNames};
 
 /// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]

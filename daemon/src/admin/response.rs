@@ -6,11 +6,11 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use nodelb_sources::drains::Peer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::query::{Output, Problem};
 use crate::http::HttpConnection;
-use nodelb_sources::drains::Peer;
 
 /// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
 pub(super) const UNREAD_KIB: u32 = 64 * 1024;

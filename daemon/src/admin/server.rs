@@ -11,6 +11,7 @@ use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
+use nodelb_sources::drains::Peer;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -18,7 +19,6 @@ use super::answer;
 use super::response::Caller;
 use super::state::AdminState;
 use crate::http::{HttpConnection, Listener, Server, ServerLimits, Slots};
-use nodelb_sources::drains::Peer;
 
 /// The maximum number of connections that follow a stream, for TCP and for the Unix socket.
 pub(super) const STREAMS: usize = 16;

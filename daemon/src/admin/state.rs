@@ -14,6 +14,9 @@ use nodelb_report::explain::reports;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::{Earlier, Reloads};
 use nodelb_report::time::{Clocks, Time};
+use nodelb_sources::checks::CheckReport;
+use nodelb_sources::dns::DnsReport;
+use nodelb_sources::drains;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -22,9 +25,6 @@ use crate::devices::{self, report::DevicesReport};
 use crate::sockets::stale::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
 use crate::{kubernetes, reconcile, recorder};
-use nodelb_sources::checks::CheckReport;
-use nodelb_sources::dns::DnsReport;
-use nodelb_sources::drains;
 
 #[derive(Clone)]
 pub struct AdminState {

@@ -7,10 +7,10 @@ use nodelb_report::rows::{
     ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, NameRow, Names, SessionRow, SourceRow, Sources,
 };
 use nodelb_report::time::{Clocks, Time};
+use nodelb_sources::dns::{DnsReport, NameReport};
 
 use crate::config::Config;
 use crate::status::Check;
-use nodelb_sources::dns::{DnsReport, NameReport};
 
 pub(super) fn sources(rows: &[SourceReport]) -> Sources {
     Sources { sources: rows.iter().map(SourceRow::from).collect() }

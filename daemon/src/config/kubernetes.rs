@@ -13,12 +13,12 @@ use nodelb_kube::api::selector;
 use nodelb_kube::api::translate::ForwardByClass;
 use nodelb_kube::apiserver::address::{Address, Host, Server};
 use nodelb_kube::apiserver::url::Shown;
+use nodelb_sources::document;
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Deserializer};
 
 use super::keys::{Key, Section, section};
 use super::values::{Check, Setting, file_or_credential, once, reachable};
-use nodelb_sources::document;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

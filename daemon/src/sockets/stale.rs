@@ -26,6 +26,7 @@ use nodelb_core::stale::{Answered, Flow, Stale};
 use nodelb_core::state::stale_generation::StaleGeneration;
 use nodelb_host::clock::{Clock, at, ticking, until};
 use nodelb_host::messages;
+use nodelb_sources::OwnerHandle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -34,7 +35,6 @@ use crate::config::Disconnect;
 use crate::reconcile::Marks;
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::sockets::reaper::{Lost, Reaper, ReaperLine};
-use nodelb_sources::OwnerHandle;
 
 mod boot;
 mod judge;

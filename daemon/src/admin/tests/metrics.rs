@@ -16,6 +16,8 @@ use nodelb_core::model::service::{
 use tokio::sync::watch;
 
 use nodelb_datapath::packets::{ConnectionCount, PacketCounts};
+use nodelb_sources::checks::{CheckOutcome, Condition};
+use nodelb_sources::dns::{DnsReport, QueryResult};
 
 use super::*;
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
@@ -23,8 +25,6 @@ use crate::datapath::fake::FakeDatapath;
 use crate::devices::{self, sweep::SweepReport};
 use crate::reconcile::OwnerOutputs;
 use crate::status::{Check, Health};
-use nodelb_sources::checks::{CheckOutcome, Condition};
-use nodelb_sources::dns::{DnsReport, QueryResult};
 
 #[path = "metrics/process.rs"]
 mod process;

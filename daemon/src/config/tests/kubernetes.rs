@@ -2,9 +2,9 @@ use std::path::Path;
 
 use nodelb_core::model::forward::Forward;
 use nodelb_kube::api::scope::Selection;
+use nodelb_sources::document::Problem;
 
 use crate::config::Config;
-use nodelb_sources::document::Problem;
 
 fn problems(text: &str) -> Vec<String> {
     Config::parse(text).unwrap_err().iter().map(Problem::to_string).collect()

@@ -17,6 +17,7 @@ use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content as MapContent;
 use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, ConnectionState, DropCount, PacketVerdict};
+use nodelb_sources::dns::{DnsReport, NameReport, NameState};
 use tokio::sync::watch;
 
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
@@ -33,7 +34,6 @@ use crate::recorder;
 use crate::status::{Check, Health};
 use crate::world::{self, World};
 use nodelb_core::model::named::{DnsName, Question, RecordType};
-use nodelb_sources::dns::{DnsReport, NameReport, NameState};
 
 /// The time of every answer, in seconds since 1970.
 pub(super) const UNIX: u64 = 1_795_000_000;
