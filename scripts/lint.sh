@@ -175,18 +175,18 @@ units_are_closed() {
     return "$status"
 }
 
+# What is started again as often as nodelb must not count starts: systemd refuses the sixth within ten seconds. An instance
+# of a template has a name of its own.
+units_start_again() {
+    grep -LE '^StartLimitIntervalSec=0$' contrib/systemd/*[!@].{service,socket} | none
+}
+
 check "cargo fmt" cargo fmt --all --check
 check "cargo fmt: fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
 check "fuzz/Cargo.lock" fuzz_lock
 check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all
-# What is started again as often as nodelb must not count starts: systemd refuses the sixth within ten seconds. An instance
-# of a template has a name of its own.
-units_start_again() {
-    grep -LE '^StartLimitIntervalSec=0$' contrib/systemd/*[!@].{service,socket} 2>/dev/null | none
-}
-
 check "units: systemd-analyze verify" units_are_read
 check "units: no limit of starts" units_start_again
 check "units: systemd-analyze security, 2.0 at most" units_are_closed
