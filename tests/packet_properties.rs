@@ -76,7 +76,7 @@ impl Node {
         packet
     }
 
-    /// The same for a node whose services have no direct return.
+    /// The same for a node with services that have no direct return.
     fn step_without_direct_return(&mut self, step: &Step) -> Option<Packet> {
         let packet = packet(&mut self.world, step);
         let translated = |entry: &ServiceEntry| ServiceEntry { forward: Forward::Translate, ..entry.clone() };

@@ -63,18 +63,8 @@ impl Node {
 
     fn configure(&self, mode: &str, xdp: &str) {
         let own = SERVICE.map(|address| format!("{address}/{}", if address.contains(':') { 128 } else { 32 }));
-        let packets = format!(
-            "mode = {mode:?}
-xdp = {xdp:?}
-direct-return = {}
-",
-            self.has_direct_return
-        );
-        self.host.configure(&format!(
-            "own-addresses = {own:?}
-[packets]
-{packets}"
-        ));
+        let packets = format!("mode = {mode:?}\nxdp = {xdp:?}\ndirect-return = {}\n", self.has_direct_return);
+        self.host.configure(&format!("own-addresses = {own:?}\n[packets]\n{packets}"));
     }
 
     /// Leaves new connections of clients outside to others.

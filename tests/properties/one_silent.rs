@@ -24,8 +24,8 @@ fn of_files(changes: Vec<Change>) -> Vec<Change> {
     changes.into_iter().filter(|change| change.is_object_of(Source::Files)).collect()
 }
 
-/// Every address that at most one service claims, and that is none of a service that Kubernetes describes, too, or whose
-/// backends are used after their first check unless the maps have them.
+/// Every address that at most one service claims, and that is none of a service that Kubernetes describes, too, or of one
+/// with backends that are used after their first check unless the maps have them.
 fn of_one(changes: &[Change]) -> Vec<L4Addr> {
     let services = || {
         changes.iter().filter_map(|change| match change {

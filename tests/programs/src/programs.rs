@@ -350,7 +350,7 @@ impl Programs {
         self.put("tracked", &layout::ends(Some(from), to), &value);
     }
 
-    /// The daemon lists the port of a connection that another proxy has masqueraded, whose answers have these ends.
+    /// The daemon lists the port of a connection that another proxy has masqueraded. Its answers have these ends.
     pub fn add_foreign(&mut self, from: L4Addr, to: L4Addr) {
         self.put("foreign_ports", &layout::ends(Some(from), to), &[0; 4]);
     }
