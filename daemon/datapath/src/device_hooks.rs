@@ -381,6 +381,9 @@ fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Resu
 /// loaded.
 pub(crate) const OUTDATED: &str = "outdated-packets";
 
+/// The marks of the whole node.
+pub(crate) const MARKS: [&str; 2] = [OUTDATED, WITHOUT_DIRECT_RETURN];
+
 /// Whether programs of an earlier start are attached to devices and use the maps of the current generation.
 pub(crate) fn is_any_current(pins: &Pins) -> bool {
     !pins.is_marked(OUTDATED) && is_any_attached(pins)
@@ -394,7 +397,7 @@ pub(crate) fn is_any_attached(pins: &Pins) -> bool {
 /// Removes all programs of nodelb from all devices. Returns the number of hooks.
 pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     let any = HookPoint { ifindex: 0, direction: Direction::In };
-    for mark in [OUTDATED, WITHOUT_DIRECT_RETURN] {
+    for mark in MARKS {
         pins.mark(mark, false).map_err(HookError::at(any))?;
     }
     let names = pins::list(&pins.links()).unwrap_or_default();

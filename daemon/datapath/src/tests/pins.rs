@@ -13,15 +13,15 @@ fn an_absent_directory_is_empty() {
     assert_eq!(list(Path::new("/nonexistent/nodelb")).unwrap(), Vec::<String>::new());
 }
 
-/// A purge of the Debian package left the pin of a new map behind, and later the programs that starts keep.
+/// A purge of the Debian package left the pin of a new map behind, later the programs that starts keep, and later a mark.
 #[test]
 fn the_purge_of_the_package_removes_all_that_outlives_generations() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/deb/postrm");
     let script = fs::read_to_string(script).unwrap();
-    let words: Vec<&str> = script.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let words: Vec<&str> = script.split(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c)).collect();
     let of_packets: Vec<String> = crate::packets::maps::pin_names().collect();
     let lasting = crate::load::PERSISTENT.into_iter().chain(of_packets.iter().map(String::as_str));
-    for pin in lasting.chain([crate::kept::DIRECTORY]) {
+    for pin in lasting.chain([crate::kept::DIRECTORY]).chain(crate::device_hooks::MARKS) {
         let name = pin.strip_suffix(UNFINISHED).unwrap_or(pin);
         assert!(words.contains(&name), "{name}");
     }
