@@ -31,9 +31,7 @@ struct frontend_key {
 _Static_assert(sizeof(struct frontend_key) == 20, "layout");
 
 enum frontend_flags {
-	/*
-	 * Clients on this node use the local view instead of the cluster view.
-	 */
+	/* Clients on this node use the local view, not the cluster view. */
 	FRONTEND_INSIDE_LOCAL = 1,
 	/* FRONTEND_INSIDE_LOCAL for clients outside this node (packet path). */
 	FRONTEND_OUTSIDE_LOCAL = 2,
@@ -70,9 +68,8 @@ enum service_flags {
 	/* The entry is in use, even if its other fields are empty. */
 	SERVICE_IN_USE = 2,
 	/*
-	 * The source that describes the owner, for the next start of the
-	 * daemon. If no such flag is set, an earlier nodelb wrote the entry
-	 * and owner is not valid.
+	 * The source of the owner, for the next start. If none is set, an
+	 * earlier nodelb wrote the entry, and owner is not valid.
 	 */
 	SERVICE_FROM_FILES = 4,
 	SERVICE_FROM_KUBERNETES = 16,
@@ -90,6 +87,9 @@ enum service_flags {
 	/* Direct return: by the link layer, and in a tunnel. */
 	SERVICE_DIRECT = 128,
 	SERVICE_TUNNEL = 256,
+	/* Every backend of the view failed its checks: for the next start. */
+	SERVICE_LAST_RESORT = 512,
+	SERVICE_LOCAL_LAST_RESORT = 1024,
 };
 
 #ifdef NEXT_LAYOUT

@@ -99,11 +99,6 @@ pub async fn load(path: &Path) -> Past {
     state_file::load(path, START, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
 }
 
-/// The statuses that a daemon has stored, for a command that works without it. May block.
-pub fn stored(state_directory: &Path) -> io::Result<Statuses> {
-    Ok(parsed(&path(state_directory), &boot_id()?)?.unwrap_or_default().statuses)
-}
-
 fn read(path: &Path, boot: &str) -> io::Result<Past> {
     let Some(past) = parsed(path, boot)? else { return Ok(Past::default()) };
     state_file::replaceable(path)?;

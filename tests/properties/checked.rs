@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::health_check::Quarantine;
-use nodelb_core::model::service::BackendState;
+use nodelb_core::model::service::{BackendState, PortKey};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
 use proptest::prelude::*;
@@ -51,6 +51,11 @@ proptest! {
                 let is_allowed = check.is_some_and(|check| check.last_resort);
                 prop_assert_eq!(selected(BackendState::Quarantined), if is_allowed { quarantined } else { 0 });
             }
+            // The next start knows of a backend in the maps whether it had passed its checks.
+            let is_of_port = |key: &PortKey| (&key.service, &key.port, key.protocol, key.family) == port;
+            let entry = snapshot.ports().find(|(_, key)| is_of_port(key)).and_then(|(id, _)| snapshot.realised.services.get(&id));
+            let is_last_resort = entry.is_some_and(|entry| entry.is_last_resort);
+            prop_assert_eq!(is_last_resort, selected(BackendState::Quarantined) > 0);
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) fn content() -> MapState {
         may_be_bound: true,
         has_rings: true,
         has_ranges: true,
+        is_last_resort: true,
+        is_local_last_resort: true,
         forward: Forward::Tunnel,
         tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
         next_ids: NextIds::default(),

@@ -125,6 +125,7 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
         return;
     }
     let Policy { has_backends, affinity_seconds, may_be_bound, has_ranges, forward, .. } = policy;
+    let Policy { is_last_resort, is_local_last_resort, .. } = policy;
     match [ViewKind::Cluster, ViewKind::Local].map(|which| list(maps, id, which, policy.has_rings)) {
         [Ok((cluster, has_ring)), Ok((local, has_local_ring))] => {
             let has_rings = policy.has_rings && has_ring && has_local_ring;
@@ -132,6 +133,7 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
             let is_canary = ServiceId(id) == ServiceId::CANARY;
             let next_ids = if is_canary { layout::parse_next_ids(maps.owner(id)) } else { NextIds::default() };
             let lists = ServiceEntry { cluster, local, has_rings, tag, next_ids, ..ServiceEntry::default() };
+            let lists = ServiceEntry { is_last_resort, is_local_last_resort, ..lists };
             let entry = ServiceEntry { has_backends, affinity_seconds, may_be_bound, has_ranges, forward, ..lists };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }

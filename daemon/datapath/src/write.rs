@@ -277,6 +277,8 @@ impl Writer {
             may_be_bound: entry.may_be_bound,
             has_rings: entry.has_rings,
             has_ranges: entry.has_ranges,
+            is_last_resort: entry.is_last_resort,
+            is_local_last_resort: entry.is_local_last_resort,
             forward: entry.forward,
             source: entry.tag.map(|tag| tag.source),
         };

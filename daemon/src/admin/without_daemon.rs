@@ -32,7 +32,7 @@ use super::query::{Query, TraceFrom};
 use super::routes::ROUTES;
 use super::{maps, trace};
 use crate::config::{Config, DEFAULT_PATH};
-use crate::{recorder, since};
+use crate::recorder;
 
 /// Returns what a daemon with the default configuration file has stored. The maps and the files are read when a request
 /// needs them, and at most once.
@@ -190,7 +190,6 @@ impl Reader {
             return names;
         }
         names.drains = drains::stored(&self.config.state.directory).unwrap_or_default();
-        names.statuses = since::stored(&self.config.state.directory).unwrap_or_default();
         let stored = state_file::read(&state_file::path(&self.config.state.directory), None, "");
         for change in stored.map(|stored| stored.changes).unwrap_or_default() {
             match change {

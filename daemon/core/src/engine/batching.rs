@@ -91,6 +91,8 @@ fn is_longer(actual: &ServiceEntry, wanted: &ServiceEntry) -> bool {
         && actual.has_rings == wanted.has_rings
         && actual.has_ranges == wanted.has_ranges
         && actual.forward == wanted.forward
+        && actual.is_last_resort == wanted.is_last_resort
+        && actual.is_local_last_resort == wanted.is_local_last_resort
         && grows(&actual.cluster, &wanted.cluster)
         && grows(&actual.local, &wanted.local)
 }

@@ -257,6 +257,8 @@ impl Engine {
             may_be_bound: plan.may_be_bound,
             has_rings: true,
             has_ranges: plan.source_ranges.is_some(),
+            is_last_resort: plan.is_last_resort,
+            is_local_last_resort: plan.is_local_last_resort,
             forward: plan.forward,
             tag: Some(tag),
             next_ids: NextIds::default(),

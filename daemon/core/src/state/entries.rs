@@ -61,6 +61,10 @@ pub struct ServiceEntry {
     pub has_rings: bool,
     /// Whether some addresses admit only clients in the source ranges of the service.
     pub has_ranges: bool,
+    /// Whether every backend of the view failed its health checks, and is used because there is no other one.
+    pub is_last_resort: bool,
+    /// The same for the view with the backends on this node.
+    pub is_local_last_resort: bool,
     pub forward: Forward,
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
@@ -80,10 +84,16 @@ pub struct NextIds {
 }
 
 impl ServiceEntry {
+    /// Whether every backend of the view failed its health checks.
+    pub fn is_last_resort(&self, is_local: bool) -> bool {
+        if is_local { self.is_local_last_resort } else { self.is_last_resort }
+    }
+
     /// Whether the entries are equal in everything that affects connections.
     pub(crate) fn is_same_to_clients(&self, after: &Self) -> bool {
-        let Self { may_be_bound, has_rings, has_ranges, tag, .. } = *after;
-        Self { may_be_bound, has_rings, has_ranges, tag, ..self.clone() } == *after
+        let Self { may_be_bound, has_rings, has_ranges, is_last_resort, is_local_last_resort, tag, .. } = *after;
+        let same = Self { may_be_bound, has_rings, has_ranges, tag, ..self.clone() };
+        Self { is_last_resort, is_local_last_resort, ..same } == *after
     }
 
     /// Whether only rings distinguish the entry from this one, which has them.

@@ -146,9 +146,7 @@ pub fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(Drif
 /// Whether only the backends can differ: the slots were overwritten and not the entry.
 fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
-        && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.has_rings, a.has_ranges, a.forward, a.tag)
-            == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.has_rings, b.has_ranges, b.forward, b.tag)
-        && a.next_ids == b.next_ids
+        && ServiceEntry { cluster: Arc::clone(&b.cluster), local: Arc::clone(&b.local), ..a.clone() } == *b
 }
 
 /// The assumed value of a broken frontend that is not desired, so that it is deleted.

@@ -19,17 +19,21 @@ impl Used {
         Self::of_lists(maps, is_meant, true)
     }
 
-    /// The same without those of the node alone, among which there may be no other one.
-    pub fn of_cluster(maps: &MapState, is_meant: impl Fn(Source) -> bool) -> Self {
+    /// The same without those that had failed their health checks.
+    pub fn of_passed(maps: &MapState, is_meant: impl Fn(Source) -> bool) -> Self {
         Self::of_lists(maps, is_meant, false)
     }
 
-    fn of_lists(maps: &MapState, is_meant: impl Fn(Source) -> bool, with_local: bool) -> Self {
+    fn of_lists(maps: &MapState, is_meant: impl Fn(Source) -> bool, with_failed: bool) -> Self {
         let mut used = Self::default();
         for entry in maps.services.values() {
             let Some(tag) = entry.tag.filter(|tag| is_meant(tag.source)) else { continue };
-            let slots = entry.cluster.iter().chain(entry.local.iter().filter(|_| with_local));
-            used.0.entry(tag).or_default().extend(slots.map(|slot| (slot.addr.addr, slot.addr.port)));
+            let backends = used.0.entry(tag).or_default();
+            for is_local in [false, true] {
+                if with_failed || !entry.is_last_resort(is_local) {
+                    backends.extend(entry.view(is_local).iter().map(|slot| (slot.addr.addr, slot.addr.port)));
+                }
+            }
         }
         used
     }

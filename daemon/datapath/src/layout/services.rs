@@ -115,6 +115,8 @@ pub(crate) struct Policy {
     pub(crate) may_be_bound: bool,
     pub(crate) has_rings: bool,
     pub(crate) has_ranges: bool,
+    pub(crate) is_last_resort: bool,
+    pub(crate) is_local_last_resort: bool,
     pub(crate) forward: Forward,
     /// The source that describes the owner.
     pub(crate) source: Option<Source>,
@@ -126,6 +128,8 @@ pub(crate) fn policy_word(policy: Policy) -> u64 {
         | flag(policy.may_be_bound, types::service_flags::SERVICE_MAY_BE_BOUND.0)
         | flag(policy.has_rings, types::service_flags::SERVICE_HAS_RINGS.0)
         | flag(policy.has_ranges, types::service_flags::SERVICE_HAS_RANGES.0)
+        | flag(policy.is_last_resort, types::service_flags::SERVICE_LAST_RESORT.0)
+        | flag(policy.is_local_last_resort, types::service_flags::SERVICE_LOCAL_LAST_RESORT.0)
         | flag(policy.forward == Forward::Direct, types::service_flags::SERVICE_DIRECT.0)
         | flag(policy.forward == Forward::Tunnel, types::service_flags::SERVICE_TUNNEL.0)
         | flag(policy.source == Some(Source::Files), types::service_flags::SERVICE_FROM_FILES.0)
@@ -141,22 +145,24 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
     let mut service = [0u8; size_of::<types::service>()];
     service[POLICY_WORD * 8..][..8].copy_from_slice(&word.to_ne_bytes());
     let flags = u32::from_ne_bytes(field_of!(service, types::service, flags));
-    let is_from = |bit: types::service_flags| flags & bit.0 != 0;
-    let from_files = is_from(types::service_flags::SERVICE_FROM_FILES);
-    let from_kubernetes = is_from(types::service_flags::SERVICE_FROM_KUBERNETES);
+    let has = |bit: types::service_flags| flags & bit.0 != 0;
+    let from_files = has(types::service_flags::SERVICE_FROM_FILES);
+    let from_kubernetes = has(types::service_flags::SERVICE_FROM_KUBERNETES);
     Policy {
         source: match (from_files, from_kubernetes) {
             (true, false) => Some(Source::Files),
             (false, true) => Some(Source::Kubernetes),
             _ => None,
         },
-        in_use: flags & types::service_flags::SERVICE_IN_USE.0 != 0,
-        has_backends: flags & types::service_flags::SERVICE_HAS_BACKENDS.0 != 0,
+        in_use: has(types::service_flags::SERVICE_IN_USE),
+        has_backends: has(types::service_flags::SERVICE_HAS_BACKENDS),
         affinity_seconds: u32::from_ne_bytes(field_of!(service, types::service, affinity_seconds)),
-        may_be_bound: flags & types::service_flags::SERVICE_MAY_BE_BOUND.0 != 0,
-        has_rings: flags & types::service_flags::SERVICE_HAS_RINGS.0 != 0,
-        has_ranges: flags & types::service_flags::SERVICE_HAS_RANGES.0 != 0,
-        forward: match (is_from(types::service_flags::SERVICE_DIRECT), is_from(types::service_flags::SERVICE_TUNNEL)) {
+        may_be_bound: has(types::service_flags::SERVICE_MAY_BE_BOUND),
+        has_rings: has(types::service_flags::SERVICE_HAS_RINGS),
+        has_ranges: has(types::service_flags::SERVICE_HAS_RANGES),
+        is_last_resort: has(types::service_flags::SERVICE_LAST_RESORT),
+        is_local_last_resort: has(types::service_flags::SERVICE_LOCAL_LAST_RESORT),
+        forward: match (has(types::service_flags::SERVICE_DIRECT), has(types::service_flags::SERVICE_TUNNEL)) {
             (true, _) => Forward::Direct,
             (false, true) => Forward::Tunnel,
             (false, false) => Forward::Translate,

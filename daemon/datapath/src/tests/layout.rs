@@ -65,7 +65,7 @@ fn views_round_trip_and_the_empty_word_is_the_empty_view() {
 #[test]
 fn policies_round_trip_and_the_empty_word_is_not_in_use() {
     let ways = [Forward::Translate, Forward::Direct, Forward::Tunnel];
-    for (bits, forward) in (0..32).flat_map(|bits| ways.map(|forward| (bits, forward))) {
+    for (bits, forward) in (0..128).flat_map(|bits| ways.map(|forward| (bits, forward))) {
         let policy = Policy {
             in_use: bits & 1 != 0,
             has_backends: bits & 2 != 0,
@@ -73,6 +73,8 @@ fn policies_round_trip_and_the_empty_word_is_not_in_use() {
             may_be_bound: bits & 4 != 0,
             has_rings: bits & 8 != 0,
             has_ranges: bits & 16 != 0,
+            is_last_resort: bits & 32 != 0,
+            is_local_last_resort: bits & 64 != 0,
             forward,
             source: None,
         };

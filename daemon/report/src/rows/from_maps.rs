@@ -12,7 +12,6 @@ use crate::explain::ranges::Admitted;
 use crate::explain::reports::{affinity_flag, distinct, forward_flag, port_keys};
 use crate::explain::rows::OutsideAccess;
 use crate::filter::Filter;
-use nodelb_core::before::Statuses;
 use nodelb_core::compile::outside::PacketsConfig;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::history::Record;
@@ -39,7 +38,6 @@ pub struct Names {
     kinds: BTreeMap<(ServiceName, L4Addr), FrontendKind>,
     backends: BTreeMap<PortKey, BTreeSet<L4Addr>>,
     pub drains: BTreeMap<ServiceName, Drains>,
-    pub statuses: Statuses,
 }
 
 impl Names {
@@ -86,13 +84,6 @@ impl Names {
         if known.as_ref().is_some_and(|known| known != key) {
             *known = None;
         }
-    }
-
-    /// Whether every backend of the entry failed its health checks while the daemon ran.
-    fn is_last_resort(&self, address: L4Addr, entry: Option<&Arc<ServiceEntry>>) -> bool {
-        let tag = entry.and_then(|entry| entry.tag);
-        let stored = tag.and_then(|tag| self.statuses.get(&(address, tag.service)));
-        stored.is_some_and(|stored| stored.status == Status::LastResort)
     }
 
     fn of(&self, entry: &ServiceEntry) -> Option<&Arc<PortKey>> {
@@ -182,7 +173,7 @@ impl MapContent {
         let backends = entry.map(|entry| distinct(entry.view(is_local))).unwrap_or_default();
         let drained = self.names.drained(port, entry);
         let outside = self.access(address);
-        let is_last_resort = !backends.is_empty() && self.names.is_last_resort(address, entry);
+        let is_last_resort = entry.is_some_and(|entry| entry.is_last_resort(is_local));
         let flags = [
             entry.and_then(|entry| affinity_flag(entry)),
             (!drained.is_empty()).then(|| format!("Drained={}", drained.len())),
@@ -254,7 +245,7 @@ impl MapContent {
             forward: outside::forward(entry.map(|entry| &**entry), at, OutsideAccess::Served),
             backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
             drained: self.names.drained(port, entry),
-            is_last_resort: self.names.is_last_resort(at, entry),
+            is_last_resort: entry.is_some_and(|entry| entry.is_last_resort(is_local)),
         };
         MapTrace { result, admitted, found: Some(found) }
     }

@@ -108,12 +108,12 @@ impl Board {
     /// otherwise. Checks services of Kubernetes if there is a guard, except at addresses that the guard refuses.
     pub(super) fn recalling(
         mut unhealthy: BTreeMap<ServiceName, Quarantine>,
-        (used, used_of_cluster): (Used, &Used),
+        (used, used_as_passed): (Used, &Used),
         kubernetes: Option<Guard>,
     ) -> Self {
-        // What the maps use has passed its checks since it was stored, or is used as a last resort.
+        // What the maps use as more than a last resort has passed its checks since they were stored.
         unhealthy.retain(|name, failed| {
-            failed.retain(|backend, _| !used_of_cluster.has_of_any(name, *backend));
+            failed.retain(|backend, _| !used_as_passed.has_of_any(name, *backend));
             !failed.is_empty()
         });
         let subjects = unhealthy.keys().map(|name| (name.clone(), Subject::default())).collect();

@@ -121,7 +121,7 @@ async fn start_with(
     let mut stored = state_file::load(directory, Limits { every, retry: every, timeout }).await;
     let is_checked = |source| source == Source::Files || checker.kubernetes.is_some();
     let maps = checker.owner.snapshot.borrow().realised.clone();
-    let used = (Used::of(&maps, is_checked), &Used::of_cluster(&maps, is_checked));
+    let used = (Used::of(&maps, is_checked), &Used::of_passed(&maps, is_checked));
     let board = Board::recalling(stored.saved().clone(), used, checker.kubernetes.clone());
     let mut running = RunningChecker {
         board,

@@ -186,9 +186,9 @@ fn an_ambiguous_tag_has_no_name() {
 #[test]
 fn without_the_daemon_a_last_resort_stays_one() {
     let at = l4("198.51.100.1:80");
-    let service = nodelb_core::state::owner::hash_of(&"shop/web".parse().expect("valid in a test"));
-    let failed = nodelb_core::before::Lasting { status: Status::LastResort, since: Moment(0) };
-    let (_, content) = written(Names { statuses: [((at, service), failed)].into_iter().collect(), ..known() });
+    let (_, mut content) = written(known());
+    let id = content.state.frontends[&at].service;
+    Arc::make_mut(content.state.services.get_mut(&id).expect("it is there")).is_last_resort = true;
     let rows = content.frontends(&Filter::default());
     let statuses: Vec<Status> = rows.iter().filter(|row| row.address == at).map(|row| row.status).collect();
     assert_eq!(statuses, [Status::LastResort]);

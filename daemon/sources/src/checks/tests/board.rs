@@ -95,7 +95,7 @@ impl Stage {
             maps.services.insert(ServiceId(number), Arc::new(in_use(service, &[*last], &[])));
         }
         let board =
-            Board::recalling(unhealthy, (Used::of(&maps, |_| true), &Used::of_cluster(&maps, |_| true)), kubernetes);
+            Board::recalling(unhealthy, (Used::of(&maps, |_| true), &Used::of_passed(&maps, |_| true)), kubernetes);
         let mut stage = Self { board, table: Table::new(&maps, &BTreeSet::new()), ..Self::default() };
         stage.publish();
         stage
@@ -331,16 +331,19 @@ fn a_backend_that_the_maps_use_is_not_unhealthy_because_of_an_older_file() {
     assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 from before"]);
 }
 
-/// The local list had the failed backend, because it had no other one.
+/// A list whose backends had all failed has each of them.
 #[test]
-fn the_last_resort_of_the_node_alone_is_no_sign_of_health() {
-    let maps = MapState {
-        services: [(ServiceId(1), Arc::new(in_use("web", &[2], &[1])))].into_iter().collect(),
-        ..MapState::default()
+fn a_last_resort_in_the_maps_is_no_sign_of_health() {
+    let failed = || BTreeMap::from([(name("web"), [((addr(1), 80), "from before".into())].into())]);
+    let unhealthy_after = |entry| {
+        let maps =
+            MapState { services: [(ServiceId(1), Arc::new(entry))].into_iter().collect(), ..MapState::default() };
+        let used = (Used::of(&maps, |_| true), &Used::of_passed(&maps, |_| true));
+        Board::recalling(failed(), used, None).unhealthy().len()
     };
-    let unhealthy = [(name("web"), [((addr(1), 80), "from before".into())].into())].into();
-    let used = (Used::of(&maps, |_| true), &Used::of_cluster(&maps, |_| true));
-    assert_eq!(Board::recalling(unhealthy, used, None).unhealthy().len(), 1);
+    assert_eq!(unhealthy_after(in_use("web", &[1], &[1])), 0, "it has passed since");
+    assert_eq!(unhealthy_after(ServiceEntry { is_last_resort: true, ..in_use("web", &[1], &[]) }), 1);
+    assert_eq!(unhealthy_after(ServiceEntry { is_local_last_resort: true, ..in_use("web", &[2], &[1]) }), 1);
 }
 
 #[derive(Clone, Debug)]
