@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, ProbeResult, service_ports};
+use crate::since::Past;
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
@@ -178,7 +179,7 @@ async fn serve<D: Datapath + Send + 'static>(
     // The state of the previous run.
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let (since_file, stored_drains) = (since::path(&config.state.directory), drains::begin(&config.state.directory));
-    let (previous_sources, past) = tokio::join!(kubernetes::previous_sources(&config), since::load(&since_file));
+    let (previous_sources, past, stored_checks, stored_names) = stored(&config, &since_file).await;
     let mut recorder = start_recorder(&config, service_ports(&realised));
     let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
     packets.adjust(&mut engine_config.packets);
@@ -199,8 +200,8 @@ async fn serve<D: Datapath + Send + 'static>(
     // The sources. No connection goes to a backend that was drained or unhealthy before the start, or to others than then.
     let (drains, (checks, checker), (dns, resolver)) = tokio::join!(
         drains::start((stored_drains, &directory), &handle, stop()),
-        checks::start(&handle, kubernetes_guard(&config), &directory, packets.prepare_checks(&register), stop()),
-        dns::start(config.dns.settings(), &handle, directory.clone(), Arc::clone(&register), stop())
+        checks::start(&handle, kubernetes_guard(&config), stored_checks, packets.prepare_checks(&register), stop()),
+        dns::start(config.dns.settings(), &handle, stored_names, Arc::clone(&register), stop())
     );
     // What is not known of Kubernetes stays as the maps have it, so that nothing waits for this.
     tokio::spawn(kubernetes::recall(config.clone(), previous_sources, Arc::clone(&name), handle.changes.clone()));
@@ -257,6 +258,17 @@ async fn release_free_memory(mut snapshot: watch::Receiver<Arc<Snapshot>>) {
         due.tick().await;
         _ = tokio::task::spawn_blocking(memory::release_free_memory).await;
     }
+}
+
+/// What the previous run has stored, all of it read at once, because a file system that does not answer delays the start.
+async fn stored(config: &Config, since_file: &Path) -> (BTreeSet<Source>, Past, checks::Stored, dns::Stored) {
+    let directory = &config.state.directory;
+    tokio::join!(
+        kubernetes::previous_sources(config),
+        since::load(since_file),
+        checks::load(directory),
+        dns::load(directory)
+    )
 }
 
 /// Waits for the tasks that store their state: the Kubernetes source stores the owner's last snapshot, and `records`

@@ -26,5 +26,6 @@ mod state;
 mod state_file;
 
 pub use ask::Prepare;
-pub use run::start;
+pub use run::{load, start};
 pub use state::{CheckOutcome, CheckReport, Condition};
+pub use state_file::Stored;

@@ -31,8 +31,9 @@ mod system;
 
 pub use names::Bounds;
 pub use report::{DnsReport, NameReport, NameState, QueryResult};
-pub use run::start;
+pub use run::{load, start};
 pub use server_address::DnsServer;
+pub use state_file::Stored;
 
 #[cfg(test)]
 #[path = "dns/tests/interference.rs"]

@@ -15,7 +15,7 @@ use nodelb_core::model::service::Source;
 use nodelb_core::state::used::Used;
 use nodelb_core::table::Facts;
 use nodelb_host::clock::{at, ticking, until};
-use nodelb_host::state_file::{Limits, SavedState};
+use nodelb_host::state_file::Limits;
 use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -25,7 +25,7 @@ use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
 use super::state::{CheckOutcome, CheckReport};
-use super::state_file::{self, Unhealthy};
+use super::state_file::{self, Stored};
 use crate::OwnerHandle;
 
 struct Checker {
@@ -68,6 +68,12 @@ impl Default for CheckTimeouts {
     }
 }
 
+impl CheckTimeouts {
+    fn of_file(self) -> Limits {
+        Limits { every: self.save_every, retry: self.save_every, timeout: self.timeout }
+    }
+}
+
 /// Maximum number of open checks in each lane: far more than ten thousand healthy targets need.
 const MAX_OPEN: usize = 1_024;
 
@@ -87,13 +93,18 @@ fn room_for_sockets() -> usize {
 /// Minimum number of sockets: with fewer, nothing would be checked.
 const MIN_SOCKETS: usize = 64;
 
+/// The results of the previous run, from the state directory.
+pub async fn load(directory: &Path) -> Stored {
+    state_file::load(directory, CheckTimeouts::default().of_file()).await
+}
+
 /// Sends the results of the previous run to the owner task, then starts the checker, which runs until `shutdown` is ready or
-/// the owner task has ended. Returns its reports, and the task. `directory` is the state directory, and `kubernetes` has the
-/// addresses that Kubernetes services must not make this host connect to, if their backends are checked.
+/// the owner task has ended. Returns its reports, and the task. `kubernetes` has the addresses that Kubernetes services must
+/// not make this host connect to, if their backends are checked.
 pub async fn start(
     owner: &OwnerHandle,
     kubernetes: Option<Guard>,
-    directory: &Path,
+    stored: Stored,
     prepare: Prepare,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> (watch::Receiver<Arc<CheckReport>>, JoinHandle<()>) {
@@ -107,18 +118,16 @@ pub async fn start(
         sockets: room_for_sockets(),
         timeouts: CheckTimeouts::default(),
     };
-    (reports, start_with(checker, directory, shutdown).await)
+    (reports, start_with(checker, stored, shutdown).await)
 }
 
 /// No connection goes to a backend that was unhealthy before the start if the owner task has the results before the source
 /// reports.
 async fn start_with(
     checker: Checker,
-    directory: &Path,
+    mut stored: Stored,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<()> {
-    let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
-    let mut stored = state_file::load(directory, Limits { every, retry: every, timeout }).await;
     let is_checked = |source| source == Source::Files || checker.kubernetes.is_some();
     let maps = checker.owner.snapshot.borrow().realised.clone();
     let used = (Used::of(&maps, is_checked), &Used::of_passed(&maps, is_checked));
@@ -168,7 +177,7 @@ struct RunningChecker {
 }
 
 impl RunningChecker {
-    async fn run_until_closed(&mut self, stored: &mut SavedState<Unhealthy>) {
+    async fn run_until_closed(&mut self, stored: &mut Stored) {
         // Whether the unhealthy backends may differ from those in the state file.
         let mut is_outdated = false;
         // Whether a turn was the reason for a write since the last tick: the first one does not wait for it.

@@ -12,7 +12,7 @@ use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text;
 use nodelb_host::messages;
-use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
+use nodelb_host::state_file::{self, Limits, START, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -66,10 +66,13 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     state_file::write_json(path, &form)
 }
 
-pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Unhealthy> {
+/// What the previous run has stored, and the file for what this one stores.
+pub type Stored = SavedState<Unhealthy>;
+
+pub(super) async fn load(directory: &Path, limits: Limits) -> Stored {
     let path = directory.join(NAME);
     let consequence = "every backend counts as its file says until it is checked";
-    let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
+    let saved = state_file::load(&path, START, consequence, read).await.unwrap_or_default();
     let count: usize = saved.values().map(Quarantine::len).sum();
     if count > 0 {
         info!(

@@ -33,7 +33,7 @@ pub(super) struct Held {
 
 /// What is kept over a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Saved {
+pub struct Saved {
     pub(super) answers: BTreeMap<Question, Known>,
     /// The backends in use, which are not those of the last answer if that is of no use.
     pub(super) used: BTreeMap<Question, NameRecords>,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::table::Facts;
 use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
-use nodelb_host::state_file::{Limits, SavedState};
+use nodelb_host::state_file::Limits;
 use nodelb_host::threads::Threads;
 use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
@@ -21,13 +21,12 @@ use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 use super::ask::AskTimeouts;
 use super::ask_all::{Asked, ask_all};
 use super::due::Which;
-use super::entry::Saved;
 use super::journal;
 use super::names::{Bounds, Names, Reply, Wanted};
 use super::report::{DnsReport, QueryResult, report};
 use super::server_address::DnsServer;
 use super::servers::Servers;
-use super::state_file;
+use super::state_file::{self, Stored};
 use super::system;
 use crate::OwnerHandle;
 
@@ -69,6 +68,13 @@ impl Default for DnsTimeouts {
     }
 }
 
+impl DnsTimeouts {
+    /// Each tick writes at most once.
+    pub(super) fn of_file(&self) -> Limits {
+        Limits { every: Duration::ZERO, retry: self.save_again, timeout: self.timeout }
+    }
+}
+
 pub(super) struct Resolver {
     pub(super) owner: OwnerHandle,
     pub(super) reports: watch::Sender<Arc<DnsReport>>,
@@ -77,17 +83,21 @@ pub(super) struct Resolver {
     pub(super) servers: Vec<DnsServer>,
     pub(super) resolv_conf: PathBuf,
     pub(super) bounds: Bounds,
-    pub(super) directory: PathBuf,
     pub(super) timeouts: DnsTimeouts,
+}
+
+/// The answers of the previous run, from the state directory.
+pub async fn load(directory: &Path) -> Stored {
+    state_file::load(directory, DnsTimeouts::default().of_file()).await
 }
 
 /// Sends the answers of the previous run to the owner task, then starts the resolver, which runs until `shutdown` is ready or
 /// the owner task has ended. Returns its reports, and the task, which stores its state when it ends. Asks these servers, or
-/// those of the system if there are none. `directory` is the state directory.
+/// those of the system if there are none.
 pub async fn start(
     (servers, bounds): (Vec<DnsServer>, Bounds),
     owner: &OwnerHandle,
-    directory: PathBuf,
+    stored: Stored,
     register: Register,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> (watch::Receiver<Arc<DnsReport>>, JoinHandle<()>) {
@@ -99,21 +109,17 @@ pub async fn start(
         servers,
         resolv_conf: PathBuf::from("/etc/resolv.conf"),
         bounds,
-        directory,
         timeouts: DnsTimeouts::default(),
     };
-    (reports, start_with(resolver, shutdown).await)
+    (reports, start_with(resolver, stored, shutdown).await)
 }
 
 /// No connection goes to other backends than before the start if the owner task has the answers before the files are read.
 pub(super) async fn start_with(
     resolver: Resolver,
+    mut stored: Stored,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<()> {
-    let DnsTimeouts { save_again: retry, timeout, .. } = resolver.timeouts;
-    // Each tick writes at most once.
-    let limits = Limits { every: Duration::ZERO, retry, timeout };
-    let mut stored = state_file::load(&resolver.directory, limits).await;
     let mut names = Names::new(resolver.bounds, std::process::id().into());
     let recalled = names.recall(stored.saved().clone(), resolver.owner.clock.now());
     resolver.owner.send(recalled).await;
@@ -156,7 +162,7 @@ struct Running {
 }
 
 impl Running {
-    async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
+    async fn run_until_closed(&mut self, stored: &mut Stored) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
         let mut snapshots = self.resolver.owner.snapshot.clone();
         snapshots.mark_changed();
@@ -204,7 +210,7 @@ impl Running {
 
     /// Stores and reports what has changed, unless that has just been done: then the next tick does. A daemon that is killed
     /// would otherwise start with backends that are older than those of the maps.
-    fn store_at_once(&mut self, stored: &mut SavedState<Saved>) {
+    fn store_at_once(&mut self, stored: &mut Stored) {
         let now: Moment = self.resolver.owner.clock.now();
         if self.stored_at.is_none_or(|stored_at| now >= stored_at.plus(TICK)) {
             self.stored_at = Some(now);
@@ -212,7 +218,7 @@ impl Running {
         }
     }
 
-    fn store_and_report(&mut self, stored: &mut SavedState<Saved>) {
+    fn store_and_report(&mut self, stored: &mut Stored) {
         if std::mem::take(&mut self.is_outdated) {
             stored.save(self.names.saved(&self.facts));
         }

@@ -10,7 +10,7 @@ use nodelb_core::model::named::{DnsName, NameRecords, NamedAddress, Question, re
 use nodelb_core::text;
 use nodelb_host::clock::boot_id;
 use nodelb_host::messages;
-use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
+use nodelb_host::state_file::{self, Limits, START, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -120,10 +120,13 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
     state_file::write_json(path, &form)
 }
 
-pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Saved> {
+/// What the previous run has stored, and the file for what this one stores.
+pub type Stored = SavedState<Saved>;
+
+pub(super) async fn load(directory: &Path, limits: Limits) -> Stored {
     let path = directory.join(NAME);
     let consequence = "backends with names are not known until a DNS server answers";
-    let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
+    let saved = state_file::load(&path, START, consequence, read).await.unwrap_or_default();
     if !saved.answers.is_empty() {
         info!(
             message_id = %messages::STATE_LOADED,

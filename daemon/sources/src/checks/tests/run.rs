@@ -51,7 +51,8 @@ impl Rig {
             timeouts,
         };
         let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
-        let task = start_with(checker, directory, shutdown).await;
+        let stored = state_file::load(directory, timeouts.of_file()).await;
+        let task = start_with(checker, stored, shutdown).await;
         Self { engine, snapshots, owner, reports, stop, task }
     }
 

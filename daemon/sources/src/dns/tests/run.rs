@@ -77,13 +77,13 @@ impl Rig {
             servers: servers.iter().map(|server| DnsServer::parse(&server.to_string()).unwrap()).collect(),
             resolv_conf: directory.join("resolv.conf"),
             bounds,
-            directory: directory.to_owned(),
             timeouts: ask_timeouts(),
         };
         let stopped = async {
             let _either: Result<(), _> = stopped.await;
         };
-        let task = start_with(resolver, stopped).await;
+        let stored = state_file::load(directory, ask_timeouts().of_file()).await;
+        let task = start_with(resolver, stored, stopped).await;
         let merged = merge::Merged::default();
         let mut rig = Self { changes, reports, snapshots, engine, datapath, clock, stop, task, merged };
         // The answers of the previous run.
