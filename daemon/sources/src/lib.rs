@@ -3,7 +3,7 @@
 //! another one; what several of them need is in [`document`] and in the packages below, the core and nodelb-host.
 //!
 //! ```text
-//!  document, owner <── files, dns, checks, drains
+//!  document, owner, shares <── files, dns, checks, drains
 //! ```
 
 #![forbid(unsafe_code)]
@@ -14,5 +14,6 @@ pub mod document;
 pub mod drains;
 pub mod files;
 mod owner;
+mod shares;
 
 pub use owner::OwnerHandle;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
@@ -80,10 +81,18 @@ struct CheckedTarget {
     ways: Vec<L4Addr>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entered {
+    pub(super) id: TargetId,
+    pub(super) service: ServiceName,
+    pub(super) interval: Duration,
+    is_used: bool,
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
-    /// Targets to check soon: they are new, or their check has changed.
-    pub(super) entered: Vec<TargetId>,
+    /// Targets to check soon: they are new, or their check has changed. Those that the maps have in use are first.
+    pub(super) entered: Vec<Entered>,
     pub(super) left: Vec<TargetId>,
 }
 
@@ -131,6 +140,7 @@ impl Board {
                 |name: &&ServiceName| facts.checked.contains_key(*name) || self.subjects.contains_key(*name);
             let touched: BTreeSet<ServiceName> = facts.reported_since(&before).filter(is_subject).cloned().collect();
             touched.into_iter().for_each(|name| self.rebuild(name, &before, &mut followed));
+            followed.entered.sort_by_key(|entered| !entered.is_used);
         }
         self.forget_before();
         followed
@@ -190,14 +200,14 @@ impl Board {
                 }
                 ways.retain(|service| is_permitted(guard, (service.addr, service.port)));
                 let known = before.get(&asked);
+                let is_used = || backends.iter().any(|backend| self.used.has(&name, service.source, *backend));
                 let health = match known {
                     Some(known) if is_new_check => known.health.clone().undecided(),
                     Some(known) => known.health.clone(),
                     None => {
-                        let is_used = backends.iter().any(|backend| self.used.has(&name, service.source, *backend));
                         let is_late = facts_before.is_read(service.source, &name.namespace);
                         let earlier = self.unhealthy_before.get(&name).filter(|_| !is_late);
-                        newcomer(&backends, &before, earlier, is_used)
+                        newcomer(&backends, &before, earlier, is_used())
                     }
                 };
                 // An answer to the previous check does not answer the new one, which therefore has an id of its own.
@@ -207,7 +217,8 @@ impl Board {
                         self.last_id += 1;
                         let id = TargetId(self.last_id);
                         self.targets.insert(id, (name.clone(), asked));
-                        followed.entered.push(id);
+                        let (service, interval) = (name.clone(), check.interval);
+                        followed.entered.push(Entered { id, service, interval, is_used: is_used() });
                         id
                     }
                 };

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{CheckFailure, Prepare, ask};
-use super::board::{Board, Followed, TargetId};
+use super::board::{Board, Entered, Followed, TargetId};
 use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
@@ -74,8 +74,8 @@ impl CheckTimeouts {
     }
 }
 
-/// Maximum number of open checks in each lane: far more than ten thousand healthy targets need.
-const MAX_OPEN: usize = 1_024;
+/// Maximum number of open checks: far more than ten thousand healthy targets need.
+const MAX_OPEN: usize = 4_096;
 
 /// File descriptors that are not for checks: maps, links, the admin API, apiservers.
 const OTHER_DESCRIPTORS: u64 = 512;
@@ -83,7 +83,7 @@ const OTHER_DESCRIPTORS: u64 = 512;
 /// Returns the number of sockets that this process may use for checks. Raises the process's own soft limit as far as
 /// permitted: systemd leaves it low for programs that use select(2), which nodelb does not.
 fn room_for_sockets() -> usize {
-    let wanted = 2 * MAX_OPEN as u64 + OTHER_DESCRIPTORS;
+    let wanted = MAX_OPEN as u64 + OTHER_DESCRIPTORS;
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return MIN_SOCKETS };
     let limit = soft.max(wanted.min(hard));
     let limit = if limit > soft && setrlimit(Resource::RLIMIT_NOFILE, limit, hard).is_err() { soft } else { limit };
@@ -134,7 +134,7 @@ async fn start_with(
     let board = Board::recalling(stored.saved().clone(), used, checker.kubernetes.clone());
     let mut running = RunningChecker {
         board,
-        schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
+        schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets)),
         asking: JoinSet::new(),
         open: HashMap::new(),
         routes: Routes::default(),
@@ -235,7 +235,9 @@ impl RunningChecker {
             self.schedule.leave(target);
             self.routes.leave(target);
         }
-        entered.into_iter().for_each(|target| self.schedule.enter(target, now));
+        for Entered { id, service, interval, .. } in entered {
+            self.schedule.enter(id, &service, interval, now);
+        }
         self.board.has_results()
     }
 
@@ -278,10 +280,11 @@ impl RunningChecker {
             if let Some(open) = self.open.remove(&id) {
                 let answer = self.weigh(&open, answer);
                 let Open { due, interval, .. } = open;
+                let target = due.target;
                 let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| CheckOutcome::Passed);
                 self.schedule.close(due, outcome == CheckOutcome::Timeout, interval, now);
                 *self.report.done.entry(outcome).or_default() += 1;
-                has_turned |= self.record(due.target, answer, now);
+                has_turned |= self.record(target, answer, now);
             }
             next = self.asking.try_join_next_with_id();
         }
