@@ -18,7 +18,6 @@ mod answer;
 mod ask;
 mod ask_all;
 mod assemble;
-mod due;
 mod entry;
 mod journal;
 mod names;

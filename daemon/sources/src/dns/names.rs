@@ -17,9 +17,9 @@ use nodelb_core::table::Facts;
 
 use super::answer::{Answer, Ttl, nonexistent, without_end};
 use super::assemble::{TargetAnswer, answer_of, assemble, in_use};
-use super::due::{Due, Which};
 use super::entry::{Entry, GoneSince, Held, Known, Saved, separate_targets};
 use super::servers::{Asking, MAX_SILENT};
+use crate::shares::Share;
 
 /// The first pause after a failure, in milliseconds; each further failure doubles it.
 const FIRST_PAUSE: u64 = 1_000;
@@ -66,7 +66,8 @@ pub(super) struct Names {
     /// The services that `wanted` belongs to.
     services: BTreeSet<ServiceName>,
     entries: BTreeMap<Question, Entry>,
-    due: Due,
+    /// The times of the next queries.
+    due: BTreeSet<(Moment, Question)>,
     /// What an earlier run has stored about questions that are not asked yet.
     recalled: Saved,
     /// The slices that an answer may have changed.
@@ -134,24 +135,28 @@ impl Names {
         self.bounds.hold.map(Duration::from_millis)
     }
 
-    /// The time of the next query for one of these questions.
-    pub(super) fn next_due(&self, which: Which) -> Option<Moment> {
-        self.due.first(which).map(|(due, _)| *due)
+    /// The time of the next query.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.due.first().map(|(due, _)| *due)
     }
 
-    /// Whether no server has answered the last query.
-    pub(super) fn has_failed(&self, question: &Question) -> bool {
-        self.entries.get(question).is_some_and(|entry| entry.failures > 0)
+    /// Whether the question is to be asked: it was due, and has no answer since.
+    pub(super) fn is_open(&self, question: &Question) -> bool {
+        self.entries.get(question).is_some_and(|entry| entry.is_open)
     }
 
-    /// One of these questions that is due, if there is one: it is open until [`Names::answer`].
-    pub(super) fn take_due(&mut self, now: Moment, which: Which) -> Option<Question> {
-        let (_, question) = self.due.first(which).filter(|(due, _)| *due <= now).cloned()?;
-        if let Some(entry) = self.entries.get_mut(&question) {
-            self.due.remove(&question, entry);
+    /// A question that is due, if there is one, with the share that its query counts in: it is open until
+    /// [`Names::answer`].
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<(Share, Question)> {
+        loop {
+            let (_, question) = self.due.first().filter(|(due, _)| *due <= now)?;
+            let question = question.clone();
+            self.due.pop_first();
+            let Some(entry) = self.entries.get_mut(&question) else { continue };
+            let Some(named) = entry.slices.iter().find_map(|slice| self.wanted.get(slice)) else { continue };
             entry.is_open = true;
+            return Some((Share { service: named.service.clone(), was_silent: entry.failures > 0 }, question));
         }
-        Some(question)
     }
 
     /// Takes the reply to an open question. Returns whether anything that is stored has changed.
@@ -161,12 +166,12 @@ impl Names {
         let before = (entry.known.clone(), entry.problem.clone(), entry.was_asked, entry.is_gone);
         let held_before = (entry.is_held(), entry.gone_since);
         // A question that has left the file and returned may have been asked twice.
-        self.due.remove(question, entry);
+        self.due.remove(&(entry.due, question.clone()));
         let pause = entry.take(reply, self.bounds, now, unix);
         entry.is_open = false;
         entry.was_asked = true;
         entry.due = now.plus(pause + pause / 10 * jitter / 1_000);
-        self.due.insert(question, entry);
+        self.due.insert((entry.due, question.clone()));
         if before.1.is_some() != entry.problem.is_some() {
             entry.since = now;
         }
@@ -318,7 +323,7 @@ impl Names {
         self.entries.retain(|question, entry| {
             let is_wanted = slices.contains_key(question);
             if !is_wanted {
-                due.remove(question, entry);
+                due.remove(&(entry.due, question.clone()));
             }
             is_wanted
         });
@@ -354,7 +359,7 @@ impl Names {
                 let Some(entry) = self.entries.get_mut(question) else { continue };
                 entry.slices.remove(slice);
                 if entry.slices.is_empty() {
-                    self.due.remove(question, entry);
+                    self.due.remove(&(entry.due, question.clone()));
                     self.entries.remove(question);
                 }
             }
@@ -365,7 +370,7 @@ impl Names {
     fn ask(&mut self, question: &Question, now: Moment) -> &mut Entry {
         self.entries.entry(question.clone()).or_insert_with(|| {
             let entry = Entry::new(&mut self.recalled, question, now);
-            self.due.insert(question, &entry);
+            self.due.insert((entry.due, question.clone()));
             entry
         })
     }

@@ -20,7 +20,6 @@ use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::AskTimeouts;
 use super::ask_all::{Asked, ask_all};
-use super::due::Which;
 use super::journal;
 use super::names::{Bounds, Names, Reply, Wanted};
 use super::report::{DnsReport, QueryResult, report};
@@ -29,11 +28,10 @@ use super::servers::Servers;
 use super::state_file::{self, Stored};
 use super::system;
 use crate::OwnerHandle;
+use crate::shares::{Share, Shares};
 
 /// The maximum number of questions that wait for an answer.
-const MAX_OPEN: usize = 64;
-/// The maximum number of these that have failed before. Names that no server answers for do not delay the others.
-const MAX_FAILED_OPEN: usize = MAX_OPEN / 2;
+const MAX_OPEN: usize = 128;
 /// Interval at which reports are published.
 const TICK_EVERY: Duration = Duration::from_millis(TICK);
 /// The same in milliseconds.
@@ -129,6 +127,7 @@ pub(super) async fn start_with(
         server_problems: Vec::new(),
         reads: Threads::new("resolv-conf", MAX_READS),
         asking: JoinSet::new(),
+        shares: Shares::new(MAX_OPEN),
         open: HashMap::new(),
         facts: Facts::default(),
         is_outdated: false,
@@ -150,8 +149,10 @@ struct Running {
     server_problems: Vec<String>,
     reads: Threads,
     asking: JoinSet<Asked>,
-    /// The questions that wait for an answer, and whether each had failed before.
-    open: HashMap<task::Id, (Question, bool)>,
+    /// The questions that wait to be asked.
+    shares: Shares<Question>,
+    /// The questions that wait for an answer, and the share of each.
+    open: HashMap<task::Id, (Share, Question)>,
     /// The facts that the names are from.
     facts: Facts,
     /// Whether the state file lacks something.
@@ -168,9 +169,10 @@ impl Running {
         snapshots.mark_changed();
         self.read_servers().await;
         loop {
-            let has_room = self.asking.len() < MAX_OPEN;
-            let due = self.names.next_due(self.startable()).filter(|_| has_room);
-            let begin_at = due.map(|due| self.resolver.owner.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
+            let begin_at = self
+                .names
+                .next_due()
+                .map(|due| self.resolver.owner.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
             let is_received = tokio::select! {
                 changed = snapshots.changed() => {
                     let facts = snapshots.borrow_and_update().facts.clone();
@@ -261,21 +263,22 @@ impl Running {
         self.resolver.owner.send(self.names.take_news()).await
     }
 
-    fn startable(&self) -> Which {
-        let failed = self.open.values().filter(|(_, has_failed)| *has_failed).count();
-        if failed < MAX_FAILED_OPEN { Which::All } else { Which::NotFailed }
-    }
-
     fn begin(&mut self) {
         let now = self.resolver.owner.clock.now();
-        while self.asking.len() < MAX_OPEN {
-            let Some(question) = self.names.take_due(now, self.startable()) else { return };
-            let has_failed = self.names.has_failed(&question);
+        while let Some((share, question)) = self.names.take_due(now) {
+            self.shares.wait(&share, question);
+        }
+        while let Some((share, question)) = self.shares.begin() {
+            // It may have left the files while it waited, and may have returned.
+            if !self.names.is_open(&question) || self.open.values().any(|(_, open)| *open == question) {
+                self.shares.end(&share);
+                continue;
+            }
             let servers = self.servers.in_order(now);
             let (asked, register, limits) =
                 (question.clone(), Arc::clone(&self.resolver.register), self.resolver.timeouts.ask);
             let asking = self.asking.spawn(async move { ask_all(&asked, &servers, &register, limits).await });
-            self.open.insert(asking.id(), (question, has_failed));
+            self.open.insert(asking.id(), (share, question));
         }
     }
 
@@ -296,13 +299,14 @@ impl Running {
                 let has_responded = result.as_ref().map_or_else(|failure| failure.has_responded, |_| true);
                 match &open {
                     _ if has_responded => self.servers.note_response(server),
-                    Some((it, _)) => self.servers.note_silence(server, (&it.name, &self.names.asking()), now),
+                    Some((_, it)) => self.servers.note_silence(server, (&it.name, &self.names.asking()), now),
                     None => {}
                 }
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;
             }
-            if let Some((question, _)) = open {
+            if let Some((share, question)) = open {
+                self.shares.end(&share);
                 has_changed |= self.names.answer(&question, asked.reply, now, unix);
             }
             next = self.asking.try_join_next_with_id();

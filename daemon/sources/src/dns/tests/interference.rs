@@ -26,7 +26,6 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::answer::{Answer, Records, Target};
-use super::due::Which;
 use super::entry::Saved;
 use super::names::{Bounds, MAX_PAUSE, Names, Reply};
 use super::servers::Servers;
@@ -222,7 +221,7 @@ impl Node {
     fn go_on(&mut self) {
         loop {
             let mut was_due = false;
-            while let Some(question) = self.names.take_due(self.now, Which::All) {
+            while let Some((_, question)) = self.names.take_due(self.now) {
                 was_due = true;
                 let reply = self.ask(&question.name, question.record);
                 self.names.answer(&question, reply, self.now, self.now.0 / 1_000);

@@ -32,6 +32,11 @@ fn wanted(questions: &[Question]) -> Arc<Wanted> {
     Arc::new(questions.iter().map(named).collect())
 }
 
+/// A question that is due, which is open then.
+fn due(names: &mut Names, now: Moment) -> Option<Question> {
+    names.take_due(now).map(|(_, question)| question)
+}
+
 fn records(addresses: &[&str], ttl: Ttl) -> Reply {
     let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
     Reply::Answered("192.0.2.53:53".into(), Answer::Records(Records::Addresses(addresses), ttl))
@@ -65,8 +70,8 @@ proptest! {
         let mut now = Moment(0);
         let mut gone_since: Option<Moment> = None;
         for (reply, wait) in replies {
-            now = Moment(now.0.max(names.next_due(Which::All).unwrap().0) + wait);
-            prop_assert_eq!(names.take_due(now, Which::All), Some(question.clone()));
+            now = Moment(now.0.max(names.next_due().unwrap().0) + wait);
+            prop_assert_eq!(due(&mut names, now), Some(question.clone()));
             let had = names.entry(&question).unwrap().known.clone();
             let is_gone = matches!(&reply, Reply::Answered(_, Answer::NoSuchName(_)));
             names.answer(&question, reply.clone(), now, 0);
@@ -152,7 +157,7 @@ fn many_srv_names_are_answered_soon() {
     let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(&questions), Moment(0));
     let began = std::time::Instant::now();
-    while let Some(asked) = names.take_due(Moment(0), Which::All) {
+    while let Some(asked) = due(&mut names, Moment(0)) {
         let target = Target {
             priority: 0,
             weight: 1,
@@ -178,10 +183,10 @@ fn failures_are_repeated_with_growing_pauses() {
     names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
     let mut pauses = Vec::new();
     for _ in 0..8 {
-        let now = names.next_due(Which::All).unwrap();
-        assert!(names.take_due(now, Which::All).is_some());
+        let now = names.next_due().unwrap();
+        assert!(due(&mut names, now).is_some());
         names.answer(&question, Reply::Failed("no".into()), now, 0);
-        pauses.push((names.next_due(Which::All).unwrap().0 - now.0) / 1_000);
+        pauses.push((names.next_due().unwrap().0 - now.0) / 1_000);
     }
     for (pause, expected) in pauses.iter().zip([1, 2, 4, 8, 16, 30, 30, 30]) {
         assert!((expected..=expected + 3).contains(pause), "{pauses:?}");
@@ -193,7 +198,7 @@ fn the_targets_of_srv_records_are_asked_for_unless_the_answer_has_their_addresse
     let srv = question("_http._tcp.web.example", RecordType::Srv);
     let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
-    assert_eq!(names.take_due(Moment(0), Which::All), Some(srv.clone()));
+    assert_eq!(due(&mut names, Moment(0)), Some(srv.clone()));
     let target = |name: &str, addresses: Vec<Addr>| Target {
         priority: 0,
         weight: 1,
@@ -204,14 +209,14 @@ fn the_targets_of_srv_records_are_asked_for_unless_the_answer_has_their_addresse
     let targets = vec![target("a.example", vec!["192.0.2.1".parse().unwrap()]), target("b.example", Vec::new())];
     let reply = Reply::Answered("s".into(), Answer::Records(Records::Targets(targets), 5));
     assert!(names.answer(&srv, reply, Moment(0), 0));
-    assert_eq!(names.take_due(Moment(0), Which::All), Some(question("b.example", RecordType::A)));
-    assert_eq!(names.take_due(Moment(0), Which::All), None);
+    assert_eq!(due(&mut names, Moment(0)), Some(question("b.example", RecordType::A)));
+    assert_eq!(due(&mut names, Moment(0)), None);
     // A name that is not wanted any more is not asked for, with its targets.
     names.follow(Arc::default(), Moment(0));
-    assert_eq!((names.next_due(Which::All), names.entries().count()), (None, 0));
+    assert_eq!((names.next_due(), names.entries().count()), (None, 0));
     // An open question that has left the file.
     assert!(!names.answer(&question("b.example", RecordType::A), records(&["192.0.2.1"], 1), Moment(1), 0));
-    assert_eq!(names.next_due(Which::All), None);
+    assert_eq!(names.next_due(), None);
 }
 
 /// A server adds as many addresses of targets as it likes: those of the other family are asked for.
@@ -224,7 +229,7 @@ fn the_other_family_of_a_target_is_asked_for() {
     }
     let mut names = Names::new(BOUNDS, 1);
     names.follow(Arc::new(wanted), Moment(0));
-    assert_eq!(names.take_due(Moment(0), Which::All), Some(srv.clone()));
+    assert_eq!(due(&mut names, Moment(0)), Some(srv.clone()));
     let target = Target {
         priority: 0,
         weight: 1,
@@ -234,8 +239,8 @@ fn the_other_family_of_a_target_is_asked_for() {
     };
     let reply = Reply::Answered("s".into(), Answer::Records(Records::Targets(vec![target]), 5));
     assert!(names.answer(&srv, reply, Moment(0), 0));
-    assert_eq!(names.take_due(Moment(0), Which::All), Some(question("a.example", RecordType::Aaaa)));
-    assert_eq!(names.take_due(Moment(0), Which::All), None);
+    assert_eq!(due(&mut names, Moment(0)), Some(question("a.example", RecordType::Aaaa)));
+    assert_eq!(due(&mut names, Moment(0)), None);
 }
 
 /// Many ports of few hosts leave room for each host.
@@ -244,7 +249,7 @@ fn the_limit_of_targets_counts_hosts() {
     let srv = question("_http._tcp.web.example", RecordType::Srv);
     let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
-    assert_eq!(names.take_due(Moment(0), Which::All), Some(srv.clone()));
+    assert_eq!(due(&mut names, Moment(0)), Some(srv.clone()));
     let target = |priority, port, name: &str| Target {
         priority,
         weight: 1,
@@ -256,7 +261,7 @@ fn the_limit_of_targets_counts_hosts() {
     let hosts = (0..300).map(|host| target(1, 80, &format!("b{host}.example")));
     let targets = Records::Targets(ports.chain(hosts).collect());
     assert!(names.answer(&srv, Reply::Answered("s".into(), Answer::Records(targets, 5)), Moment(0), 0));
-    let asked: BTreeSet<Question> = std::iter::from_fn(|| names.take_due(Moment(0), Which::All)).collect();
+    let asked: BTreeSet<Question> = std::iter::from_fn(|| due(&mut names, Moment(0))).collect();
     assert_eq!(asked.len(), MAX_TARGETS);
     assert!(asked.contains(&question("a.example", RecordType::A)));
     assert!(asked.contains(&question("b254.example", RecordType::A)));
@@ -336,31 +341,15 @@ fn a_question_that_returns_while_it_is_open_is_not_asked_twice_from_then_on() {
     let question = question("web.example", RecordType::A);
     let mut names = Names::new(BOUNDS, 1);
     names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
-    assert!(names.take_due(Moment(0), Which::All).is_some());
+    assert!(due(&mut names, Moment(0)).is_some());
     names.follow(Arc::default(), Moment(1));
     names.follow(wanted(std::slice::from_ref(&question)), Moment(2));
-    assert!(names.take_due(Moment(2), Which::All).is_some());
+    assert!(due(&mut names, Moment(2)).is_some());
     for now in [Moment(3), Moment(4)] {
         names.answer(&question, records(&["192.0.2.1"], 5), now, 0);
     }
-    assert!(names.take_due(Moment(60_000), Which::All).is_some());
-    assert_eq!(names.take_due(Moment(60_000), Which::All), None);
-}
-
-#[test]
-fn questions_that_have_failed_can_be_left_out() {
-    let [failing, other] = ["a.example", "b.example"].map(|name| question(name, RecordType::A));
-    let mut names = Names::new(BOUNDS, 1);
-    names.follow(wanted(&[failing.clone(), other.clone()]), Moment(0));
-    assert_eq!(names.take_due(Moment(0), Which::NotFailed), Some(failing.clone()));
-    names.answer(&failing, Reply::Failed("no".into()), Moment(0), 0);
-    assert_eq!(names.take_due(Moment(0), Which::All), Some(other.clone()));
-    names.answer(&other, records(&["192.0.2.1"], 60), Moment(0), 0);
-    let due = names.next_due(Which::NotFailed).unwrap();
-    assert!(names.next_due(Which::All).unwrap() < due);
-    assert_eq!(names.take_due(due, Which::NotFailed), Some(other));
-    assert_eq!(names.take_due(due, Which::NotFailed), None);
-    assert_eq!(names.take_due(due, Which::All), Some(failing));
+    assert!(due(&mut names, Moment(60_000)).is_some());
+    assert_eq!(due(&mut names, Moment(60_000)), None);
 }
 
 /// An assertion in this module would end the daemon at each start.
@@ -384,10 +373,10 @@ fn no_accepted_configuration_and_no_answer_ends_the_daemon() {
                 negative(ttl).into_iter().chain(positive).chain(negative(ttl))
             });
             for reply in replies {
-                let now = names.next_due(Which::All).unwrap();
-                assert!(names.take_due(now, Which::All).is_some());
+                let now = names.next_due().unwrap();
+                assert!(due(&mut names, now).is_some());
                 names.answer(&question, reply, now, 0);
-                let pause = names.next_due(Which::All).unwrap().0 - now.0;
+                let pause = names.next_due().unwrap().0 - now.0;
                 assert!(pause >= min, "{pause} for {min} to {max}");
             }
         }
