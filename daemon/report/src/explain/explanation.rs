@@ -2,6 +2,7 @@
 //! and the reason for it, the result for each backend, and the end. [`nodelb_core::trace`] decides; this module
 //! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::explain::kept::why_kept;
@@ -395,9 +396,11 @@ fn candidates(
     rows.retain(|row| {
         row.port == owner.port && row.address.protocol == protocol && row.address.addr.family() == family
     });
+    let mut places: BTreeMap<L4Addr, usize> = BTreeMap::new();
+    slots.iter().for_each(|slot| *places.entry(slot.addr).or_default() += 1);
     let needs_local = found.view == ViewKind::Local && found.why != ViewReason::OtherFamily;
     let candidate = |row: BackendReport| {
-        let places = slots.iter().filter(|slot| slot.addr == row.address).count();
+        let places = places.get(&row.address).copied().unwrap_or_default();
         let is_chosen = matches!(row.choice, Choice::Selected | Choice::Held);
         let is_elsewhere = needs_local && is_chosen && places == 0;
         let is_clients_own = from == Client::Pod && row.address.addr.is_loopback();

@@ -1,6 +1,6 @@
 //! The rows that readers see, built from a snapshot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::explain::kept::{is_as_before, unowned};
@@ -355,11 +355,13 @@ type Candidates<'a> = (Vec<Candidate<'a>>, Vec<(Candidate<'a>, String)>, Checks<
 fn add_held(snapshot: &Snapshot, key: &PortKey, reports: &mut Vec<BackendReport>) {
     let Some(port) = snapshot.held().find(|port| *port.key == *key) else { return };
     let drains = snapshot.facts.drains(&key.service);
+    let used: BTreeSet<L4Addr> = port.backends.iter().copied().collect();
+    let known: BTreeMap<L4Addr, usize> = (0..).zip(&*reports).map(|(place, report)| (report.address, place)).collect();
     for address in port.all() {
-        let is_used = port.backends.contains(&address);
+        let is_used = used.contains(&address);
         let drain = drains.and_then(|drains| drain::find(drains, (address.addr, address.port)));
-        match reports.iter_mut().find(|report| report.address == address) {
-            Some(report) if is_used => report.choice = Choice::Held,
+        match known.get(&address) {
+            Some(place) if is_used => reports[*place].choice = Choice::Held,
             Some(_) => {}
             None => {
                 let origin = Arc::clone(&port.cause.origin.object);
