@@ -1,7 +1,7 @@
 //! The allocation of lists in the `slots` map, compared with a model of each slot.
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::runs::{REST_MILLIS, Run, Runs};
+use nodelb_core::state::runs::{Need, REST_MILLIS, Run, Runs};
 use proptest::prelude::*;
 
 use crate::cases;
@@ -52,7 +52,7 @@ proptest! {
         let (mut held, mut now): (Vec<Run>, Moment) = (Vec::new(), Moment(0));
         for step in steps {
             match step {
-                Step::Allocate(len) => match runs.allocate(len, now) {
+                Step::Allocate(len) => match runs.allocate(Need { list: len, run: len, ..Need::default() }, now) {
                     Some(run) => {
                         prop_assert_eq!(run.len, len);
                         for from in &mut model.free_from[Model::range(run)] {
@@ -80,6 +80,6 @@ proptest! {
         for run in held.drain(..) {
             runs.free(run, now);
         }
-        prop_assert_eq!(runs.allocate(LIMIT, now.plus(REST_MILLIS)), Some(Run { first: 0, len: LIMIT }));
+        prop_assert_eq!(runs.allocate(Need { list: LIMIT, run: LIMIT, ..Need::default() }, now.plus(REST_MILLIS)), Some(Run { first: 0, len: LIMIT }));
     }
 }

@@ -369,7 +369,9 @@ impl Engine {
             self.touched.settle();
             let is_referenced = |id| self.references.contains(id);
             let ops = map_ops::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
+            let exchanged = self.exchanged_ranges(&ops);
             self.apply_ops(ops, datapath, now);
+            self.apply_ops(map_ops::put_ranges(&self.desired, &self.realised, &exchanged), datapath, now);
         }
         self.free_deleted(datapath, now);
         self.finish(now)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::datapath::{Datapath, Limits, MapError};
 use crate::model::moment::Moment;
 use crate::state::entries::{MAX_UPLINKS, MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
-use crate::state::runs::{Run, Runs};
+use crate::state::runs::{Need, Owned, Run, Runs};
 
 /// Decides before each operation whether it fails. Tests use it to inject faults.
 pub type FaultInjector = Box<dyn FnMut(&MapOp) -> bool + Send>;
@@ -18,6 +18,7 @@ pub struct MemoryDatapath {
     state: MapState,
     runs: Runs,
     views: BTreeMap<ServiceId, [Run; 2]>,
+    owned: BTreeMap<ServiceId, [Owned; 2]>,
     slots: BTreeMap<u32, Slot>,
     fault: Option<FaultInjector>,
 }
@@ -30,6 +31,7 @@ impl MemoryDatapath {
             state: MapState::default(),
             runs: Runs::new(limits.slots),
             views: BTreeMap::new(),
+            owned: BTreeMap::new(),
             slots: BTreeMap::new(),
             fault: None,
         }
@@ -82,7 +84,10 @@ impl MemoryDatapath {
         let full = |map| move |limit| MapError::Full { map, limit };
         match op {
             MapOp::PutService(id, entry) => self.publish(*id, entry, now)?,
-            MapOp::DeleteService(id) => self.withdraw(*id, now),
+            MapOp::DeleteService(id) => {
+                self.withdraw(*id, now);
+                self.owned.remove(id).iter_mut().flatten().for_each(|owned| self.runs.disown(owned));
+            }
             MapOp::PutFrontend(key, _) if !state.frontends.contains_key(key) => {
                 check_room(state.frontends.len(), limits.frontends, full("frontends"))?;
             }
@@ -109,18 +114,24 @@ impl MemoryDatapath {
         if id.0 >= self.limits.services {
             return Err(MapError::Full { map: "services", limit: self.limits.services });
         }
-        let cluster = self.place(entry, &entry.cluster, now)?;
-        let local = self.place(entry, &entry.local, now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
+        let mut owned = self.owned.get(&id).copied().unwrap_or_default();
+        let cluster = self.place(entry, &entry.cluster, owned[0], now)?;
+        let local =
+            self.place(entry, &entry.local, owned[1], now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
         self.withdraw(id, now);
         self.views.insert(id, [cluster, local]);
+        let lens = [&entry.cluster, &entry.local].map(|list| u32::try_from(list.len()).unwrap_or(u32::MAX));
+        owned.iter_mut().zip(lens).for_each(|(owned, len)| self.runs.own(owned, len));
+        self.owned.insert(id, owned);
         Ok(())
     }
 
     /// Writes the list, and leaves space for its ring, which nothing here reads.
-    fn place(&mut self, entry: &ServiceEntry, list: &[Slot], now: Moment) -> Result<Run, MapError> {
+    fn place(&mut self, entry: &ServiceEntry, list: &[Slot], owned: Owned, now: Moment) -> Result<Run, MapError> {
         let len = u32::try_from(entry.run_len(list)).unwrap_or(u32::MAX);
-        let Some(run) = self.runs.allocate(len, now) else {
-            let is_resting = self.runs.has_room_after_rest(len);
+        let need = Need { list: u32::try_from(list.len()).unwrap_or(u32::MAX), run: len, owned };
+        let Some(run) = self.runs.allocate(need, now) else {
+            let is_resting = self.runs.has_room_after_rest(need);
             let full = MapError::Full { map: "slots", limit: self.limits.slots };
             return Err(if is_resting { MapError::Resting } else { full });
         };

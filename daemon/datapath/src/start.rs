@@ -176,7 +176,7 @@ impl<'p> Start<'p> {
         let directory = self.pins.generation(old.number);
         let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
         let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
-        let runs = read::runs(&maps, &mut content);
+        let mut runs = read::runs(&maps, &mut content);
         if !content.broken.is_empty() {
             return self.resize(prepared, old);
         }
@@ -186,7 +186,7 @@ impl<'p> Start<'p> {
         if let Some(counters) = counters.as_ref().filter(|_| are_taken_over) {
             Counters::clear(counters).map_err(failed("clearing the counters of", self.pins.root()))?;
         }
-        let placed = Placements::read(&maps, &content.state);
+        let placed = Placements::read(&maps, &content.state, &mut runs);
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory, epoch_of(&persistent));
         let packets = packets.map_err(|error| packet_path::keep_earlier(self.pins, &error));

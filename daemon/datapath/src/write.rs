@@ -10,7 +10,7 @@ use nodelb_core::datapath::MapError;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MAX_VIEW_SLOTS, MapOp, MapState, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::ring;
-use nodelb_core::state::runs::{Run, Runs};
+use nodelb_core::state::runs::{Need, Owned, Run, Runs};
 
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
@@ -51,6 +51,7 @@ pub(crate) struct Writer {
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
     runs: Vec<[Run; 2]>,
+    owned: Vec<[Owned; 2]>,
     /// Whether the counts of an id belong to a deleted service. The maps of counts are new at each start.
     has_old_counts: Vec<bool>,
     /// Deleted services that a program may still be reading, each with the number of the round.
@@ -62,13 +63,15 @@ const NOWHERE: Run = Run { first: 0, len: 0 };
 
 impl Placements {
     /// The positions in maps with trusted content, which is this state.
-    pub(crate) fn read(maps: &Maps, state: &MapState) -> Self {
+    pub(crate) fn read(maps: &Maps, state: &MapState, runs: &mut Runs) -> Self {
         let mut placed = Self::default();
         for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
             placed.put(ServiceId(id));
             for which in [ViewKind::Cluster, ViewKind::Local] {
                 let has_rings = state.services.get(&ServiceId(id)).is_some_and(|entry| entry.has_rings);
-                placed.set(ServiceId(id), which, whole_run(maps.view(id, which).run, has_rings));
+                let run = whole_run(maps.view(id, which).run, has_rings);
+                placed.set(ServiceId(id), which, run);
+                runs.own(&mut placed.owned[id as usize][which as usize], maps.view(id, which).run.len);
             }
         }
         placed
@@ -94,6 +97,7 @@ impl Placements {
         let index = id.0 as usize;
         if index >= self.runs.len() {
             self.runs.resize(index + 1, [NOWHERE; 2]);
+            self.owned.resize(index + 1, [Owned::default(); 2]);
             self.has_old_counts.resize(index + 1, false);
         }
     }
@@ -346,9 +350,11 @@ impl Writer {
             let is_published = shown.first == placed.first && shown.len as usize == list.len();
             return Ok((!is_published).then_some(placed));
         }
-        match self.runs.allocate(len, now) {
+        let owned = self.placed.owned.get(id.0 as usize).map_or_else(Owned::default, |owned| owned[which as usize]);
+        let need = Need { list: list.len().try_into().unwrap_or(u32::MAX), run: len, owned };
+        match self.runs.allocate(need, now) {
             Some(run) => Ok(Some(run)),
-            None if self.runs.has_room_after_rest(len) => Err(MapError::Resting),
+            None if self.runs.has_room_after_rest(need) => Err(MapError::Resting),
             None => Err(MapError::Full { map: "slots", limit: self.maps.limits.slots }),
         }
     }
@@ -376,6 +382,7 @@ impl Writer {
         if run != before {
             self.runs.free(before, now);
             self.placed.set(id, which, run);
+            self.runs.own(&mut self.placed.owned[id.0 as usize][which as usize], len);
         }
         self.crash.pass();
     }
@@ -392,6 +399,7 @@ impl Writer {
             }
         }
         self.placed.delete(id);
+        self.placed.owned.get_mut(id.0 as usize).into_iter().flatten().for_each(|owned| self.runs.disown(owned));
         if !is_there {
             return Ok(());
         }

@@ -197,6 +197,21 @@ impl Engine {
             && map_ops::delete_services(desired, realised, touched, |_| false).is_empty()
     }
 
+    /// The services whose source ranges did not fit before the operations remove others of theirs: the room is for these,
+    /// and not for another service that waits for some.
+    pub(super) fn exchanged_ranges(&self, ops: &[MapOp]) -> Touched {
+        let mut exchanged = Touched::default();
+        for op in ops {
+            if let MapOp::DeleteSourceRange(id, _) = op
+                && self.failures.of_ranges(*id).is_some()
+            {
+                exchanged.services.push(*id);
+            }
+        }
+        exchanged.settle();
+        exchanged
+    }
+
     pub(super) fn commit(&mut self, ops: Vec<MapOp>, results: Vec<Result<(), MapError>>) {
         if results.iter().any(Result::is_err) {
             self.unapplied.take().into_iter().flatten().for_each(|op| self.realised.apply(&op));
@@ -320,6 +335,9 @@ impl Engine {
         };
         self.round.events = self.event_recorder.finish_round(&context);
         self.round.triggers = self.event_recorder.take_triggers();
+        if self.dirty.is_waiting_for_room() && self.ids.is_any_resting(now) {
+            self.failures.retry_soon();
+        }
         self.failures.schedule_retry(self.dirty.is_waiting_for_room(), now);
         self.deferred.end_round(now);
         self.sync.is_ready |= self.unsynced().is_empty();

@@ -144,6 +144,11 @@ impl ServiceIds {
         }
     }
 
+    /// Whether an id that was released still rests.
+    pub fn is_any_resting(&self, now: Moment) -> bool {
+        self.released.back().is_some_and(|(released, _)| released.plus(REST_MILLIS) > now)
+    }
+
     /// Starts the rest of the ids that were released since the last call, which may have been in use until now.
     pub fn end_round(&mut self, ended: Moment) {
         let first = self.released.len() - self.fresh.min(self.released.len());

@@ -204,7 +204,8 @@ fn left_by(actual: Option<Lead>, wanted: Lead) -> Option<ServiceId> {
     (actual.service != wanted.service || (actual.local && !wanted.local)).then_some(actual.service)
 }
 
-fn put_ranges(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<MapOp> {
+/// The source ranges of these services that are desired and not realised.
+pub fn put_ranges(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<MapOp> {
     let all = touched.services.iter().flat_map(|id| desired.ranges_of(*id).map(|range| (*id, range)));
     let missing = all.filter(|range| !realised.source_ranges.contains(range));
     missing.map(|(id, range)| MapOp::PutSourceRange(id, range)).collect()

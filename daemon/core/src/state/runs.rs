@@ -11,6 +11,14 @@ use crate::model::moment::Moment;
 /// process may be off its CPU for longer, which [`Runs::wait_for_release`] takes into account.
 pub const REST_MILLIS: u64 = 1_000;
 
+/// The part of the map, as a divisor, that has no owner, so that lists can be written next to those that they replace.
+const KEPT_FREE: u32 = 32;
+
+/// The number of slots that belong to the list of a service: as many as its longest one had. A backend that a drain or a
+/// failed health check takes out of the list can come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owned(u32);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The index of the first slot.
@@ -28,6 +36,14 @@ struct Resting {
     round: u64,
 }
 
+/// The slots that a list needs: without a ring, and with it if it has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    pub list: u32,
+    pub run: u32,
+    pub owned: Owned,
+}
+
 /// The free, used and resting parts of the `slots` map.
 #[derive(Clone, Debug)]
 pub struct Runs {
@@ -41,6 +57,8 @@ pub struct Runs {
     /// The number of rounds known to have freed only what no program still reads.
     released: u64,
     used: u32,
+    /// The sum of what is [`Owned`].
+    owned: u32,
     resting_slots: u32,
 }
 
@@ -56,6 +74,7 @@ impl Runs {
             rounds: 0,
             released: u64::MAX,
             used: 0,
+            owned: 0,
             resting_slots: 0,
         }
     }
@@ -99,8 +118,8 @@ impl Runs {
         self.resting_slots
     }
 
-    /// Reserves a part of the map that is already in use at the start. Returns false if it overlaps a used part or
-    /// exceeds the map: then the content of the map cannot be trusted.
+    /// Reserves a part of the map that is already in use at the start, and without making anything [`Owned`]. Returns
+    /// false if it overlaps a used part or exceeds the map: then the content of the map cannot be trusted.
     #[must_use]
     pub fn reserve(&mut self, run: Run) -> bool {
         let is_free = run.len == 0 || self.free.cut(run) && self.unused.cut(run);
@@ -110,22 +129,43 @@ impl Runs {
         is_free
     }
 
-    /// A new run of `len` slots; `None` if there is no space now. There may be space after a rest.
-    pub fn allocate(&mut self, len: u32, now: Moment) -> Option<Run> {
-        if len == 0 {
+    /// A new run; `None` if there is no space now. There may be space after a rest. A list that is new or longer than ever
+    /// gets only slots that no other one owns, and a ring only what has no owner.
+    pub fn allocate(&mut self, need: Need, now: Moment) -> Option<Run> {
+        if need.run == 0 {
             return Some(Run { first: 0, len: 0 });
         }
+        if !self.may_take(need) {
+            return None;
+        }
         self.wake(now);
-        let run = self.free.best_fit(len)?;
+        let run = self.free.best_fit(need.run)?;
         let is_unused = self.free.cut(run) && self.unused.cut(run);
         debug_assert!(is_unused, "what is free is unused");
-        self.used += len;
+        self.used += need.run;
         Some(run)
     }
 
-    /// Whether there would be space for a run of `len` slots if everything had rested.
-    pub fn has_room_after_rest(&self, len: u32) -> bool {
-        self.unused.best_fit(len).is_some()
+    fn may_take(&self, Need { list, run, owned }: Need) -> bool {
+        let most = self.free.limit - self.free.limit / KEPT_FREE;
+        let more = list.saturating_sub(owned.0);
+        (run == list || self.used.saturating_add(run) <= most) && (more == 0 || self.owned.saturating_add(more) <= most)
+    }
+
+    /// From now on, a list that owned these slots has `len`, without its ring.
+    pub fn own(&mut self, owned: &mut Owned, len: u32) {
+        self.owned += len.saturating_sub(owned.0);
+        owned.0 = owned.0.max(len);
+    }
+
+    /// The service is deleted.
+    pub fn disown(&mut self, owned: &mut Owned) {
+        self.owned -= std::mem::take(owned).0;
+    }
+
+    /// Whether there would be space if everything had rested.
+    pub fn has_room_after_rest(&self, need: Need) -> bool {
+        self.may_take(need) && self.unused.best_fit(need.run).is_some()
     }
 
     /// Frees the run, which rests before it is reused.

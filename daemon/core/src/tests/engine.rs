@@ -31,6 +31,8 @@ mod dump;
 mod dumped;
 #[path = "engine/firstsync.rs"]
 mod firstsync;
+#[path = "engine/full.rs"]
+mod full;
 #[path = "engine/numbers.rs"]
 mod numbers;
 #[path = "engine/outside.rs"]

@@ -1,0 +1,100 @@
+//! Full maps: who is served stays served, and can change.
+
+use super::rig::*;
+use super::*;
+
+/// Lets the engine do what is due until this time.
+fn run_until(engine: &mut Engine, datapath: &mut MemoryDatapath, end: Moment) {
+    while let Some(due) = engine.next_round().filter(|due| *due < end) {
+        engine.reconcile(datapath, due);
+        engine.end_round(datapath, due);
+    }
+}
+
+fn backends_of(datapath: &MemoryDatapath, address: &str) -> Vec<String> {
+    let maps = datapath.dump().expect("memory can be read");
+    let id = maps.frontends[&l4(address)].service;
+    maps.services[&id].cluster.iter().map(|slot| slot.addr.to_string()).collect()
+}
+
+/// Another tenant had taken the last slot: drains, removals and failed health checks of this one had no effect.
+#[test]
+fn a_served_list_changes_and_shrinks_in_a_map_that_others_have_filled() {
+    let mut datapath = MemoryDatapath::new(Limits { slots: 64, services: 128, frontends: 256, ..LIMITS });
+    let mut engine = engine_with(&datapath);
+    upsert(&mut engine, "m/shop", "198.51.100.1:80/TCP", &["192.0.2.1:80/TCP", "192.0.2.2:80/TCP"]);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    for number in 0..100 {
+        let full = format!("b/s{number}");
+        engine.change(Change::UpsertService(service(&full, &format!("203.0.113.{number}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(&full, &format!("s{number}"), &["192.0.2.9:80/TCP"])));
+    }
+    engine.reconcile(&mut datapath, Moment(1));
+    assert!(engine.sizes().failed > 30, "the map is full: {:?}", engine.sizes());
+
+    let failed = [(l4("192.0.2.1:80/TCP").addr, 80)];
+    let quarantine = failed.into_iter().map(|backend| (backend, "refused".into())).collect();
+    let checked = Service { health_check: Some(Arc::default()), ..service("m/shop", "198.51.100.1:80/TCP") };
+    engine.change(Change::UpsertService(checked));
+    engine.change(Change::Quarantine(name("m/shop"), quarantine));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(backends_of(&datapath, "198.51.100.1:80"), ["192.0.2.2:80/TCP"]);
+    engine.change(Change::UpsertSlice(slice("m/shop", "a", &["192.0.2.3:80/TCP"])));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(backends_of(&datapath, "198.51.100.1:80"), ["192.0.2.3:80/TCP"]);
+}
+
+/// The old range went, the new one did not fit before, and the one that waited longest took the room.
+#[test]
+fn a_service_exchanges_its_ranges_in_a_map_that_another_has_filled() {
+    let mut datapath = MemoryDatapath::new(Limits { source_ranges: 3, ..ROOM });
+    let mut engine = engine_on(&datapath, ON);
+    let with = |full: &str, address: &str, ranges: &[String]| {
+        let ranges = ranges.iter().map(|text| text.parse().expect("a network")).collect();
+        let kind = FrontendKind::LoadBalancer;
+        let mut service = Service { source_ranges: Some(ranges), ..service(full, address) };
+        service.ports[0].frontends[0].kind = kind;
+        service
+    };
+    let own = |range: &str| with("shop/a", "198.51.100.1:80/TCP", &[range.to_owned()]);
+    engine.change(Change::UpsertService(own("192.0.2.0/24")));
+    engine.change(Change::UpsertSlice(slice("shop/a", "a", &["192.0.2.1:80/TCP"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let others: Vec<String> = (0..9).map(|number| format!("203.0.113.{number}/32")).collect();
+    engine.change(Change::UpsertService(with("other/b", "198.51.100.2:80/TCP", &others)));
+    engine.change(Change::UpsertSlice(slice("other/b", "b", &["192.0.2.1:80/TCP"])));
+    engine.reconcile(&mut datapath, Moment(1));
+
+    engine.change(Change::UpsertService(own("192.0.0.0/16")));
+    engine.reconcile(&mut datapath, Moment(2));
+    let ranges = |datapath: &MemoryDatapath| {
+        let maps = datapath.dump().expect("memory can be read");
+        let id = maps.frontends[&l4("198.51.100.1:80")].service;
+        maps.ranges_of(id).map(|range| range.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ranges(&datapath), ["192.0.0.0/16"]);
+    run_until(&mut engine, &mut datapath, Moment(20_000));
+    assert_eq!(ranges(&datapath), ["192.0.0.0/16"]);
+}
+
+/// It waited for the end of a pause of up to five seconds.
+#[test]
+fn who_waits_for_an_id_gets_it_as_soon_as_one_has_rested() {
+    let mut datapath = MemoryDatapath::new(Limits { services: 4, ..LIMITS });
+    let mut engine = engine_with(&datapath);
+    for number in 1..=5 {
+        let full = format!("a/s{number}");
+        engine.change(Change::UpsertService(service(&full, &format!("198.51.100.{number}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(&full, &format!("s{number}"), &["192.0.2.1:80/TCP"])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    run_until(&mut engine, &mut datapath, Moment(60_000));
+    engine.change(Change::RemoveService(name("a/s1"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(60_000));
+    engine.end_round(&mut datapath, Moment(60_000));
+    run_until(&mut engine, &mut datapath, Moment(61_200));
+    assert_eq!(datapath.dump().expect("memory can be read").services.len(), 4, "with the canary's");
+}
