@@ -5,7 +5,7 @@
 //! The file is true or absent: what cannot be written removes the earlier file, for which a full disk has room, and where
 //! nothing can be removed, nothing is read. It has one JSON value per line; what changes is appended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,18 +73,21 @@ pub struct Past {
     pub problems: Beginnings,
     /// The latest events, which may be later than the rest.
     pub latest: Vec<Record>,
+    /// The services that were served, by the hash of the name with the number of addresses; also of an earlier boot.
+    pub served: BTreeMap<u32, usize>,
 }
 
 impl Past {
     /// Passes the engine its part, and the history what the previous run could not store. Returns the problems.
     pub fn recall(self, engine: &mut Engine, history: &mut Reporter, start: Moment) -> Beginnings {
-        let (Self { mut statuses, ports, problems, latest }, now) = (self, unix_millis());
+        let (Self { mut statuses, ports, problems, latest, served }, now) = (self, unix_millis());
         let maps = engine.snapshot(start).realised;
         let moment = |at| Some(Moment(start.0.checked_sub(now.checked_sub(at)?)?));
         unstored::follow(&mut statuses, &latest, &maps, moment);
         history.record(unstored::unrecorded(&statuses, &ports, &maps), Taken::now());
         engine.recall(statuses, start);
         engine.recall_ports(ports);
+        engine.recall_served(served);
         problems
     }
 }
@@ -100,26 +103,33 @@ pub async fn load(path: &Path) -> Past {
 }
 
 fn read(path: &Path, boot: &str) -> io::Result<Past> {
-    let Some(past) = parsed(path, boot)? else { return Ok(Past::default()) };
+    let Some((past, is_of_boot)) = parsed(path, boot)? else { return Ok(Past::default()) };
+    let mut served = BTreeMap::new();
+    let is_served = |(_, lasting): &(&(L4Addr, u32), &Lasting)| lasting.status.is_in_maps();
+    past.statuses.iter().filter(is_served).for_each(|((_, service), _)| *served.entry(*service).or_default() += 1);
+    if !is_of_boot {
+        return Ok(Past { served, ..Past::default() });
+    }
     state_file::replaceable(path)?;
     // Without them, a status is as old as this start.
     let latest = path.parent().map(recorder::latest).transpose().unwrap_or_default();
-    Ok(Past { latest: latest.unwrap_or_default(), ..past })
+    Ok(Past { latest: latest.unwrap_or_default(), served, ..past })
 }
 
-/// What the file has of this boot. A line that was cut off is left out.
-fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
+/// What the file has, and whether it is of this boot. A line that was cut off is left out.
+fn parsed(path: &Path, boot: &str) -> io::Result<Option<(Past, bool)>> {
     let file = match state_file::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return earlier(&earlier_path(path), boot),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Ok(earlier(&earlier_path(path), boot)?.map(|past| (past, true)));
+        }
         file => file?,
     };
     let mut lines = BufReader::new(file.take(MAX_BYTES)).lines();
     let first = lines.next().transpose()?.unwrap_or_default();
-    match serde_json::from_str(&first) {
-        Ok(Line::Since(VERSION, of)) if of == boot => {}
-        Ok(Line::Since(VERSION, _)) => return Ok(None),
+    let is_of_boot = match serde_json::from_str(&first) {
+        Ok(Line::Since(VERSION, of)) => of == boot,
         _ => return Err(io::Error::new(ErrorKind::InvalidData, "this nodelb does not support its format")),
-    }
+    };
     let (mut past, mut ports) = (Past::default(), BTreeSet::new());
     for line in lines {
         match serde_json::from_str(&line?) {
@@ -138,7 +148,7 @@ fn parsed(path: &Path, boot: &str) -> io::Result<Option<Past>> {
         }
     }
     past.ports = ports.into_iter().collect();
-    Ok(Some(past))
+    Ok(Some((past, is_of_boot)))
 }
 
 fn earlier_path(path: &Path) -> PathBuf {
@@ -164,7 +174,7 @@ fn earlier(path: &Path, boot: &str) -> io::Result<Option<Past>> {
         statuses: form.statuses.into_iter().map(lasting).collect(),
         ports: form.ports.into_iter().map(named).collect(),
         problems: form.problems.into_iter().filter_map(problem).collect(),
-        latest: Vec::new(),
+        ..Past::default()
     }))
 }
 

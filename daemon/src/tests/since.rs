@@ -44,6 +44,22 @@ fn save(written: &mut Written, path: &Path, statuses: Statuses) -> io::Result<()
     written.write(path, &engine(statuses).snapshot(Moment(10)), Arc::new(problems()), BOOT)
 }
 
+/// In the next boot, services that were served come before others.
+#[test]
+fn in_another_boot_only_who_was_served_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = path(directory.path());
+    let first = serde_json::to_string(&Line::Since(VERSION, BOOT.to_owned())).unwrap();
+    let line = |((address, service), lasting): (&(L4Addr, u32), &Lasting)| {
+        serde_json::to_string(&Line::Status(*address, *service, Some(lasting.status), lasting.since.0)).unwrap()
+    };
+    let lines: Vec<String> = std::iter::once(first).chain(statuses().iter().map(line)).collect();
+    fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let served = BTreeMap::from([(7, 2)]);
+    assert_eq!(read(&path, "another").unwrap(), Past { served: served.clone(), ..Past::default() });
+    assert_eq!(read(&path, BOOT).unwrap(), Past { statuses: statuses(), served, ..Past::default() });
+}
+
 #[test]
 fn what_is_written_is_read_in_the_same_boot() {
     let directory = tempfile::tempdir().unwrap();
@@ -79,7 +95,7 @@ fn the_file_of_an_earlier_version_is_read_once() {
     let past = read(&path, BOOT).unwrap();
     let statuses = statuses().into_iter().take(1).collect();
     let expected = Past { statuses, ports: vec![port("shop/web", "http")], problems: problems(), ..Past::default() };
-    assert_eq!(past, expected);
+    assert_eq!(past, Past { served: [(7, 1)].into(), ..expected });
     save(&mut Written::default(), &path, refused(9)).unwrap();
     assert!(path.exists() && !earlier.exists());
 }

@@ -78,6 +78,7 @@ impl Engine {
         self.sync.is_pruned = sources.awaited_by(None).is_none();
         if self.sync.is_pruned {
             self.at_start.clear();
+            self.ids.end_expecting();
             self.backends.forget_unused();
             self.holds.forget_unheard(|name| self.compiled.contains_key(name));
         } else {

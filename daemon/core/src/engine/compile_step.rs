@@ -23,7 +23,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
 use crate::state::entries::{FrontendEntry, NextIds, ServiceEntry, ServiceId, differing_backends};
-use crate::state::owner::{IdOwner, OwnerTag};
+use crate::state::owner::{IdOwner, OwnerTag, hash_of};
 use crate::state::remembered::Views;
 use crate::state::status::Status;
 use crate::table::Owner;
@@ -39,17 +39,19 @@ fn lack(has_backends: bool, is_last_resort: bool) -> Option<Status> {
 
 impl Engine {
     /// Compiles the dirty services. While the maps contain ids that no service has claimed, the oldest service is
-    /// compiled first, so that the owner of an address that several services claim gets its previous id.
+    /// compiled first, so that the owner of an address that several services claim gets its previous id. While services of
+    /// an earlier run are expected, they are first.
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let effects = self.table.resolve_names();
         effects.into_iter().for_each(|effect| self.take_effect(effect));
         let newly_protected = self.table.take_newly_protected();
         self.mark_dirty(newly_protected, Trigger::Other);
         let mut dirty = self.dirty.take();
-        if self.ids.has_orphans() {
-            // The order only matters for ids without a tag.
+        if self.ids.has_orphans() || self.ids.expects_any() {
+            // The order only matters for ids without a tag, and in maps that do not have room for all.
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
-            dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
+            let is_new = |name: &ServiceName| self.ids.expects_any() && !self.ids.is_expected(hash_of(name));
+            dirty.sort_by_cached_key(|name, _| (is_new(name), created(name).unwrap_or(0), name.clone()));
         }
         self.round.compiled.reserve(dirty.len());
         // At a start. To grow in steps computes the hash of each name again.

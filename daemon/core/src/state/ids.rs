@@ -49,6 +49,15 @@ pub struct ServiceIds {
     /// The orphans that no address points at, by service and port of their owners. Such an entry waits for an address
     /// that another service has.
     without_address: BTreeMap<(u32, u32), ServiceId>,
+    expected: Expected,
+}
+
+/// The services that an earlier run served and that have no ids yet, by the hashes of their names.
+#[derive(Clone, Debug, Default)]
+struct Expected {
+    /// The number of ids that each of them may need.
+    ids: BTreeMap<u32, usize>,
+    sum: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -81,15 +90,51 @@ impl ServiceIds {
         let behind = seeded.last().map_or(1, |last| last.0.saturating_add(1));
         let (first, next) = (recorded.unwrap_or(1), recorded.unwrap_or(behind));
         let unused = (first..limit).chain(1..first);
-        Self { limit, unused, next, in_use, released, fresh: 0, seeded, orphans, orphan_of, without_address }
+        let expected = Expected::default();
+        Self { limit, unused, next, in_use, released, fresh: 0, seeded, orphans, orphan_of, without_address, expected }
     }
 
     /// Assigns an id to the service port with this tag and these addresses: the id that the maps already have for it,
-    /// otherwise an unused one, otherwise the one that was released first. `None` while every id is in use or resting.
+    /// otherwise an unused one, otherwise the one that was released first. `None` while every id is in use, resting or for
+    /// a service that is expected.
     pub fn allocate(&mut self, tag: OwnerTag, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
-        let id = self.adopt(tag, addresses).or_else(|| self.assign(now))?;
+        let id = self.adopt(tag, addresses).or_else(|| self.assign_to(tag.service, now))?;
         self.in_use.insert(id);
         Some(id)
+    }
+
+    fn assign_to(&mut self, service: u32, now: Moment) -> Option<ServiceId> {
+        let Expected { ids, sum } = &self.expected;
+        let left = || (self.limit as usize).saturating_sub(1 + self.in_use.len() + self.orphans.len());
+        if *sum > 0 && !ids.contains_key(&service) && left() <= *sum {
+            return None;
+        }
+        let id = self.assign(now)?;
+        if let Some(count) = self.expected.ids.get_mut(&service).filter(|count| **count > 0) {
+            *count -= 1;
+            self.expected.sum -= 1;
+        }
+        Some(id)
+    }
+
+    /// Keeps ids for these services, which an earlier run served before the maps became empty: by the hash of the name, with
+    /// the number of ids that each may need.
+    pub fn expect(&mut self, served: BTreeMap<u32, usize>) {
+        let sum = served.values().sum();
+        self.expected = Expected { ids: served, sum };
+    }
+
+    pub fn is_expected(&self, service: u32) -> bool {
+        self.expected.ids.contains_key(&service)
+    }
+
+    pub fn expects_any(&self) -> bool {
+        !self.expected.ids.is_empty()
+    }
+
+    /// What was expected and has not come is gone.
+    pub fn end_expecting(&mut self) {
+        self.expected = Expected::default();
     }
 
     /// An id that means no service now.

@@ -2,6 +2,7 @@
 
 use super::rig::*;
 use super::*;
+use crate::state::owner::hash_of;
 
 /// Lets the engine do what is due until this time.
 fn run_until(engine: &mut Engine, datapath: &mut MemoryDatapath, end: Moment) {
@@ -97,4 +98,49 @@ fn who_waits_for_an_id_gets_it_as_soon_as_one_has_rested() {
     engine.end_round(&mut datapath, Moment(60_000));
     run_until(&mut engine, &mut datapath, Moment(61_200));
     assert_eq!(datapath.dump().expect("memory can be read").services.len(), 4, "with the canary's");
+}
+
+/// The one with the lower name was served instead: all services of a tenant that had stayed within its bounds were lost.
+#[test]
+fn after_a_reboot_a_full_map_serves_those_that_it_served_before() {
+    let limits = Limits { services: 6, ..LIMITS };
+    let mut datapath = MemoryDatapath::new(limits);
+    let mut engine = engine_with(&datapath);
+    let names = |namespace: &'static str| (1..=4).map(move |number| format!("{namespace}/s{number}"));
+    let describe = |engine: &mut Engine, full: &str, network: &str| {
+        let number = &full[full.len() - 1..];
+        engine.change(Change::UpsertService(service(full, &format!("{network}.{number}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(full, &format!("s{number}"), &["192.0.2.1:80/TCP"])));
+    };
+    let served = |engine: &Engine| {
+        let rows = claimed(&engine.snapshot(Moment(0))).into_iter();
+        rows.filter(|row| row.status == Status::Ok).map(|row| row.address.to_string()).collect::<Vec<_>>()
+    };
+    names("m").for_each(|full| describe(&mut engine, &full, "198.51.100"));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    names("b").for_each(|full| describe(&mut engine, &full, "203.0.113"));
+    engine.reconcile(&mut datapath, Moment(1));
+    let before = served(&engine);
+    assert_eq!(before.len(), 5, "{before:?}");
+
+    let mut datapath = MemoryDatapath::new(limits);
+    let mut engine = engine_with(&datapath);
+    let service_at = |address: &str| {
+        let namespace = if address.starts_with("198") { "m" } else { "b" };
+        name(&format!("{namespace}/s{}", &address[address.len() - 8..address.len() - 7]))
+    };
+    engine.recall_served(before.iter().map(|address| (hash_of(&service_at(address)), 1)).collect());
+    // What was not served before is described first.
+    names("b").for_each(|full| describe(&mut engine, &full, "203.0.113"));
+    engine.reconcile(&mut datapath, Moment(0));
+    names("m").for_each(|full| describe(&mut engine, &full, "198.51.100"));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(served(&engine), before);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(2));
+    engine.change(Change::RemoveService(name("m/s1"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(3));
+    run_until(&mut engine, &mut datapath, Moment(10_000));
+    assert_eq!(served(&engine).len(), 5, "what is expected no more takes no room");
 }
