@@ -24,6 +24,8 @@ mod faults;
 mod held;
 mod memory_maps;
 mod model;
+#[path = "properties/neighbour.rs"]
+mod neighbour;
 #[path = "properties/nodeports.rs"]
 mod nodeports;
 #[path = "properties/one_silent.rs"]
