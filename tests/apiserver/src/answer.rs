@@ -83,7 +83,10 @@ impl Exchange {
             return Err(Status::new(400, "field label not supported: spec.clusterIP"));
         }
         match asked.verb {
-            Verb::Watch => self.watch(resource, asked),
+            Verb::Watch => {
+                self.faults.note_watch(&user.name);
+                self.watch(resource, asked)
+            }
             Verb::List => {
                 let body = self
                     .cluster

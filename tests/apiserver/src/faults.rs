@@ -1,7 +1,7 @@
 //! Fault injection. Tests add and remove rules while the replica runs. A rule selects requests, the
 //! fault, and how many times it occurs; nothing is random.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -204,6 +204,8 @@ struct Rules {
     events: Vec<Rule<String, EventFault>>,
     behaviour: Behaviour,
     seen: VecDeque<String>,
+    /// The users of all watches that have begun.
+    watchers: BTreeSet<String>,
     /// Until this time, every request gets this status.
     starting: Option<(Instant, u16)>,
 }
@@ -346,6 +348,15 @@ impl Faults {
     /// Returns and clears the recorded requests, such as `GET /api/v1/services?watch=true`.
     pub fn take_requests(&self) -> Vec<String> {
         self.rules().seen.drain(..).collect()
+    }
+
+    /// Whether a watch of this user has begun.
+    pub fn has_watched(&self, user: &str) -> bool {
+        self.rules().watchers.contains(user)
+    }
+
+    pub(crate) fn note_watch(&self, user: &str) {
+        self.rules().watchers.insert(user.to_owned());
     }
 
     pub(crate) fn behaviour(&self) -> Behaviour {
