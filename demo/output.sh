@@ -89,7 +89,7 @@ summary() {
 ${bold}What to do next${plain}
   docs/install.md      a first service on this host
   docs/kubernetes.md   nodelb on a Kubernetes node, with kube-proxy or instead of it
-  make test            every kind of test, in ten minutes
+  make test            every kind of test, in a quarter of an hour
 
 END
 }
