@@ -1,7 +1,7 @@
 //! A simulated host: the engine, maps in memory or in the kernel, and a manual clock. Properties
 //! and scenarios run against it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
@@ -136,13 +136,10 @@ impl<M: Maps> Host<M> {
     /// on disk.
     pub(crate) fn reboot(&mut self) {
         let records = serde_json::to_vec(&self.engine.snapshot(self.now).remembered()).expect("can be written");
-        let mut served = BTreeMap::new();
         let statuses = self.engine.snapshot(self.now).statuses();
-        let in_maps = statuses.iter().filter(|(_, lasting)| lasting.status.is_in_maps());
-        in_maps.for_each(|((_, service), _)| *served.entry(*service).or_default() += 1);
         self.maps.maps.wipe();
         self.start();
-        self.engine.recall_served(served);
+        self.engine.recall_served(&statuses);
         self.send([Change::Remember(serde_json::from_slice(&records).expect("can be read"))]);
     }
 

@@ -5,7 +5,7 @@
 //! The file is true or absent: what cannot be written removes the earlier file, for which a full disk has room, and where
 //! nothing can be removed, nothing is read. It has one JSON value per line; what changes is appended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,21 +73,21 @@ pub struct Past {
     pub problems: Beginnings,
     /// The latest events, which may be later than the rest.
     pub latest: Vec<Record>,
-    /// The services that were served, by the hash of the name with the number of addresses; also of an earlier boot.
-    pub served: BTreeMap<u32, usize>,
+    /// The statuses in the file, also if they are of an earlier boot.
+    pub of_any_boot: Statuses,
 }
 
 impl Past {
     /// Passes the engine its part, and the history what the previous run could not store. Returns the problems.
     pub fn recall(self, engine: &mut Engine, history: &mut Reporter, start: Moment) -> Beginnings {
-        let (Self { mut statuses, ports, problems, latest, served }, now) = (self, unix_millis());
+        let (Self { mut statuses, ports, problems, latest, of_any_boot }, now) = (self, unix_millis());
         let maps = engine.snapshot(start).realised;
         let moment = |at| Some(Moment(start.0.checked_sub(now.checked_sub(at)?)?));
         unstored::follow(&mut statuses, &latest, &maps, moment);
         history.record(unstored::unrecorded(&statuses, &ports, &maps), Taken::now());
         engine.recall(statuses, start);
         engine.recall_ports(ports);
-        engine.recall_served(served);
+        engine.recall_served(&of_any_boot);
         problems
     }
 }
@@ -104,16 +104,14 @@ pub async fn load(path: &Path) -> Past {
 
 fn read(path: &Path, boot: &str) -> io::Result<Past> {
     let Some((past, is_of_boot)) = parsed(path, boot)? else { return Ok(Past::default()) };
-    let mut served = BTreeMap::new();
-    let is_served = |(_, lasting): &(&(L4Addr, u32), &Lasting)| lasting.status.is_in_maps();
-    past.statuses.iter().filter(is_served).for_each(|((_, service), _)| *served.entry(*service).or_default() += 1);
+    let of_any_boot = past.statuses.clone();
     if !is_of_boot {
-        return Ok(Past { served, ..Past::default() });
+        return Ok(Past { of_any_boot, ..Past::default() });
     }
     state_file::replaceable(path)?;
     // Without them, a status is as old as this start.
     let latest = path.parent().map(recorder::latest).transpose().unwrap_or_default();
-    Ok(Past { latest: latest.unwrap_or_default(), served, ..past })
+    Ok(Past { latest: latest.unwrap_or_default(), of_any_boot, ..past })
 }
 
 /// What the file has, and whether it is of this boot. A line that was cut off is left out.

@@ -46,7 +46,7 @@ fn save(written: &mut Written, path: &Path, statuses: Statuses) -> io::Result<()
 
 /// In the next boot, services that were served come before others.
 #[test]
-fn in_another_boot_only_who_was_served_is_read() {
+fn in_another_boot_the_statuses_only_say_who_was_served() {
     let directory = tempfile::tempdir().unwrap();
     let path = path(directory.path());
     let first = serde_json::to_string(&Line::Since(VERSION, BOOT.to_owned())).unwrap();
@@ -55,9 +55,9 @@ fn in_another_boot_only_who_was_served_is_read() {
     };
     let lines: Vec<String> = std::iter::once(first).chain(statuses().iter().map(line)).collect();
     fs::write(&path, lines.join("\n") + "\n").unwrap();
-    let served = BTreeMap::from([(7, 2)]);
-    assert_eq!(read(&path, "another").unwrap(), Past { served: served.clone(), ..Past::default() });
-    assert_eq!(read(&path, BOOT).unwrap(), Past { statuses: statuses(), served, ..Past::default() });
+    let of_any_boot = statuses();
+    assert_eq!(read(&path, "another").unwrap(), Past { of_any_boot: of_any_boot.clone(), ..Past::default() });
+    assert_eq!(read(&path, BOOT).unwrap(), Past { statuses: statuses(), of_any_boot, ..Past::default() });
 }
 
 #[test]
@@ -67,9 +67,10 @@ fn what_is_written_is_read_in_the_same_boot() {
     assert_eq!(read(&path, BOOT).unwrap(), Past::default());
     let mut written = Written::default();
     save(&mut written, &path, refused(9)).unwrap();
-    let expected = |statuses| Past { statuses, problems: problems(), ..Past::default() };
+    let expected =
+        |statuses: Statuses| Past { of_any_boot: statuses.clone(), statuses, problems: problems(), ..Past::default() };
     assert_eq!(read(&path, BOOT).unwrap(), expected(refused(9)));
-    assert_eq!(read(&path, "another").unwrap(), Past::default());
+    assert_eq!(read(&path, "another").unwrap(), Past { of_any_boot: refused(9), ..Past::default() });
     let length = || fs::metadata(&path).unwrap().len();
     let whole = length();
     save(&mut written, &path, refused(9)).unwrap();
@@ -95,7 +96,7 @@ fn the_file_of_an_earlier_version_is_read_once() {
     let past = read(&path, BOOT).unwrap();
     let statuses = statuses().into_iter().take(1).collect();
     let expected = Past { statuses, ports: vec![port("shop/web", "http")], problems: problems(), ..Past::default() };
-    assert_eq!(past, Past { served: [(7, 1)].into(), ..expected });
+    assert_eq!(past, Past { of_any_boot: past.statuses.clone(), ..expected });
     save(&mut Written::default(), &path, refused(9)).unwrap();
     assert!(path.exists() && !earlier.exists());
 }

@@ -65,12 +65,17 @@ impl Engine {
         self.compared_with = None;
     }
 
-    /// Accepts which services the previous run served, by the hash of the name with the number of addresses, also in an
-    /// earlier boot. In empty maps they come before others, which may be more than fit. The file is not trusted: there are
-    /// fewer of them than ids.
-    pub fn recall_served(&mut self, served: BTreeMap<u32, usize>) {
-        let is_empty = self.realised.services.keys().all(|id| *id == ServiceId::CANARY);
-        if is_empty && served.len() < self.config.max_services as usize {
+    /// Accepts which services the previous run served, also in an earlier boot. In empty maps they come before others, which
+    /// may be more than fit. The file is not trusted: there are fewer of them than ids.
+    pub fn recall_served(&mut self, statuses: &Statuses) {
+        if !self.realised.services.keys().all(|id| *id == ServiceId::CANARY) {
+            return;
+        }
+        let mut served: BTreeMap<u32, usize> = BTreeMap::new();
+        for ((_, service), _) in statuses.iter().filter(|(_, before)| before.status.is_in_maps()) {
+            *served.entry(*service).or_default() += 1;
+        }
+        if served.len() < self.config.max_services as usize {
             self.ids.expect(served);
         }
     }

@@ -43,7 +43,7 @@ mod rig;
 mod storms;
 
 use dump::dump;
-use rig::{LIMITS, engine_with, failing, l4, name, new_pair, service, serving, slice, synced, text, upsert};
+use rig::{LIMITS, describe, engine_with, failing, l4, name, new_pair, service, serving, slice, synced, text, upsert};
 
 #[test]
 fn a_service_reaches_the_kernel_in_one_round() {
@@ -148,11 +148,7 @@ fn ids_survive_a_restart() {
 fn a_list_that_does_not_fit_names_the_key_to_raise_and_is_written_when_there_is_room() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 2, ..LIMITS });
     let mut engine = engine_with(&datapath);
-    for index in 1..=3 {
-        let full = format!("a/s{index}");
-        engine.change(Change::UpsertService(service(&full, &format!("198.51.100.{index}:80/TCP"))));
-        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
-    }
+    (1..=3).for_each(|index| describe(&mut engine, &format!("a/s{index}"), &format!("198.51.100.{index}:80/TCP")));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     let rows = claimed(&engine.snapshot(Moment(0)));

@@ -2,7 +2,6 @@
 
 use super::rig::*;
 use super::*;
-use crate::state::owner::hash_of;
 
 /// Lets the engine do what is due until this time.
 fn run_until(engine: &mut Engine, datapath: &mut MemoryDatapath, end: Moment) {
@@ -26,11 +25,7 @@ fn a_served_list_changes_and_shrinks_in_a_map_that_others_have_filled() {
     upsert(&mut engine, "m/shop", "198.51.100.1:80/TCP", &["192.0.2.1:80/TCP", "192.0.2.2:80/TCP"]);
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    for number in 0..100 {
-        let full = format!("b/s{number}");
-        engine.change(Change::UpsertService(service(&full, &format!("203.0.113.{number}:80/TCP"))));
-        engine.change(Change::UpsertSlice(slice(&full, &format!("s{number}"), &["192.0.2.9:80/TCP"])));
-    }
+    (0..100).for_each(|number| describe(&mut engine, &format!("b/s{number}"), &format!("203.0.113.{number}:80/TCP")));
     engine.reconcile(&mut datapath, Moment(1));
     assert!(engine.sizes().failed > 30, "the map is full: {:?}", engine.sizes());
 
@@ -85,11 +80,7 @@ fn a_service_exchanges_its_ranges_in_a_map_that_another_has_filled() {
 fn who_waits_for_an_id_gets_it_as_soon_as_one_has_rested() {
     let mut datapath = MemoryDatapath::new(Limits { services: 4, ..LIMITS });
     let mut engine = engine_with(&datapath);
-    for number in 1..=5 {
-        let full = format!("a/s{number}");
-        engine.change(Change::UpsertService(service(&full, &format!("198.51.100.{number}:80/TCP"))));
-        engine.change(Change::UpsertSlice(slice(&full, &format!("s{number}"), &["192.0.2.1:80/TCP"])));
-    }
+    (1..=5).for_each(|number| describe(&mut engine, &format!("a/s{number}"), &format!("198.51.100.{number}:80/TCP")));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     run_until(&mut engine, &mut datapath, Moment(60_000));
@@ -106,35 +97,30 @@ fn after_a_reboot_a_full_map_serves_those_that_it_served_before() {
     let limits = Limits { services: 6, ..LIMITS };
     let mut datapath = MemoryDatapath::new(limits);
     let mut engine = engine_with(&datapath);
-    let names = |namespace: &'static str| (1..=4).map(move |number| format!("{namespace}/s{number}"));
-    let describe = |engine: &mut Engine, full: &str, network: &str| {
-        let number = &full[full.len() - 1..];
-        engine.change(Change::UpsertService(service(full, &format!("{network}.{number}:80/TCP"))));
-        engine.change(Change::UpsertSlice(slice(full, &format!("s{number}"), &["192.0.2.1:80/TCP"])));
+    let describe_all = |engine: &mut Engine, namespace: &str, network: &str| {
+        (1..=4).for_each(|number| {
+            describe(engine, &format!("{namespace}/s{number}"), &format!("{network}.{number}:80/TCP"));
+        });
     };
     let served = |engine: &Engine| {
         let rows = claimed(&engine.snapshot(Moment(0))).into_iter();
         rows.filter(|row| row.status == Status::Ok).map(|row| row.address.to_string()).collect::<Vec<_>>()
     };
-    names("m").for_each(|full| describe(&mut engine, &full, "198.51.100"));
+    describe_all(&mut engine, "m", "198.51.100");
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    names("b").for_each(|full| describe(&mut engine, &full, "203.0.113"));
+    describe_all(&mut engine, "b", "203.0.113");
     engine.reconcile(&mut datapath, Moment(1));
-    let before = served(&engine);
+    let (before, statuses) = (served(&engine), engine.snapshot(Moment(1)).statuses());
     assert_eq!(before.len(), 5, "{before:?}");
 
     let mut datapath = MemoryDatapath::new(limits);
     let mut engine = engine_with(&datapath);
-    let service_at = |address: &str| {
-        let namespace = if address.starts_with("198") { "m" } else { "b" };
-        name(&format!("{namespace}/s{}", &address[address.len() - 8..address.len() - 7]))
-    };
-    engine.recall_served(before.iter().map(|address| (hash_of(&service_at(address)), 1)).collect());
+    engine.recall_served(&statuses);
     // What was not served before is described first.
-    names("b").for_each(|full| describe(&mut engine, &full, "203.0.113"));
+    describe_all(&mut engine, "b", "203.0.113");
     engine.reconcile(&mut datapath, Moment(0));
-    names("m").for_each(|full| describe(&mut engine, &full, "198.51.100"));
+    describe_all(&mut engine, "m", "198.51.100");
     engine.reconcile(&mut datapath, Moment(1));
     assert_eq!(served(&engine), before);
     engine.change(synced());

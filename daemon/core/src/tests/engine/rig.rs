@@ -64,6 +64,12 @@ pub(super) fn upsert(engine: &mut Engine, full: &str, frontend: &str, backends: 
     engine.change(Change::UpsertSlice(slice(full, "a", backends)));
 }
 
+/// Reports a service with one backend, and its only slice, which has its name: one of several.
+pub(super) fn describe(engine: &mut Engine, full: &str, frontend: &str) {
+    engine.change(Change::UpsertService(service(full, frontend)));
+    engine.change(Change::UpsertSlice(slice(full, &name(full).name, &["192.0.2.1:80/TCP"])));
+}
+
 /// Maps with this service, and the engine that has written them.
 pub(super) fn serving(full: &str, frontend: &str, backends: &[&str]) -> (Engine, MemoryDatapath) {
     let (mut engine, mut datapath) = new_pair();
