@@ -85,7 +85,7 @@ pub struct NextIds {
 
 impl ServiceEntry {
     /// Whether every backend of the view failed its health checks.
-    pub fn is_last_resort(&self, is_local: bool) -> bool {
+    pub fn is_view_last_resort(&self, is_local: bool) -> bool {
         if is_local { self.is_local_last_resort } else { self.is_last_resort }
     }
 

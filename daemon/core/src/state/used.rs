@@ -30,7 +30,7 @@ impl Used {
             let Some(tag) = entry.tag.filter(|tag| is_meant(tag.source)) else { continue };
             let backends = used.0.entry(tag).or_default();
             for is_local in [false, true] {
-                if with_failed || !entry.is_last_resort(is_local) {
+                if with_failed || !entry.is_view_last_resort(is_local) {
                     backends.extend(entry.view(is_local).iter().map(|slot| (slot.addr.addr, slot.addr.port)));
                 }
             }

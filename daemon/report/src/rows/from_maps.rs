@@ -173,7 +173,7 @@ impl MapContent {
         let backends = entry.map(|entry| distinct(entry.view(is_local))).unwrap_or_default();
         let drained = self.names.drained(port, entry);
         let outside = self.access(address);
-        let is_last_resort = entry.is_some_and(|entry| entry.is_last_resort(is_local));
+        let is_last_resort = entry.is_some_and(|entry| entry.is_view_last_resort(is_local));
         let flags = [
             entry.and_then(|entry| affinity_flag(entry)),
             (!drained.is_empty()).then(|| format!("Drained={}", drained.len())),
@@ -245,7 +245,7 @@ impl MapContent {
             forward: outside::forward(entry.map(|entry| &**entry), at, OutsideAccess::Served),
             backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
             drained: self.names.drained(port, entry),
-            is_last_resort: entry.is_some_and(|entry| entry.is_last_resort(is_local)),
+            is_last_resort: entry.is_some_and(|entry| entry.is_view_last_resort(is_local)),
         };
         MapTrace { result, admitted, found: Some(found) }
     }
