@@ -120,16 +120,16 @@ impl MemoryDatapath {
             self.place(entry, &entry.local, owned[1], now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
         self.withdraw(id, now);
         self.views.insert(id, [cluster, local]);
-        let lens = [&entry.cluster, &entry.local].map(|list| u32::try_from(list.len()).unwrap_or(u32::MAX));
-        owned.iter_mut().zip(lens).for_each(|(owned, len)| self.runs.own(owned, len));
+        for (owned, list) in owned.iter_mut().zip([&entry.cluster, &entry.local]) {
+            self.runs.own(owned, slots(list.len()));
+        }
         self.owned.insert(id, owned);
         Ok(())
     }
 
     /// Writes the list, and leaves space for its ring, which nothing here reads.
     fn place(&mut self, entry: &ServiceEntry, list: &[Slot], owned: Owned, now: Moment) -> Result<Run, MapError> {
-        let len = u32::try_from(entry.run_len(list)).unwrap_or(u32::MAX);
-        let need = Need { list: u32::try_from(list.len()).unwrap_or(u32::MAX), run: len, owned };
+        let need = Need { list: slots(list.len()), run: slots(entry.run_len(list)), owned };
         let Some(run) = self.runs.allocate(need, now) else {
             let is_resting = self.runs.has_room_after_rest(need);
             let full = MapError::Full { map: "slots", limit: self.limits.slots };
@@ -148,6 +148,11 @@ impl MemoryDatapath {
             self.runs.free(run, now);
         }
     }
+}
+
+/// More than any map has if the number is too large.
+fn slots(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn check_room(used: usize, limit: u32, full: impl Fn(u32) -> MapError) -> Result<(), MapError> {
