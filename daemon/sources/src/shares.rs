@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::service::ServiceName;
 
-/// Whose work it is.
+/// The owner of some work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Share {
     pub(crate) service: ServiceName,
@@ -32,11 +32,11 @@ pub(crate) struct Shares<T> {
     waiting: HashMap<Share, VecDeque<T>>,
 }
 
-/// The namespaces or shares whose work waits or is under way.
+/// The namespaces or shares with work that waits or is under way.
 #[derive(Debug)]
 struct Turns<K> {
     of: HashMap<K, Turn>,
-    /// Those whose work waits, in the order of their turns.
+    /// Those with work that waits, in the order of their turns.
     order: BTreeSet<(Turn, K)>,
 }
 
@@ -65,9 +65,10 @@ impl<K: Clone + Eq + Hash + Ord> Turns<K> {
         let before = *turn;
         change(turn);
         let after = *turn;
-        if self.order.remove(&(before, who.clone())) && still_waits {
+        self.order.remove(&(before, who.clone()));
+        if still_waits {
             self.order.insert((after, who.clone()));
-        } else if after.open == 0 && !still_waits {
+        } else if after.open == 0 {
             self.of.remove(who);
         }
     }
@@ -81,7 +82,7 @@ impl<K: Clone + Eq + Hash + Ord> Turns<K> {
         self.set(who, |turn| turn.open -= 1, waits);
     }
 
-    /// Those whose work waits and who have less under way than this.
+    /// Those with work that waits and less under way than this.
     fn below(&self, limit: usize) -> impl Iterator<Item = (Turn, &K)> {
         self.order.iter().map(|(turn, who)| (*turn, who)).take_while(move |(turn, _)| turn.open < limit)
     }
