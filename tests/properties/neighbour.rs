@@ -178,7 +178,7 @@ impl Play {
         self.host.settle();
     }
 
-    /// What clients of the own services get: whose backends, and who may connect.
+    /// What clients of the own services get: the backends, and who may connect.
     fn own(&self) -> Vec<(u8, BTreeSet<String>, BTreeSet<String>)> {
         let maps = self.host.held();
         let row = |which: u8| {

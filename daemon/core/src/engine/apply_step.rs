@@ -198,8 +198,8 @@ impl Engine {
             && map_ops::delete_services(desired, realised, touched, |_| false).is_empty()
     }
 
-    /// The services whose source ranges did not fit before the operations remove others of theirs: the room is for these,
-    /// and not for another service that waits for some.
+    /// The services with source ranges that did not fit, of which the operations remove others: the room is for those, and
+    /// not for another service that waits for some.
     pub(super) fn exchanged_ranges(&self, ops: &[MapOp]) -> Touched {
         let mut exchanged = Touched::default();
         for op in ops {

@@ -118,7 +118,7 @@ impl Runs {
         self.resting_slots
     }
 
-    /// Reserves a part of the map that is already in use at the start, and without making anything [`Owned`]. Returns
+    /// Reserves a part of the map that is already in use at the start, without making anything [`Owned`]. Returns
     /// false if it overlaps a used part or exceeds the map: then the content of the map cannot be trusted.
     #[must_use]
     pub fn reserve(&mut self, run: Run) -> bool {
@@ -130,7 +130,7 @@ impl Runs {
     }
 
     /// A new run; `None` if there is no space now. There may be space after a rest. A list that is new or longer than ever
-    /// gets only slots that no other one owns, and a ring only what has no owner.
+    /// gets only slots that no other one owns, and a ring leaves the part without an owner free.
     pub fn allocate(&mut self, need: Need, now: Moment) -> Option<Run> {
         if need.run == 0 {
             return Some(Run { first: 0, len: 0 });

@@ -52,7 +52,7 @@ struct CheckTimeouts {
     tick: Duration,
     /// Minimum time between two writes to the state directory.
     save_every: Duration,
-    /// Time limit for the state directory: at start, while services wait for it, and at the end.
+    /// Time limit for the state directory at the end.
     timeout: Duration,
 }
 

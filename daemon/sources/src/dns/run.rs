@@ -48,7 +48,7 @@ pub(super) struct DnsTimeouts {
     pub(super) ask: AskTimeouts,
     /// The time after which the state directory is written again if it could not be.
     pub(super) save_again: Duration,
-    /// Time limit for the state directory: at start, while services wait for it, and at the end.
+    /// Time limit for the state directory at the end.
     pub(super) timeout: Duration,
 }
 

@@ -331,7 +331,7 @@ fn a_backend_that_the_maps_use_is_not_unhealthy_because_of_an_older_file() {
     assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 from before"]);
 }
 
-/// A list whose backends had all failed has each of them.
+/// A list has all of its backends if each had failed.
 #[test]
 fn a_last_resort_in_the_maps_is_no_sign_of_health() {
     let failed = || BTreeMap::from([(name("web"), [((addr(1), 80), "from before".into())].into())]);
