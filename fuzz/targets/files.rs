@@ -95,7 +95,7 @@ fn check_entries(content: &FileContent) {
 
 /// Programs the services into maps, and removes them.
 fn program(path: &Path, content: FileContent) {
-    let merged = merge(&BTreeMap::from([(path.to_owned(), Arc::new(content))]));
+    let merged = merge(&[(path.to_owned(), Arc::new(content))].into_iter().collect());
     let mut maps = MemoryDatapath::new(LIMITS);
     let config = EngineConfig { sources: [Source::Files].into(), max_services: LIMITS.services, ..Default::default() };
     let mut engine = Engine::new(config, maps.dump().expect("memory can always be read"));

@@ -17,6 +17,7 @@ use nodelb_report::time::{Clocks, Time};
 use nodelb_sources::checks::CheckReport;
 use nodelb_sources::dns::DnsReport;
 use nodelb_sources::drains;
+use nodelb_sources::files::FileReports;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -32,7 +33,7 @@ pub struct AdminState {
     pub owner: reconcile::OwnerOutputs,
     pub datapath: Arc<dyn DatapathReader>,
     /// The file source: a row for the services directory, and one for each file.
-    pub files: watch::Receiver<Arc<Vec<SourceReport>>>,
+    pub files: watch::Receiver<Arc<FileReports>>,
     /// The resolver of backends that have names.
     pub dns: watch::Receiver<Arc<DnsReport>>,
     /// The task that keeps the drains.
@@ -108,7 +109,7 @@ impl AdminState {
     /// The rows of all sources: files first, then their DNS names, then Kubernetes; then those that are kept without being
     /// configured.
     pub(super) fn sources(&self, now: Clocks) -> Vec<SourceReport> {
-        let mut rows = self.files.borrow().to_vec();
+        let mut rows: Vec<SourceReport> = self.files.borrow().rows().cloned().collect();
         rows.extend(self.dns.borrow().source.clone());
         rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
         rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.time_of(self.started)));

@@ -2,15 +2,15 @@
 //! before a file is put into the directory of a running daemon. Pure.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::Service;
 use nodelb_core::text::listed;
 
-use super::content::{FileContent, FileProblem};
-use super::merge::Merged;
+use super::content::FileProblem;
+use super::merge::{Contents, Merged};
 use crate::document::Problem;
 
 /// The maximum number of addresses in a problem about two services.
@@ -18,7 +18,7 @@ const SHOWN: usize = 3;
 
 /// One problem for each two services that claim the same addresses, reported in the file of the one that would not get
 /// them if both were new.
-pub(super) fn find(contents: &BTreeMap<PathBuf, Arc<FileContent>>, merged: &Merged) -> Vec<FileProblem> {
+pub(super) fn find(contents: &Contents, merged: &Merged) -> Vec<FileProblem> {
     let mut services: Vec<&Arc<Service>> = merged.services.values().collect();
     services.sort_by_key(|service| (service.created.unwrap_or(0), &service.origin.object, &service.name));
     let mut owners: BTreeMap<L4Addr, &Arc<Service>> = BTreeMap::new();
@@ -38,12 +38,7 @@ pub(super) fn find(contents: &BTreeMap<PathBuf, Arc<FileContent>>, merged: &Merg
     problems
 }
 
-fn problem(
-    contents: &BTreeMap<PathBuf, Arc<FileContent>>,
-    service: &Service,
-    owner: &Service,
-    addresses: &[L4Addr],
-) -> FileProblem {
+fn problem(contents: &Contents, service: &Service, owner: &Service, addresses: &[L4Addr]) -> FileProblem {
     let path = Path::new(&*service.origin.object);
     let line = contents.get(path).and_then(|content| {
         let found = content.services.iter().find(|found| found.value.name == service.name);

@@ -6,17 +6,20 @@
 //! until then, and while a file that has never been valid may have its services, they stay.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use imbl::OrdMap;
 use nodelb_core::source_report::SourceState;
 
 use super::content::{Defined, FileContent, FileProblem};
 use super::last_valid::{LastValid, Version};
+use super::merge::Contents;
 use super::parse::Valid;
-use super::scan::{Finding, Listing, Seen, Stamp};
+use super::scan::{Extent, Finding, Listing, Seen, Stamp};
 use super::system::Stat;
 use super::unfinished::Unfinished;
 use crate::document::Problem;
@@ -41,6 +44,10 @@ pub(super) struct KnownFile {
     pub(super) problems: Vec<Problem>,
     /// Why what is there now may not be final, at the last scan.
     pub(super) unsettled: Option<Unsettled>,
+    /// Whether it may change without an event, as far as is known: see [`FileSystem::is_linked`].
+    ///
+    /// [`FileSystem::is_linked`]: super::system::FileSystem::is_linked
+    is_linked: bool,
     /// Since when no scan has found it.
     missing: Option<Instant>,
     /// The text that was refused because it may be unfinished.
@@ -59,7 +66,7 @@ pub(super) enum Unsettled {
 
 impl KnownFile {
     const fn new(valid: Option<Valid>, problems: Vec<Problem>, since: SystemTime) -> Self {
-        Self { stamp: None, valid, problems, unsettled: None, missing: None, refused: None, since }
+        Self { stamp: None, valid, problems, unsettled: None, is_linked: true, missing: None, refused: None, since }
     }
 
     pub(super) fn content(&self) -> Option<&Arc<FileContent>> {
@@ -74,8 +81,8 @@ impl KnownFile {
         }
     }
 
-    fn is_unknown(&self) -> bool {
-        self.valid.is_none() && self.missing.is_none()
+    fn version(&self) -> Option<Version> {
+        self.valid.as_ref().map(|valid| valid.version.clone())
     }
 
     /// Takes what a scan has found, unless it may not be final. Returns whether there is another valid version, and whether
@@ -88,7 +95,8 @@ impl KnownFile {
                 self.unsettled = Some(Unsettled::Written);
                 return (is_back, false);
             }
-            Finding::Read { stamp, parsed, is_final } => {
+            Finding::Read { stamp, parsed, is_final, is_linked } => {
+                self.is_linked = is_linked;
                 if !is_final && !self.is_second(&stamp, begun) {
                     return (is_back, false);
                 }
@@ -152,6 +160,12 @@ impl KnownFile {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     files: BTreeMap<PathBuf, KnownFile>,
+    /// Those that are unknown, missing or unsettled: few, so that a change of another file need not look at all.
+    apart: BTreeSet<PathBuf>,
+    /// Those that may change without an event.
+    linked: BTreeSet<PathBuf>,
+    served: Contents,
+    versions: OrdMap<PathBuf, Option<Version>>,
     /// Device and inode of the directory that the files were in.
     directory: Option<(u64, u64)>,
     /// The directory at the last scan, and when it was found like that first.
@@ -162,11 +176,13 @@ pub(super) struct Files {
     first: Option<Instant>,
     is_listed: bool,
     /// Names in the directory that are not service files.
-    pub(super) ignored: Vec<String>,
+    pub(super) ignored: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
+    /// The files about which something may have changed, also those that are gone.
+    pub(super) touched: BTreeSet<PathBuf>,
     /// Whether [`Files::contents`] may have changed.
     pub(super) has_changed: bool,
     /// The files with other problems than before.
@@ -187,15 +203,22 @@ impl Files {
             let problem = valid.is_none().then(|| Problem::whole("not read since nodelb started"));
             (path.clone(), KnownFile::new(valid, problem.into_iter().collect(), now))
         };
-        let files = last.files.iter().map(known).collect();
-        Self { files, directory: last.identity, ..Self::default() }
+        let files: BTreeMap<_, _> = last.files.iter().map(known).collect();
+        let mut recalled = Self { directory: last.identity, ..Self::default() };
+        let paths = files.keys().cloned().collect();
+        recalled.files = files;
+        recalled.note(&paths);
+        recalled
     }
 
     /// What the next run needs if it cannot read a file of this directory.
     pub(super) fn last_valid(&self, directory: &Path) -> LastValid {
-        let version = |file: &KnownFile| file.valid.as_ref().map(|valid| valid.version.clone());
-        let files = self.files.iter().map(|(path, file)| (path.clone(), version(file))).collect();
-        LastValid { directory: directory.to_path_buf(), identity: self.directory, files }
+        LastValid { directory: directory.to_path_buf(), identity: self.directory, files: self.versions.clone() }
+    }
+
+    /// Device and inode of the directory, if events tell of all changes in it.
+    pub(super) fn directory_with_events(&self) -> Option<(u64, u64)> {
+        self.directory.filter(|_| self.linked.is_empty())
     }
 
     /// Stores the result of a scan. `is_chosen` says that the operator has just chosen this directory.
@@ -203,26 +226,91 @@ impl Files {
     /// # Errors
     /// If it is another directory than before, and empty: a file system that is not mounted looks like that.
     pub(super) fn accept(&mut self, listing: Listing, is_chosen: bool, now: SystemTime) -> io::Result<Accepted> {
-        let Listing { path, directory, begun, ended, files, ignored } = listing;
+        let Listing { path, extent, directory, begun, ended, files, ignored } = listing;
         let is_other = self.directory.is_some_and(|before| before != directory.identity);
         if is_other && !is_chosen && files.is_empty() && !self.files.is_empty() {
             return Err(self.refuse_empty(&path));
         }
         self.directory = Some(directory.identity);
-        self.ignored = ignored;
-        self.note_directory(directory, (begun, ended), now);
-        let listed: BTreeSet<PathBuf> = files.keys().cloned().collect();
+        let not_found: Vec<PathBuf> = match &extent {
+            Extent::Whole if self.files.keys().all(|path| files.contains_key(path)) => Vec::new(),
+            Extent::Whole => self.files.keys().filter(|path| !files.contains_key(*path)).cloned().collect(),
+            Extent::Names(names) => {
+                let paths = names.iter().map(|name| path.join(name));
+                paths.filter(|path| self.files.contains_key(path) && !files.contains_key(path)).collect()
+            }
+        };
+        match &extent {
+            Extent::Whole => {
+                self.ignored = ignored;
+                self.note_directory(directory, (begun, ended), now);
+            }
+            Extent::Names(names) => {
+                self.ignored.retain(|ignored| !names.contains(&OsString::from(ignored)));
+                self.ignored.extend(ignored);
+                self.note_part(directory, ended, not_found.is_empty());
+            }
+        }
         let mut accepted = Accepted::default();
         for (path, finding) in files {
             let known = self.files.entry(path.clone()).or_insert_with(|| KnownFile::new(None, Vec::new(), now));
+            if matches!(finding, Finding::Same) && known.unsettled.is_none() && known.missing.is_none() {
+                continue;
+            }
             let (has_changed, is_altered) = known.take(finding, begun, now);
             accepted.has_changed |= has_changed;
-            accepted.altered.extend(is_altered.then_some(path));
+            accepted.altered.extend(is_altered.then(|| path.clone()));
+            accepted.touched.insert(path);
         }
-        if listed.len() < self.files.len() {
-            self.judge_missing(&listed, ended, now, &mut accepted);
+        for path in not_found {
+            let Some(file) = self.files.get_mut(&path) else { continue };
+            accepted.has_changed |= file.missing.is_none();
+            file.missing.get_or_insert(ended);
+            accepted.touched.insert(path);
+        }
+        self.note(&accepted.touched);
+        if let Extent::Whole = extent {
+            self.judge_missing(ended, now, &mut accepted);
         }
         Ok(accepted)
+    }
+
+    /// Brings what follows from the files up to date with these.
+    fn note(&mut self, paths: &BTreeSet<PathBuf>) {
+        for path in paths {
+            let Some(file) = self.files.get(path) else {
+                self.apart.remove(path);
+                self.linked.remove(path);
+                self.versions.remove(path);
+                self.served.remove(path);
+                continue;
+            };
+            let is_apart = file.valid.is_none() || file.missing.is_some() || file.unsettled.is_some();
+            for (is_in, set) in [(is_apart, &mut self.apart), (file.is_linked, &mut self.linked)] {
+                if is_in {
+                    set.insert(path.clone())
+                } else {
+                    set.remove(path)
+                };
+            }
+            self.versions.insert(path.clone(), file.version());
+            match file.content().filter(|_| file.missing.is_none()) {
+                Some(content) => drop(self.served.insert(path.clone(), Arc::clone(content))),
+                None => drop(self.served.remove(path)),
+            }
+        }
+        let missing = |path: &PathBuf| self.files.get(path).filter(|file| file.missing.is_some());
+        let mut missing = self.apart.iter().filter_map(|path| Some((path, missing(path)?))).peekable();
+        if missing.peek().is_some() {
+            let present = self.files.values().filter(|file| file.missing.is_none());
+            let defined = Defined::by(present.filter_map(|file| file.content().map(Arc::as_ref)));
+            for (path, file) in missing {
+                match file.content().and_then(|content| content.without(&defined)) {
+                    Some(rest) => drop(self.served.insert(path.clone(), Arc::new(rest))),
+                    None => drop(self.served.remove(path)),
+                }
+            }
+        }
     }
 
     fn refuse_empty(&self, path: &Path) -> io::Error {
@@ -247,29 +335,38 @@ impl Files {
         self.is_listed |= self.is_conclusive || ended >= first + CONFIRM_AT_MOST;
     }
 
-    /// Forgets the files that are gone, and says which ones are kept although they are.
-    fn judge_missing(&mut self, listed: &BTreeSet<PathBuf>, ended: Instant, now: SystemTime, accepted: &mut Accepted) {
-        for (_, file) in self.files.iter_mut().filter(|(path, _)| !listed.contains(*path)) {
-            accepted.has_changed |= file.missing.is_none();
-            file.missing.get_or_insert(ended);
+    /// [`Self::note_directory`] after a scan that has looked for some names only: it has not found every name.
+    fn note_part(&mut self, directory: Stat, ended: Instant, has_all: bool) {
+        if !has_all || self.unchanged.as_ref().is_none_or(|(before, _)| *before != directory) {
+            self.is_conclusive = false;
+            self.unchanged = Some((directory, ended));
         }
-        let unknown = self.unknown().next().map(|(path, _)| path.display().to_string());
-        let (is_conclusive, served) = (self.is_conclusive, self.contents());
-        self.files.retain(|path, file| {
-            if file.missing.is_none_or(|since| !is_conclusive && ended < since + CONFIRM_AT_MOST) {
-                return true;
-            }
-            let Some(unknown) = unknown.as_ref().filter(|_| served.contains_key(path)) else {
+    }
+
+    /// Forgets the files that are gone, and says which ones are kept although they are.
+    fn judge_missing(&mut self, ended: Instant, now: SystemTime, accepted: &mut Accepted) {
+        let is_since = |since: Instant| self.is_conclusive || ended >= since + CONFIRM_AT_MOST;
+        let is_gone = |file: &KnownFile| file.missing.is_some_and(is_since);
+        let unknown = self.unknown().find(|(_, file)| !is_gone(file)).map(|(path, _)| path.display().to_string());
+        let gone: Vec<PathBuf> =
+            self.apart().filter(|(_, file)| is_gone(file)).map(|(path, _)| path.to_path_buf()).collect();
+        for path in &gone {
+            let Some(unknown) = unknown.as_ref().filter(|_| self.served.contains_key(path)) else {
                 accepted.has_changed = true;
-                return false;
+                self.files.remove(path);
+                continue;
             };
             let why = format!("gone; its services stay, because they may be in {unknown}, which cannot be used");
-            if file.set_problems(vec![Problem::whole(why)]) {
+            if let Some(file) = self.files.get_mut(path)
+                && file.set_problems(vec![Problem::whole(why)])
+            {
                 file.since = now;
                 accepted.altered.push(path.clone());
             }
-            true
-        });
+        }
+        let gone = gone.into_iter().collect();
+        self.note(&gone);
+        accepted.touched.extend(gone);
     }
 
     /// Whether the directory was listed completely: nothing that a scan has not found yet can be in it.
@@ -277,12 +374,19 @@ impl Files {
         self.is_listed
     }
 
-    /// When the next scan is due, if not at once after an event.
-    pub(super) fn next_scan(&self) -> Option<Duration> {
-        let is_missing = |file: &KnownFile| file.missing.is_some();
-        let is_open = !self.is_conclusive && (!self.is_listed || self.files.values().any(is_missing));
-        let is_unsettled = || self.files.values().any(|file| file.unsettled.is_some());
-        is_open.then_some(CONFIRM).or_else(|| is_unsettled().then_some(POLL))
+    /// Whether a scan of the whole directory is due soon, because names may be missing.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_conclusive && (!self.is_listed || self.apart().any(|(_, file)| file.missing.is_some()))
+    }
+
+    /// The names of the files that may not be final. They are due again after [`POLL`].
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = OsString> {
+        let unsettled = self.apart().filter(|(_, file)| file.unsettled.is_some());
+        unsettled.filter_map(|(path, _)| path.file_name().map(OsString::from))
+    }
+
+    fn apart(&self) -> impl Iterator<Item = (&Path, &KnownFile)> {
+        self.apart.iter().filter_map(|path| Some((path.as_path(), self.files.get(path)?)))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &KnownFile)> {
@@ -293,23 +397,14 @@ impl Files {
         self.files.get(path)
     }
 
+    /// The files without any valid version.
     fn unknown(&self) -> impl Iterator<Item = (&Path, &KnownFile)> {
-        self.iter().filter(|(_, file)| file.is_unknown())
-    }
-
-    fn present(&self) -> impl Iterator<Item = &FileContent> {
-        self.files.values().filter(|file| file.missing.is_none()).filter_map(|file| file.content().map(Arc::as_ref))
+        self.apart().filter(|(_, file)| file.valid.is_none())
     }
 
     /// The served content: the last valid version of every file, and what no other file has of those that are missing.
-    pub(super) fn contents(&self) -> BTreeMap<PathBuf, Arc<FileContent>> {
-        let is_missing = self.files.values().any(|file| file.missing.is_some());
-        let defined = if is_missing { Defined::by(self.present()) } else { Defined::default() };
-        let served = |file: &KnownFile| {
-            let content = file.content()?;
-            if file.missing.is_some() { content.without(&defined).map(Arc::new) } else { Some(Arc::clone(content)) }
-        };
-        self.iter().filter_map(|(path, file)| Some((path.to_path_buf(), served(file)?))).collect()
+    pub(super) fn contents(&self) -> Contents {
+        self.served.clone()
     }
 
     pub(super) fn problems(&self) -> Vec<FileProblem> {

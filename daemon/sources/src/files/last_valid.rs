@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use nodelb_host::clock::boot_id;
 use nodelb_host::lines::{self, Lines};
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
@@ -41,7 +43,7 @@ pub(super) struct LastValid {
     /// Device and inode of the directory.
     pub(super) identity: Option<(u64, u64)>,
     /// The last valid version of each service file; `None` if it has had none.
-    pub(super) files: BTreeMap<PathBuf, Option<Version>>,
+    pub(super) files: OrdMap<PathBuf, Option<Version>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +126,7 @@ fn read_lines(path: &Path, mut file: impl BufRead) -> io::Result<(String, LastVa
         fs::rename(path, state_file::corrupt_path(path))?;
         return Err(io::Error::other("this nodelb does not support its format; it has been put aside"));
     };
-    let mut files = BTreeMap::new();
+    let mut files = OrdMap::new();
     while !line.is_empty() {
         line.clear();
         file.read_until(b'\n', &mut line)?;
@@ -141,43 +143,52 @@ fn read_lines(path: &Path, mut file: impl BufRead) -> io::Result<(String, LastVa
 struct Written {
     header: Header,
     last: Arc<LastValid>,
+    /// The size in bytes of all versions together.
+    bytes: usize,
     lines: Lines,
 }
 
 /// Appends what has changed, or writes everything if the file is not the one of `before`, or has become too long.
 fn write(path: &Path, last: Arc<LastValid>, before: Option<Written>) -> io::Result<Written> {
-    let bytes: usize = last.files.values().flatten().map(|version| version.text.len()).sum();
+    let LastValid { directory, identity, .. } = &*last;
+    let header = Header { version: VERSION, boot: boot_id()?, directory: directory.clone(), identity: *identity };
+    let (is_same, before, stored, mut lines) = match before.filter(|before| before.header == header) {
+        Some(Written { last, bytes, lines, .. }) => (true, last, bytes, lines),
+        None => (false, Arc::default(), 0, Lines::default()),
+    };
+    let (changed, bytes) = changes(&before, &last, stored)?;
     if bytes > MAX_TEXT {
         return Err(io::Error::other(format!("the service files have more than {MAX_TEXT} bytes together")));
     }
-    let LastValid { directory, identity, .. } = &*last;
-    let header = Header { version: VERSION, boot: boot_id()?, directory: directory.clone(), identity: *identity };
-    let (changed, mut lines) = match before.filter(|before| before.header == header) {
-        Some(before) => (Some(changes(&before.last, &last)?), before.lines),
-        None => (None, Lines::default()),
-    };
-    lines.write(path, changed.as_deref(), |to| {
+    lines.write(path, is_same.then_some(&changed), |to| {
         lines::push(to, &header)?;
-        to.write_all(&changes(&LastValid::default(), &last)?)
+        let everything = if is_same { &changes(&LastValid::default(), &last, 0)?.0 } else { &changed };
+        to.write_all(everything)
     })?;
-    if changed.is_none() {
+    if !is_same {
         state_file::remove(&path.with_file_name(FORMER))?;
     }
-    Ok(Written { header, last, lines })
+    Ok(Written { header, last, bytes, lines })
 }
 
-/// The lines that make `after` from `before`. JSON has no paths that are not UTF-8.
-fn changes(before: &LastValid, after: &LastValid) -> io::Result<Vec<u8>> {
+/// The lines that make `after` from `before`, and the size in bytes of all versions of `after`, if that of `before` is
+/// `bytes`. JSON has no paths that are not UTF-8.
+fn changes(before: &LastValid, after: &LastValid, mut bytes: usize) -> io::Result<(Vec<u8>, usize)> {
     let mut lines = Vec::new();
-    let files = after.files.iter().filter(|(path, version)| before.files.get(*path) != Some(version));
-    for (path, version) in files.filter(|(path, _)| path.to_str().is_some()) {
-        lines::push(&mut lines, &Line::File(path.clone(), version.clone()))?;
+    let size = |version: &Option<Version>| version.as_ref().map_or(0, |version| version.text.len());
+    for difference in before.files.diff(&after.files) {
+        let (path, old, new) = match difference {
+            DiffItem::Add(path, new) => (path, None, Some(new)),
+            DiffItem::Update { old: (_, old), new: (path, new) } => (path, Some(old), Some(new)),
+            DiffItem::Remove(path, old) => (path, Some(old), None),
+        };
+        bytes = (bytes + new.map_or(0, size)).saturating_sub(old.map_or(0, size));
+        if path.to_str().is_some() {
+            let gone = || Line::Gone(path.clone());
+            lines::push(&mut lines, &new.map_or_else(gone, |new| Line::File(path.clone(), new.clone())))?;
+        }
     }
-    let gone = before.files.keys().filter(|path| !after.files.contains_key(*path));
-    for path in gone.filter(|path| path.to_str().is_some()) {
-        lines::push(&mut lines, &Line::Gone(path.clone()))?;
-    }
-    Ok(lines)
+    Ok((lines, bytes))
 }
 
 #[cfg(test)]

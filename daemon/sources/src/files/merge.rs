@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use nodelb_core::change::Change;
 use nodelb_core::model::named::Named;
 use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
@@ -13,20 +15,27 @@ use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source
 use super::content::{FileContent, Found, is_inline};
 use crate::document::Problem;
 
+/// What each file contributes. Copies share what is equal, so that a change of one file costs that file.
+pub type Contents = OrdMap<PathBuf, Arc<FileContent>>;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    pub(super) services: BTreeMap<ServiceName, Arc<Service>>,
-    pub(super) slices: BTreeMap<SliceName, Arc<Slice>>,
+    files: Contents,
+    pub(super) services: OrdMap<ServiceName, Arc<Service>>,
+    pub(super) slices: OrdMap<SliceName, Arc<Slice>>,
     /// The backends that have names, by the slice that the answers become.
-    pub(super) named: BTreeMap<SliceName, Arc<Named>>,
+    pub(super) named: OrdMap<SliceName, Arc<Named>>,
     /// The objects that an earlier file also defines, by the file that loses them.
-    pub(super) problems: BTreeMap<PathBuf, Vec<Problem>>,
+    pub(super) problems: OrdMap<PathBuf, Vec<Problem>>,
+    /// The files that lose a service or a slice.
+    service_losers: OrdMap<ServiceName, BTreeSet<PathBuf>>,
+    slice_losers: OrdMap<SliceName, BTreeSet<PathBuf>>,
 }
 
 /// Merges the files. If two define the same object, the first by path wins. If a file loses a service this way, the
 /// backends that the file lists inline for it are ignored too.
-pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
-    let mut merged = Merged::default();
+pub fn merge(files: &Contents) -> Merged {
+    let mut merged = Merged { files: files.clone(), ..Merged::default() };
     let mut services: BTreeMap<&ServiceName, (&Path, &Arc<Service>)> = BTreeMap::new();
     let mut slices: BTreeMap<&SliceName, (&Path, &Arc<Slice>)> = BTreeMap::new();
     for (path, content) in files {
@@ -35,6 +44,7 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
             match services.entry(&value.name) {
                 Entry::Occupied(owner) => {
                     merged.lose(path, *line, &format!("service {}", value.name), owner.get().0);
+                    merged.service_losers.entry(value.name.clone()).or_default().insert(path.clone());
                     lost.insert(&value.name);
                 }
                 Entry::Vacant(place) => drop(place.insert((path, value))),
@@ -47,6 +57,7 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
             match slices.entry(&value.name) {
                 Entry::Occupied(owner) => {
                     merged.lose(path, *line, &format!("slice {}", value.name), owner.get().0);
+                    merged.slice_losers.entry(value.name.clone()).or_default().insert(path.clone());
                 }
                 Entry::Vacant(place) => drop(place.insert((path, value))),
             }
@@ -64,6 +75,54 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
 pub(super) const INLINE: &str = "file:";
 
 impl Merged {
+    /// What [`merge`] makes of these files, at the cost of those that differ and of those that define the same objects.
+    pub fn with(&self, files: &Contents) -> Self {
+        let Some(group) = self.group(files).filter(|_| !self.files.is_empty()) else { return merge(files) };
+        let of_group = |files: &Contents| {
+            let with_content = |path: &PathBuf| Some((path.clone(), Arc::clone(files.get(path)?)));
+            merge(&group.iter().filter_map(with_content).collect())
+        };
+        let (old, new) = (of_group(&self.files), of_group(files));
+        let mut merged = Self { files: files.clone(), ..self.clone() };
+        replace(&mut merged.services, &old.services, new.services);
+        replace(&mut merged.slices, &old.slices, new.slices);
+        replace(&mut merged.named, &old.named, new.named);
+        replace(&mut merged.problems, &old.problems, new.problems);
+        replace(&mut merged.service_losers, &old.service_losers, new.service_losers);
+        replace(&mut merged.slice_losers, &old.slice_losers, new.slice_losers);
+        merged
+    }
+
+    /// The files that differ, and those that define an object of one of the group, now or then; `None` if that is not known,
+    /// because the path of a file is not UTF-8.
+    fn group(&self, files: &Contents) -> Option<BTreeSet<PathBuf>> {
+        let path_of = |difference| match difference {
+            DiffItem::Add(path, _) | DiffItem::Update { new: (path, _), .. } | DiffItem::Remove(path, _) => path,
+        };
+        let mut open: Vec<&Path> = self.files.diff(files).map(path_of).map(PathBuf::as_path).collect();
+        let mut group: BTreeSet<&Path> = open.iter().copied().collect();
+        while let Some(path) = open.pop() {
+            for content in [self.files.get(path), files.get(path)].into_iter().flatten() {
+                let owners = content.services.iter().filter_map(|it| self.services.get(&it.value.name));
+                let owners = owners
+                    .map(|it| &it.origin)
+                    .chain(content.slices.iter().filter_map(|it| self.slices.get(&it.value.name)).map(|it| &it.origin));
+                for owner in owners {
+                    let (owner, _) = self.files.get_key_value(Path::new(&*owner.object))?;
+                    open.extend(group.insert(owner).then_some(owner.as_path()));
+                }
+                let losers = content.services.iter().filter_map(|it| self.service_losers.get(&it.value.name));
+                let losers = losers
+                    .chain(content.slices.iter().filter_map(|it| self.slice_losers.get(&it.value.name)))
+                    .flatten();
+                for loser in losers {
+                    open.extend(group.insert(loser).then_some(loser.as_path()));
+                }
+            }
+        }
+        Some(group.into_iter().map(Path::to_path_buf).collect())
+    }
+
     fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {
         let message = format!("{object} is already defined by {}, which is served; keep one of them", owner.display());
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
@@ -85,25 +144,27 @@ impl Merged {
     }
 }
 
-/// The entries of `new` that are missing or different in `old`, and the keys that only `old` has. Goes through both
-/// once, because most of the entries are equal.
+/// The entries of `new` that are missing or different in `old`, and the keys that only `old` has.
 fn differences<'m, K: Ord, V: PartialEq>(
-    old: &'m BTreeMap<K, Arc<V>>,
-    new: &'m BTreeMap<K, Arc<V>>,
+    old: &'m OrdMap<K, Arc<V>>,
+    new: &'m OrdMap<K, Arc<V>>,
 ) -> (Vec<&'m V>, Vec<&'m K>) {
     let (mut changed, mut gone) = (Vec::new(), Vec::new());
-    let mut old = old.iter().peekable();
-    for (key, value) in new {
-        while let Some((before, _)) = old.next_if(|(before, _)| *before < key) {
-            gone.push(before);
-        }
-        let before = old.next_if(|(before, _)| *before == key);
-        if before.is_none_or(|(_, before)| !Arc::ptr_eq(before, value) && before != value) {
-            changed.push(value.as_ref());
+    for difference in old.diff(new) {
+        match difference {
+            DiffItem::Add(_, value) | DiffItem::Update { new: (_, value), .. } => changed.push(value.as_ref()),
+            DiffItem::Remove(key, _) => gone.push(key),
         }
     }
-    gone.extend(old.map(|(before, _)| before));
     (changed, gone)
+}
+
+/// Replaces the entries that `old` has by those of `new`.
+fn replace<K: Ord + Clone, V: Clone>(all: &mut OrdMap<K, V>, old: &OrdMap<K, V>, new: OrdMap<K, V>) {
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        all.remove(key);
+    }
+    all.extend(new);
 }
 
 #[cfg(test)]

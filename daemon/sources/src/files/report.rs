@@ -1,7 +1,11 @@
 //! The rows of `/sources` for the services directory and its files. Pure.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use imbl::OrdMap;
 
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -22,14 +26,44 @@ pub(super) struct DirectoryState<'a> {
     pub(super) looked: SystemTime,
 }
 
-/// The row of the directory, then one for each file, sorted by path.
-pub(super) fn rows(directory: &DirectoryState<'_>, files: &Files, merged: &Merged) -> Vec<SourceReport> {
-    let mut rows = vec![directory_row(directory, files, merged)];
-    rows.extend(files.iter().map(|(path, file)| {
-        let merge_problems = merged.problems.get(path).map_or(&[][..], Vec::as_slice);
-        file_row(path, file, merge_problems)
-    }));
-    rows
+/// The rows of `/sources`. Copies share what is equal.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileReports {
+    directory: Option<Arc<SourceReport>>,
+    files: OrdMap<PathBuf, Arc<SourceReport>>,
+}
+
+impl FileReports {
+    /// The row of the directory, then one for each file, sorted by path.
+    pub fn rows(&self) -> impl Iterator<Item = &SourceReport> {
+        self.directory.iter().chain(self.files.values()).map(Arc::as_ref)
+    }
+
+    /// Brings the rows of these files, and that of the directory, up to date.
+    pub(super) fn update(
+        &mut self,
+        directory: &DirectoryState<'_>,
+        (files, touched): (&Files, &BTreeSet<PathBuf>),
+        merged: &Merged,
+    ) {
+        self.directory = Some(Arc::new(directory_row(directory, files, merged)));
+        for path in touched {
+            let Some(file) = files.get(path) else {
+                self.files.remove(path);
+                continue;
+            };
+            let merge_problems = merged.problems.get(path).map_or(&[][..], Vec::as_slice);
+            self.files.insert(path.clone(), Arc::new(file_row(path, file, merge_problems)));
+        }
+    }
+}
+
+/// Rows of files.
+impl FromIterator<SourceReport> for FileReports {
+    fn from_iter<T: IntoIterator<Item = SourceReport>>(rows: T) -> Self {
+        let row = |row: SourceReport| (PathBuf::from(&row.path), Arc::new(row));
+        Self { directory: None, files: rows.into_iter().map(row).collect() }
+    }
 }
 
 fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged) -> SourceReport {

@@ -1,15 +1,16 @@
 //! The task of the file source: scans the directory when something may have changed, and sends the differences to the
 //! owner.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use imbl::ordmap::DiffItem;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::Source;
-use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::until;
 use nodelb_host::messages;
 use nodelb_host::state_file::SavedState;
@@ -22,21 +23,14 @@ use tracing::{error, info, warn};
 use super::content::FileProblem;
 use super::known::{Files, KnownFile};
 use super::last_valid::{self, LastValid};
-use super::merge::{self, Merged};
-use super::report::{self, DirectoryState};
-use super::scan::{self, Hints, Listing};
+use super::looks::{LOOK_AGAIN, Looks};
+use super::merge::Merged;
+use super::report::{DirectoryState, FileReports};
+use super::scan::{self, Extent, Hints, Listing, Seen};
 use super::system::{IsOpenForWriting, System};
 use super::watch::Watch;
 use crate::OwnerHandle;
 use crate::document::Problem;
-
-/// How long events must pause before a scan, since editors cause several.
-const SETTLE: Duration = Duration::from_millis(20);
-const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
-/// The interval of scans without an event: for links that lead out of the directory, and for network file systems.
-const LOOK_ANYWAY: Duration = Duration::from_secs(10);
-/// `LOOK_ANYWAY` while there is a problem that may end without an event.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a scan of the directory may take before that is reported.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,8 +44,7 @@ pub struct StartedFileSource {
     /// The services directory. Every value, even an equal one, makes the source read everything again: a reload sends one.
     /// Another directory may be empty.
     pub directory: watch::Sender<PathBuf>,
-    /// The rows of `/sources`: first the directory, then its files.
-    pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
+    pub reports: watch::Receiver<Arc<FileReports>>,
     /// Ends after `shutdown`, when the state is stored.
     pub task: JoinHandle<()>,
 }
@@ -61,7 +54,7 @@ pub struct StartedFileSource {
 struct FileSource {
     directory: watch::Receiver<PathBuf>,
     owner: OwnerHandle,
-    reports: watch::Sender<Arc<Vec<SourceReport>>>,
+    reports: watch::Sender<Arc<FileReports>>,
     is_open: IsOpenForWriting,
 }
 
@@ -85,8 +78,12 @@ pub fn start(
 struct RunningFileSource {
     source: FileSource,
     watch: Option<Watch>,
+    looks: Looks,
     files: Files,
-    merged: Arc<Merged>,
+    /// The files of which the rows are outdated.
+    touched: BTreeSet<PathBuf>,
+    merged: Merged,
+    rows: FileReports,
     /// The directory of the last scan.
     directory: Option<PathBuf>,
     /// The incomplete part in the last [`Change::Synced`].
@@ -111,13 +108,15 @@ impl RunningFileSource {
                  fs.inotify.max_user_instances"
             );
         });
-        let merged: Arc<Merged> = Arc::default();
         Self {
             source,
             watch: watch.ok(),
+            looks: Looks::new(Instant::now().into_std()),
             files: Files::default(),
+            touched: BTreeSet::new(),
+            merged: Merged::default(),
+            rows: FileReports::default(),
             directory: None,
-            merged,
             synced: None,
             trouble: None,
             since: SystemTime::now(),
@@ -134,37 +133,30 @@ impl RunningFileSource {
     }
 
     async fn poll_forever(&mut self) {
-        let mut asked = Hints { everything: true, ..Hints::default() };
-        while self.scan(asked).await {
-            let pause = self.pause();
-            asked = tokio::select! {
+        let mut reread = true;
+        while self.scan(reread).await {
+            reread = tokio::select! {
                 reload = self.source.directory.changed() => match reload {
-                    Ok(()) => Hints { everything: true, ..Hints::default() },
+                    Ok(()) => true,
                     Err(_owner_is_gone) => return,
                 },
-                () = wait_for_reason(self.watch.as_mut(), pause) => Hints::default(),
+                () = wait_until_due(&self.looks, self.watch.as_mut()) => false,
             };
         }
     }
 
-    fn pause(&self) -> Duration {
-        if self.trouble.is_some() {
-            return LOOK_AGAIN;
-        }
-        let anyway = if self.watch.is_some() { LOOK_ANYWAY } else { LOOK_AGAIN };
-        self.files.next_scan().map_or(anyway, |next| next.min(anyway))
-    }
-
     /// Scans the directory once. Returns false if the owner has closed the queue.
-    async fn scan(&mut self, asked: Hints) -> bool {
+    async fn scan(&mut self, reread: bool) -> bool {
         let directory = self.source.directory.borrow_and_update().clone();
-        let hints = self.hints(&asked);
+        let hints = self.hints(reread);
         let (is_new, found) = self.look(&directory, hints).await;
         let merged = if is_new { self.merge().await } else { Ok(Vec::new()) };
         // The files are known from the directory, or from the previous run.
         let is_known = merged.is_ok() && (self.files.is_listed() || found.is_err() && is_new);
-        let trouble = found.as_ref().and(merged.as_ref().map(drop)).err().map(scan::explained);
+        let trouble = found.as_ref().map(drop).and(merged.as_ref().map(drop)).err().map(scan::explained);
         self.set_trouble(&directory, trouble);
+        let extent = found.as_ref().ok().filter(|_| self.trouble.is_none());
+        self.looks.end(extent, &self.files, self.watch.is_some(), Instant::now().into_std());
         let mut changes = merged.unwrap_or_default();
         if is_known {
             changes.extend(self.synced_change(&directory));
@@ -173,14 +165,18 @@ impl RunningFileSource {
         self.source.owner.send(changes).await
     }
 
-    fn hints(&mut self, asked: &Hints) -> Hints {
-        let noted = self.watch.as_mut().map_or_else(Hints::default, Watch::take_hints);
+    fn hints(&mut self, reread: bool) -> Hints {
+        // The next wait for events fails, too.
+        let _failed = self.watch.as_mut().map(Watch::note_all);
         // Hints from before the directory became unreadable are lost, and may have been incomplete.
-        Hints { everything: noted.everything || asked.everything || self.trouble.is_some(), ..noted }
+        let reread = reread || self.trouble.is_some();
+        let notes = self.watch.as_mut().map(|watch| &mut watch.notes);
+        self.looks.begin(notes, &self.files, reread, Instant::now().into_std())
     }
 
-    /// Reads what is new. Returns whether the served content may have changed, and the problem of the directory, if any.
-    async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<()>) {
+    /// Reads what is new. Returns whether the served content may have changed, and what the scan has looked at, or the problem
+    /// of the directory.
+    async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<Extent>) {
         let before = self.directory.replace(directory.to_path_buf());
         let is_chosen = before.is_some_and(|before| before != directory);
         let listing = self.listing(directory.to_path_buf(), hints).await;
@@ -188,11 +184,15 @@ impl RunningFileSource {
             Some(state_directory) => self.recall(&state_directory, listing.as_ref().ok()).await,
             None => false,
         };
-        let accepted = listing.and_then(|listing| self.files.accept(listing, is_chosen, SystemTime::now()));
-        let accepted = match accepted {
+        let accepted = listing.and_then(|listing| {
+            let extent = listing.extent.clone();
+            Ok((extent, self.files.accept(listing, is_chosen, SystemTime::now())?))
+        });
+        let (extent, accepted) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => return (is_new, Err(error)),
         };
+        self.touched.extend(accepted.touched);
         for path in accepted.altered {
             if let Some(file) = self.files.get(&path) {
                 log_file(&path, file);
@@ -202,7 +202,7 @@ impl RunningFileSource {
         if is_new || self.stored.saved().directory != directory {
             self.stored.save(self.files.last_valid(directory));
         }
-        (is_new, Ok(()))
+        (is_new, Ok(extent))
     }
 
     /// Takes the files as the previous run has stored them, before the first scan is accepted. Returns whether it has stored
@@ -210,36 +210,41 @@ impl RunningFileSource {
     async fn recall(&mut self, state_directory: &Path, listing: Option<&Listing>) -> bool {
         // Valid files can be served without it, unless their writers have not finished.
         let limit = if listing.is_some_and(Listing::is_whole) { RECALL } else { last_valid::TIMEOUT };
-        let Some(mut last) = last_valid::load(state_directory, limit).await else { return false };
-        if let Some(listing) = listing {
-            last.files.retain(|path, version| !listing.has(path, version.as_ref()));
-        }
+        let Some(last) = last_valid::load(state_directory, limit).await else { return false };
+        let last = listing.map_or_else(|| last.clone(), |listing| listing.missing_of(&last));
         let Ok(files) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
+        self.touched.extend(files.iter().map(|(path, _)| path.to_path_buf()));
         self.files = files;
         true
     }
 
     async fn merge(&mut self) -> io::Result<Vec<Change>> {
-        let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
+        let (contents, before) = (self.files.contents(), self.merged.clone());
         let merging = blocking(move || {
-            let merged = merge::merge(&contents);
+            let merged = before.with(&contents);
             let changes = before.changes_to(&merged);
             (merged, changes)
         });
         let (merged, changes) = merging.await?;
-        for (path, problems) in &merged.problems {
-            if self.merged.problems.get(path) != Some(problems) {
-                log_problems(path, problems, "the earlier file is served");
-            }
+        for difference in self.merged.problems.diff(&merged.problems) {
+            let path = match difference {
+                DiffItem::Add(path, problems) | DiffItem::Update { new: (path, problems), .. } => {
+                    log_problems(path, problems, "the earlier file is served");
+                    path
+                }
+                DiffItem::Remove(path, _) => path,
+            };
+            self.touched.insert(path.clone());
         }
-        self.merged = Arc::new(merged);
+        self.merged = merged;
         Ok(changes)
     }
 
     /// Lists the directory and reads what is new, in a thread, because its file system may not answer. In that case the
     /// delay is reported, and the source keeps waiting for an answer or a reload. A reload before that waits for this scan.
     async fn listing(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Listing> {
-        let (seen, follower) = (self.files.seen(), self.watch.as_ref().map(Watch::follower));
+        let seen = if hints.only_in.is_some() { Seen::default() } else { self.files.seen() };
+        let follower = self.watch.as_ref().map(Watch::follower);
         let (looked_at, system) = (directory.clone(), System(self.source.is_open));
         let look = move || {
             let followed = follower.map(|follower| follower.follow(&looked_at));
@@ -300,7 +305,7 @@ impl RunningFileSource {
         self.since = SystemTime::now();
     }
 
-    fn report(&self, directory: &Path) {
+    fn report(&mut self, directory: &Path) {
         let reported = DirectoryState {
             path: directory,
             trouble: self.trouble.as_deref(),
@@ -308,9 +313,9 @@ impl RunningFileSource {
             since: self.since,
             looked: SystemTime::now(),
         };
-        let rows = report::rows(&reported, &self.files, &self.merged);
-        if **self.source.reports.borrow() != rows {
-            self.source.reports.send_replace(Arc::new(rows));
+        self.rows.update(&reported, (&self.files, &std::mem::take(&mut self.touched)), &self.merged);
+        if **self.source.reports.borrow() != self.rows {
+            self.source.reports.send_replace(Arc::new(self.rows.clone()));
         }
     }
 }
@@ -324,23 +329,17 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     task::spawn_blocking(work).await.map_err(io::Error::other)
 }
 
-/// Waits for a reason to scan the directory, and then until events pause; at most `pause` if there is no reason.
-async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
-    let Some(watch) = watch else { return sleep(pause).await };
-    let changed = tokio::select! {
-        changed = watch.changed() => changed,
-        () = sleep(pause) => return,
-    };
-    if changed.is_err() {
-        // inotify is not expected to fail. Without a pause here the loop would spin.
-        return sleep(LOOK_AGAIN).await;
-    }
-    let latest = Instant::now() + SETTLE_AT_MOST;
+/// Waits until a scan is due.
+async fn wait_until_due(looks: &Looks, mut watch: Option<&mut Watch>) {
     loop {
+        let due = sleep_until(Instant::from_std(looks.next(watch.as_deref().map(|watch| &watch.notes))));
+        let Some(watch) = watch.as_deref_mut() else { return due.await };
         tokio::select! {
-            again = watch.changed() => if again.is_err() { return },
-            () = sleep(SETTLE) => return,
-            () = sleep_until(latest) => return,
+            changed = watch.changed() => if changed.is_err() {
+                // inotify is not expected to fail. Without a pause here the loop would spin.
+                return sleep(LOOK_AGAIN).await;
+            },
+            () = due => return,
         }
     }
 }

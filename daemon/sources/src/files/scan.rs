@@ -12,17 +12,28 @@ use std::time::Instant;
 
 use rustix::fs::FileType;
 
-use super::last_valid::Version;
+use super::last_valid::{LastValid, Version};
 use super::parse::{Format, Valid};
 use super::system::{FileSystem, Stat};
 use crate::document::Problem;
 
-/// What to read in addition to the files that differ from the last scan.
+/// What to look at.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hints {
     /// Names of files to read again even if they look unchanged.
     pub(super) touched: BTreeSet<OsString>,
+    /// Whether to read all files again.
     pub(super) everything: bool,
+    /// Look at the touched names only, as long as the directory is this one: its device and inode.
+    pub(super) only_in: Option<(u64, u64)>,
+}
+
+/// What a scan has looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Every name of the directory.
+    Whole,
+    Names(BTreeSet<OsString>),
 }
 
 /// The data that distinguishes versions of a file without reading it.
@@ -39,13 +50,14 @@ pub(super) type Seen = BTreeMap<PathBuf, Stamp>;
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) path: PathBuf,
+    pub(super) extent: Extent,
     /// The directory after the scan: the same as after an earlier one if no name has come or gone in between.
     pub(super) directory: Stat,
     pub(super) begun: Instant,
     pub(super) ended: Instant,
     pub(super) files: BTreeMap<PathBuf, Finding>,
     /// Names that are not those of service files.
-    pub(super) ignored: Vec<String>,
+    pub(super) ignored: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -58,6 +70,8 @@ pub(super) enum Finding {
         stamp: Stamp,
         parsed: Result<Valid, Vec<Problem>>,
         is_final: bool,
+        /// See [`FileSystem::is_linked`].
+        is_linked: bool,
     },
 }
 
@@ -68,8 +82,15 @@ impl Listing {
         !self.files.is_empty() && self.files.values().all(is_valid)
     }
 
+    /// What it has not of these.
+    pub(super) fn missing_of(&self, last: &LastValid) -> LastValid {
+        let files = last.files.iter().filter(|(path, version)| !self.has(path, version.as_ref()));
+        let files = files.map(|(path, version)| (path.clone(), version.clone())).collect();
+        LastValid { files, ..last.clone() }
+    }
+
     /// Whether it has this version of the file, and that is valid.
-    pub(super) fn has(&self, path: &Path, version: Option<&Version>) -> bool {
+    fn has(&self, path: &Path, version: Option<&Version>) -> bool {
         let found = self.files.get(path);
         let is_it = |valid: &Valid| version.is_some_and(|version| version.text == valid.version.text);
         matches!(found, Some(Finding::Read { parsed: Ok(valid), is_final: true, .. }) if is_it(valid))
@@ -86,28 +107,35 @@ impl Listing {
     }
 }
 
-/// Scans the directory and reads the files that are new or differ from the last scan. Blocks.
+/// Scans the directory, or the part that `hints` names, and reads the files that are new or differ from the last scan.
+/// Blocks.
 ///
 /// # Errors
 /// If the directory cannot be listed completely: nothing may be concluded then.
 pub(super) fn read<S: FileSystem>(system: &S, path: &Path, seen: &Seen, hints: &Hints) -> io::Result<Listing> {
     let begun = system.now();
     let mut directory = system.open_directory(path)?;
-    let (mut files, mut ignored) = (BTreeMap::new(), Vec::new());
-    while let Some(name) = system.next_name(&mut directory)? {
+    let is_part = match hints.only_in {
+        Some(identity) => system.stat_directory(&directory)?.identity == identity,
+        None => false,
+    };
+    let extent = if is_part { Extent::Names(hints.touched.clone()) } else { Extent::Whole };
+    let mut touched = hints.touched.iter();
+    let (mut files, mut ignored) = (BTreeMap::new(), BTreeSet::new());
+    loop {
+        let name = if is_part { touched.next().cloned() } else { system.next_name(&mut directory)? };
+        let Some(name) = name else { break };
         let file = path.join(&name);
+        let scan = Scan { system, directory: &directory };
         if let Some(format) = Format::from_path(&file) {
             let before = seen.get(&file).filter(|_| !hints.everything && !hints.touched.contains(&name));
-            if let Some(finding) = (Scan { system, directory: &directory }).find(&file, &name, format, before) {
-                files.insert(file, finding);
-            }
-        } else if let Some(name) = unexpected_name(&name) {
-            ignored.push(name);
+            files.extend(scan.find(&file, &name, format, before).map(|finding| (file, finding)));
+        } else {
+            ignored.extend(unexpected_name(&name).filter(|_| !is_part || system.exists(&directory, &name)));
         }
     }
-    ignored.sort();
     let directory = system.stat_directory(&directory)?;
-    Ok(Listing { path: path.to_path_buf(), directory, begun, ended: system.now(), files, ignored })
+    Ok(Listing { path: path.to_path_buf(), extent, directory, begun, ended: system.now(), files, ignored })
 }
 
 /// A message about a name that may be intended as a service file but is not one; `None` for hidden files and backups of
@@ -150,7 +178,8 @@ impl<S: FileSystem> Scan<'_, S> {
             },
         };
         let parsed = Err(vec![Problem::whole(why.clone())]);
-        Some(Finding::Read { stamp: Stamp::Unreadable(why), parsed, is_final: true })
+        let is_linked = self.system.is_linked(self.directory, name);
+        Some(Finding::Read { stamp: Stamp::Unreadable(why), parsed, is_final: true, is_linked })
     }
 
     /// The content of the file. A process that has it open for writing, or writes meanwhile, is noticed at the
@@ -169,7 +198,8 @@ impl<S: FileSystem> Scan<'_, S> {
             return Ok(Finding::Written);
         }
         let parsed = Valid::parse(path, &bytes, Some(before.identity.1));
-        Ok(Finding::Read { stamp: Stamp::Version(before), parsed, is_final: is_written.is_some() })
+        let is_linked = self.system.is_linked(self.directory, name);
+        Ok(Finding::Read { stamp: Stamp::Version(before), parsed, is_final: is_written.is_some(), is_linked })
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) trait FileSystem {
     fn next_name(&self, directory: &mut Self::Directory) -> io::Result<Option<OsString>>;
     /// The file that the name leads to.
     fn stat(&self, directory: &Self::Directory, name: &OsStr) -> io::Result<Stat>;
+    /// Whether the file may change without an event about the name: it is a symbolic link, or has other names.
+    fn is_linked(&self, directory: &Self::Directory, name: &OsStr) -> bool;
     /// Whether there is such a name, even if it is a link to nothing.
     fn exists(&self, directory: &Self::Directory, name: &OsStr) -> bool;
     fn open(&self, directory: &Self::Directory, name: &OsStr) -> io::Result<Self::File>;
@@ -93,6 +95,11 @@ impl FileSystem for System {
 
     fn stat(&self, directory: &Dir, name: &OsStr) -> io::Result<Stat> {
         Ok(statat(directory.fd()?, name, AtFlags::empty())?.into())
+    }
+
+    fn is_linked(&self, directory: &Dir, name: &OsStr) -> bool {
+        let stat = directory.fd().and_then(|fd| statat(fd, name, AtFlags::SYMLINK_NOFOLLOW));
+        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink || stat.st_nlink > 1)
     }
 
     fn exists(&self, directory: &Dir, name: &OsStr) -> bool {

@@ -4,11 +4,12 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
 use futures_util::{FutureExt, StreamExt};
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 
-use super::scan::Hints;
+use super::looks::Notes;
 
 pub(super) struct Watch {
     events: EventStream<Vec<u8>>,
@@ -16,15 +17,7 @@ pub(super) struct Watch {
     parent: Option<WatchDescriptor>,
     /// Name of the directory in its parent.
     name: OsString,
-    notes: Notes,
-}
-
-/// What the events since the last scan say.
-#[derive(Default)]
-pub(super) struct Notes {
-    hints: Hints,
-    /// Whether one of the events is a reason to scan.
-    pub(super) is_reason: bool,
+    pub(super) notes: Notes,
 }
 
 /// The events that can change the content of the directory. Who is writing a file has not finished, so the scan waits for
@@ -73,34 +66,31 @@ impl Watch {
         replace(&mut self.directory, directory);
     }
 
-    /// Waits for a reason to scan the directory. Cancel-safe.
+    /// Waits for events, and notes those that are reasons to scan. Cancel-safe.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
-        loop {
-            while let Some(next) = self.next().now_or_never() {
-                next?;
-            }
-            if std::mem::take(&mut self.notes.is_reason) {
-                return Ok(());
-            }
-            self.next().await?;
+        self.next().await?;
+        self.note_all()
+    }
+
+    /// Notes the events that have arrived.
+    pub(super) fn note_all(&mut self) -> io::Result<()> {
+        while let Some(next) = self.next().now_or_never() {
+            next?;
         }
+        Ok(())
     }
 
     async fn next(&mut self) -> io::Result<()> {
         let event = self.events.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        let place = if Some(&event.wd) == self.directory.as_ref() {
-            Place::Inside
+        let now = Instant::now();
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            self.notes.lose(now);
+        } else if Some(&event.wd) == self.directory.as_ref() {
+            self.notes.take(event.name, now);
         } else if Some(&event.wd) == self.parent.as_ref() && event.name.as_ref() == Some(&self.name) {
-            Place::Itself
-        } else {
-            Place::Elsewhere
-        };
-        self.notes.take(event.mask, event.name, place);
+            self.notes.take(None, now);
+        }
         Ok(())
-    }
-
-    pub(super) fn take_hints(&mut self) -> Hints {
-        self.notes.take_hints()
     }
 }
 
@@ -121,28 +111,6 @@ impl Follower {
         let parent = directory.parent().and_then(|parent| self.0.add(parent, in_parent()).ok());
         let directory = self.0.add(directory, in_directory()).ok();
         Followed { name, parent, directory }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Place {
-    Inside,
-    /// The directory's name in its parent.
-    Itself,
-    Elsewhere,
-}
-
-impl Notes {
-    pub(super) fn take(&mut self, mask: EventMask, name: Option<OsString>, place: Place) {
-        self.hints.everything |= mask.contains(EventMask::Q_OVERFLOW);
-        self.is_reason |= self.hints.everything || !matches!(place, Place::Elsewhere);
-        if let Place::Inside = place {
-            self.hints.touched.extend(name);
-        }
-    }
-
-    pub(super) fn take_hints(&mut self) -> Hints {
-        std::mem::take(&mut self.hints)
     }
 }
 

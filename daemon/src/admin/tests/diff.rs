@@ -8,6 +8,7 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::Answer;
 use nodelb_report::time::Time;
+use nodelb_sources::files::FileReports;
 
 use super::*;
 use crate::admin::fixture::{always, kubernetes, unsynced};
@@ -56,7 +57,7 @@ fn maps_sources_and_hooks_each_have_their_rows() {
     };
     let link_faults = vec!["hook connect4: it is gone".into()];
     let datapath = Arc::new(FakeDatapath { link_faults, ..datapath(Ok(content)) });
-    let state = AdminState { datapath, files: always(vec![report]), ..unsynced() };
+    let state = AdminState { datapath, files: always(FileReports::from_iter([report])), ..unsynced() };
     let shown = text(&state, &Filter::default());
     let blocks: Vec<&str> = shown.split("\n\n").collect();
     assert_eq!(blocks.len(), 3, "{shown}");

@@ -6,6 +6,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::time::Clocks;
+use nodelb_sources::files::FileReports;
 use tokio::sync::watch;
 
 use super::state::AdminState;
@@ -25,7 +26,7 @@ pub(super) fn unsynced() -> AdminState {
     AdminState {
         owner: owner(always(Snapshot::default())),
         datapath: Arc::new(FakeDatapath::default()),
-        files: always(Vec::new()),
+        files: always(FileReports::default()),
         dns: watch::channel(Arc::default()).1,
         drains: tokio::sync::mpsc::channel(1).0,
         checks: watch::channel(Arc::default()).1,

@@ -219,7 +219,10 @@ fn sources_tell_how_old_they_are() {
         "nodelb_source_up{source=\"kubernetes\",kind=\"services\"} 1",
     ];
     expect(
-        &samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "nodelb_source_"),
+        &samples_of(
+            &AdminState { files: always(rows().into_iter().collect()), ..state(PoolReport::default()) },
+            "nodelb_source_",
+        ),
         expected,
     );
 }
@@ -307,7 +310,7 @@ fn full() -> AdminState {
             ..drifted()
         },
         datapath: datapath(Some(counted())),
-        files: always(rows()),
+        files: always(rows().into_iter().collect()),
         dns: always(DnsReport { queries: [(QueryResult::Records, 7)].into(), ..DnsReport::default() }),
         checks: always(check_report()),
         stale_sockets: Some(always(stale_sockets_report())),

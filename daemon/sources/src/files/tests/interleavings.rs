@@ -13,14 +13,18 @@ use std::time::Duration;
 
 use super::known::Files;
 use super::last_valid::LastValid;
+use super::looks::Looks;
 use super::merge::{Merged, merge};
-use super::scan::{self, Hints};
+use super::scan;
 use super::world::{Random, Step, World};
 
 /// A service with a backend.
 type Fact = (String, String);
 
 const DIRECTORY: &str = "/s";
+
+/// Scans of the whole directory are at most ten seconds apart, and the last one may need others.
+const QUIET: Duration = Duration::from_secs(12);
 
 /// So many failures end the test.
 const SHOWN: usize = 20;
@@ -55,8 +59,9 @@ fn facts(merged: &Merged) -> BTreeSet<Fact> {
 /// The file source as `run` drives it.
 struct Daemon<'w> {
     world: &'w World,
+    looks: Looks,
     files: Files,
-    merged: Arc<Merged>,
+    merged: Merged,
     /// What the maps have from the start, and no file has described since.
     maps: BTreeSet<Fact>,
     /// Whether [`Change::Synced`] was sent, and with everything.
@@ -68,8 +73,18 @@ struct Daemon<'w> {
 
 impl<'w> Daemon<'w> {
     fn start(world: &'w World, maps: BTreeSet<Fact>, stored: Option<LastValid>) -> Self {
-        let (files, merged) = (Files::default(), Arc::default());
-        Self { world, files, merged, maps, synced: None, stored, is_first: true, has_trouble: false }
+        let (looks, files) = (Looks::new(world.state.borrow().instant()), Files::default());
+        Self {
+            world,
+            looks,
+            files,
+            merged: Merged::default(),
+            maps,
+            synced: None,
+            stored,
+            is_first: true,
+            has_trouble: false,
+        }
     }
 
     fn restart(&mut self) {
@@ -82,23 +97,28 @@ impl<'w> Daemon<'w> {
     }
 
     fn scan(&mut self, is_reload: bool) {
-        let noted = self.world.state.borrow_mut().notes.take_hints();
-        let everything = noted.everything || self.is_first || is_reload || self.has_trouble;
-        let hints = Hints { everything, ..noted };
+        let hints = {
+            let mut state = self.world.state.borrow_mut();
+            let (now, has_events) = (state.instant(), state.has_events);
+            let notes = has_events.then_some(&mut state.notes);
+            self.looks.begin(notes, &self.files, self.is_first || is_reload || self.has_trouble, now)
+        };
         let listing = scan::read(self.world, Path::new(DIRECTORY), &self.files.seen(), &hints).unwrap();
         let now = self.world.system_time();
         let previous = self.stored.clone().filter(|_| self.is_first);
         self.is_first = false;
         let mut is_new = previous.is_some();
-        if let Some(mut last) = previous {
-            last.files.retain(|path, version| !listing.has(path, version.as_ref()));
-            self.files = Files::recalled(&last, now);
+        if let Some(last) = previous {
+            self.files = Files::recalled(&listing.missing_of(&last), now);
         }
+        let extent = listing.extent.clone();
         let accepted = self.files.accept(listing, false, now);
         self.has_trouble = accepted.is_err();
         is_new |= accepted.as_ref().is_ok_and(|accepted| accepted.has_changed);
         if is_new {
-            self.merged = Arc::new(merge(&self.files.contents()));
+            let contents = self.files.contents();
+            self.merged = self.merged.with(&contents);
+            assert_eq!(self.merged, merge(&contents));
             let described: BTreeSet<String> = facts(&self.merged).into_iter().map(|(service, _)| service).collect();
             self.maps.retain(|(service, _)| !described.contains(service));
         }
@@ -111,23 +131,21 @@ impl<'w> Daemon<'w> {
                 self.maps.clear();
             }
         }
+        let state = self.world.state.borrow();
+        let extent = accepted.is_ok().then_some(&extent);
+        self.looks.end(extent, &self.files, state.has_events, state.instant());
     }
 
     fn wait(&self) {
         let mut state = self.world.state.borrow_mut();
-        let anyway = Duration::from_secs(if state.has_events && !self.has_trouble { 10 } else { 1 });
-        let next = self.files.next_scan().filter(|_| !self.has_trouble);
-        let mut pause = next.map_or(anyway, |next| next.min(anyway));
-        while pause > Duration::ZERO && !state.notes.is_reason {
-            let slice = if state.is_quiet() { pause } else { pause.min(Duration::from_millis(20)) };
-            state.pass(slice);
-            pause -= slice;
-        }
-        for _ in 0..10 {
-            if !std::mem::take(&mut state.notes.is_reason) {
+        loop {
+            let next = self.looks.next(state.has_events.then_some(&state.notes));
+            let left = next.saturating_duration_since(state.instant());
+            if left == Duration::ZERO {
                 return;
             }
-            state.pass(Duration::from_millis(20));
+            let slice = if state.is_quiet() { left } else { left.min(Duration::from_millis(20)) };
+            state.pass(slice);
         }
     }
 }
@@ -304,6 +322,7 @@ fn play(seed: u64) -> Result<(), String> {
         }
         state.has_leases = plan.has_leases;
         state.has_events = !random.one_in(6);
+        state.loses_events = random.one_in(6);
         if random.one_in(3) {
             state.links = vec![name(0)];
         }
@@ -323,7 +342,7 @@ fn play(seed: u64) -> Result<(), String> {
     let is_lost = plan.has_leases && !plan.needs_state && random.one_in(4);
     let mut daemon = Daemon::start(&world, earlier.served(), earlier.stored.filter(|_| !is_lost));
     let (restart, reload) = (random.below(20), random.below(20));
-    let mut quiet = 0;
+    let mut quiet_since = None;
     for scan in 0..3_000 {
         daemon.scan(plan.is_reloaded && scan == reload);
         let served = daemon.served();
@@ -334,9 +353,12 @@ fn play(seed: u64) -> Result<(), String> {
             daemon.restart();
         }
         daemon.wait();
-        // Scans are at most ten seconds apart, and the last look may need another one.
-        quiet = if world.state.borrow().is_quiet() { quiet + 1 } else { 0 };
-        if quiet > 3 && (!plan.is_restarted || scan > restart + 3) {
+        let state = world.state.borrow();
+        let is_done = state.is_quiet() && (!plan.is_restarted || scan > restart);
+        let since = *quiet_since.get_or_insert(state.instant());
+        quiet_since = is_done.then_some(since);
+        if is_done && state.instant() >= since + QUIET {
+            drop(state);
             return if plan.is_clean { agrees(&world, &daemon) } else { Ok(()) };
         }
     }

@@ -5,8 +5,9 @@ fn version(text: &str) -> Option<Version> {
 }
 
 fn last(text: &str) -> LastValid {
-    let files = BTreeMap::from([("/s/a.toml".into(), version(text)), ("/s/b.toml".into(), None)]);
-    LastValid { directory: "/s".into(), identity: Some((1, 2)), files }
+    let files =
+        [("/s/a.toml", version(text)), ("/s/b.toml", None)].map(|(path, version)| (PathBuf::from(path), version));
+    LastValid { directory: "/s".into(), identity: Some((1, 2)), files: files.into_iter().collect() }
 }
 
 async fn stored(state_directory: &Path, last: LastValid) {

@@ -99,14 +99,58 @@ fn a_service_that_moves_to_another_file_keeps_its_slice() {
     assert_eq!(shown(&before.changes_to(&after)), ["+slice shop/file:web", "+service shop/web"]);
 }
 
+/// Files that define services and slices of few names, with and without backends of their own.
+fn any_files() -> impl Strategy<Value = BTreeMap<u8, Vec<(u8, u8)>>> {
+    prop::collection::btree_map(0_u8..6, prop::collection::vec((0_u8..4, 0_u8..6), 0..4), 0..6)
+}
+
+fn contents_of(files: &BTreeMap<u8, Vec<(u8, u8)>>) -> Contents {
+    let content = |(file, entries): (&u8, &Vec<(u8, u8)>)| {
+        let mut names = BTreeSet::new();
+        let entries = entries.iter().filter(|(service, kind)| names.insert((*service, *kind < 4)));
+        let text = |(service, kind): &(u8, u8)| {
+            let (name, address) = (format!("shop/s{service}"), format!("198.51.100.{service}:80"));
+            match kind {
+                0 => format!("[[service]]\nname = \"{name}\"\nfrontends = [\"{address}\"]\n"),
+                1 => entry(&name, &address, &format!("192.0.2.{file}:80")),
+                2 => entry(&name, &address, &format!("b{file}.example:80")),
+                3 => entry(&name, &address, "192.0.2.200:80"),
+                _ => {
+                    slice_yaml(&format!("e{service}"), &format!("s{}", kind - 4), &format!("192.0.2.{file}")) + "---\n"
+                }
+            }
+        };
+        let is_yaml = file % 2 == 0;
+        let of_format = entries.filter(|(_, kind)| (*kind >= 4) == is_yaml);
+        let text: String = "# a comment\n".to_owned() + &of_format.map(text).collect::<String>();
+        let (path, content) = content(&format!("{file}.{}", if is_yaml { "yaml" } else { "toml" }), &text);
+        (path, Arc::new(content))
+    };
+    files.iter().map(content).collect()
+}
+
 proptest! {
+    /// A change of one file among 10,000 merged all of them.
+    #[test]
+    fn what_differs_is_merged_as_everything_is(steps in prop::collection::vec(any_files(), 1..8)) {
+        let mut merged = Merged::default();
+        for files in &steps {
+            let files = contents_of(files);
+            let with = merged.with(&files);
+            prop_assert_eq!(&with, &merge(&files));
+            merged = with;
+        }
+    }
+
     #[test]
     fn differences_are_those_of_each_key(
         old in prop::collection::btree_map(0_u8..20, 0_u8..3, 0..15),
         new in prop::collection::btree_map(0_u8..20, 0_u8..3, 0..15),
     ) {
-        let shared = |map: &BTreeMap<u8, u8>| map.iter().map(|(key, value)| (*key, Arc::new(*value))).collect();
-        let (old_shared, new_shared): (BTreeMap<_, _>, BTreeMap<_, _>) = (shared(&old), shared(&new));
+        let shared = |map: &BTreeMap<u8, u8>| -> OrdMap<u8, Arc<u8>> {
+            map.iter().map(|(key, value)| (*key, Arc::new(*value))).collect()
+        };
+        let (old_shared, new_shared) = (shared(&old), shared(&new));
         let (changed, gone) = differences(&old_shared, &new_shared);
         let expected = new.iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(_, value)| value);
         prop_assert_eq!(changed, expected.collect::<Vec<_>>());

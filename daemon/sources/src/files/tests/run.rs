@@ -28,7 +28,7 @@ struct TestDirectory {
     directory: PathBuf,
     reload: watch::Sender<PathBuf>,
     changes: mpsc::Receiver<Vec<Change>>,
-    reports: watch::Receiver<Arc<Vec<SourceReport>>>,
+    reports: watch::Receiver<Arc<FileReports>>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
     services: BTreeSet<String>,
@@ -102,8 +102,8 @@ impl TestDirectory {
 
     /// Waits until a row has this state and problem.
     async fn expect_row(&mut self, name: &str, state: SourceState, problem: &str) {
-        let says = |rows: &Arc<Vec<SourceReport>>| {
-            rows.iter().any(|row| {
+        let says = |reports: &Arc<FileReports>| {
+            reports.rows().any(|row| {
                 row.path.ends_with(name)
                     && row.state == state
                     && (problem.is_empty() == row.problems.is_empty())
@@ -301,14 +301,13 @@ async fn a_reload_during_a_scan_is_no_error_of_the_directory() {
         is_open: is_open_for_writing,
     };
     let mut running = RunningFileSource::new(source, scratch.path().join("state"));
-    let everything = || Hints { everything: true, ..Hints::default() };
     for _ in 0..100 {
-        let (is_open, _) = tokio::join!(running.scan(everything()), async { reload.send_replace(directory.clone()) });
+        let (is_open, _) = tokio::join!(running.scan(true), async { reload.send_replace(directory.clone()) });
         assert_eq!((is_open, running.trouble.as_deref()), (true, None));
         assert!(running.source.directory.has_changed().unwrap(), "the next scan is for the reload");
     }
     sleep(CONFIRM).await;
-    running.scan(everything()).await;
+    running.scan(true).await;
     let changes: Vec<Change> = std::iter::from_fn(|| changes.try_recv().ok()).flatten().collect();
     assert!(changes.iter().any(|change| matches!(change, Change::Synced { .. })), "{changes:?}");
 }

@@ -5,16 +5,25 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::super::known::Files;
+use super::super::looks::Looks;
+use super::super::scan::Hints;
 use super::*;
 
-async fn reason(watch: &mut Watch) -> bool {
-    match timeout(Duration::from_millis(100), watch.changed()).await {
-        Ok(changed) => {
-            changed.unwrap();
-            true
+/// What the next scan looks at; `None` if there is no reason for one.
+async fn hints(watch: &mut Watch) -> Option<Hints> {
+    let noted = async {
+        while watch.notes.due().is_none() {
+            watch.changed().await.unwrap();
         }
-        Err(_elapsed) => false,
-    }
+    };
+    timeout(Duration::from_millis(100), noted).await.ok()?;
+    let now = Instant::now();
+    Some(Looks::new(now).begin(Some(&mut watch.notes), &Files::default(), false, now))
+}
+
+async fn reason(watch: &mut Watch) -> bool {
+    hints(watch).await.is_some()
 }
 
 #[tokio::test]
@@ -24,13 +33,10 @@ async fn a_file_being_written_is_a_reason_only_when_it_is_closed() {
     watch.followed(watch.follower().follow(scratch.path()));
     let mut file = fs::File::create(scratch.path().join("a.toml")).unwrap();
     assert!(reason(&mut watch).await, "it appeared");
-    watch.take_hints();
     file.write_all(b"x").unwrap();
     assert!(!reason(&mut watch).await);
     drop(file);
-    assert!(reason(&mut watch).await);
-    assert_eq!(watch.take_hints().touched, BTreeSet::from(["a.toml".into()]));
-    assert!(watch.take_hints().touched.is_empty());
+    assert_eq!(hints(&mut watch).await.unwrap().touched, BTreeSet::from(["a.toml".into()]));
     assert!(!reason(&mut watch).await, "once");
 }
 
@@ -73,6 +79,5 @@ async fn lost_events_mean_that_everything_is_read() {
         fs::rename(&a, &b).unwrap();
         fs::rename(&b, &a).unwrap();
     }
-    assert!(reason(&mut watch).await);
-    assert!(watch.take_hints().everything);
+    assert!(hints(&mut watch).await.unwrap().everything);
 }

@@ -9,11 +9,10 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use inotify::EventMask;
 use rustix::fs::FileType;
 
+use super::looks::Notes;
 use super::system::{FileSystem, Stat};
-use super::watch::{Notes, Place};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -81,6 +80,7 @@ pub(super) struct Directory {
 pub(super) struct State {
     pub(super) random: Random,
     programs: Vec<Program>,
+    start: Instant,
     now: Duration,
     inodes: BTreeMap<u64, Inode>,
     directories: BTreeMap<u64, Directory>,
@@ -91,12 +91,13 @@ pub(super) struct State {
     /// Whether the kernel tells who writes.
     pub(super) has_leases: bool,
     pub(super) has_events: bool,
+    /// Whether some events are missing.
+    pub(super) loses_events: bool,
     pub(super) given_up: Vec<String>,
 }
 
 pub(super) struct World {
     pub(super) state: RefCell<State>,
-    start: Instant,
 }
 
 impl State {
@@ -105,10 +106,15 @@ impl State {
         nanoseconds - nanoseconds % TICK
     }
 
-    fn event(&mut self, mask: EventMask, name: &str, directory: u64) {
-        if self.has_events && directory == self.current {
-            self.notes.take(mask, Some(name.into()), Place::Inside);
+    fn event(&mut self, name: &str, directory: u64) {
+        let is_lost = self.loses_events && self.random.one_in(4);
+        if self.has_events && directory == self.current && !is_lost {
+            self.notes.take(Some(name.into()), self.instant());
         }
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.start + self.now
     }
 
     fn find(&self, directory: u64, name: &str) -> Option<(u64, u64)> {
@@ -163,7 +169,7 @@ impl State {
                 let inode = self.find(directory, &name).map_or(1000 + self.inodes.len() as u64, |(_, inode)| inode);
                 if !self.inodes.contains_key(&inode) {
                     self.insert(directory, &name, inode);
-                    self.event(EventMask::CREATE, &name, directory);
+                    self.event(&name, directory);
                 }
                 let file = self.inodes.entry(inode).or_default();
                 (file.text, file.stamp, file.writers) = (String::new(), stamp, file.writers + 1);
@@ -181,29 +187,29 @@ impl State {
                 let names = self.directories[&directory].names.values();
                 let name = names.filter(|(_, it)| *it == inode).map(|(name, _)| name.clone()).next();
                 if let Some(name) = name.filter(|name| !self.links.contains(name)) {
-                    self.event(EventMask::CLOSE_WRITE, &name, directory);
+                    self.event(&name, directory);
                 }
             }
             Step::Unlink(name) => {
                 if self.remove(directory, &name).is_some() {
-                    self.event(EventMask::DELETE, &name, directory);
+                    self.event(&name, directory);
                 }
             }
             Step::Rename(from, to) => {
                 let Some(inode) = self.remove(directory, &from) else { return };
                 self.remove(directory, &to);
                 self.insert(directory, &to, inode);
-                self.event(EventMask::MOVED_FROM, &from, directory);
-                self.event(EventMask::MOVED_TO, &to, directory);
+                self.event(&from, directory);
+                self.event(&to, directory);
             }
             Step::Exchange(other) => {
                 self.directories.entry(other).or_default();
                 self.current = other;
                 if self.has_events {
-                    self.notes.take(EventMask::MOVED_TO, None, Place::Itself);
+                    self.notes.take(None, self.instant());
                 }
             }
-            Step::Overflow => self.notes.take(EventMask::Q_OVERFLOW, None, Place::Elsewhere),
+            Step::Overflow => self.notes.lose(self.instant()),
             Step::Wait(milliseconds) => {
                 let until = self.now + MS * u32::try_from(milliseconds).unwrap();
                 self.programs[at].not_before = until;
@@ -257,6 +263,7 @@ impl World {
         let state = State {
             random,
             programs: Vec::new(),
+            start: Instant::now(),
             now: Duration::from_secs(100),
             inodes: BTreeMap::new(),
             directories: BTreeMap::new(),
@@ -265,9 +272,10 @@ impl World {
             links,
             has_leases: true,
             has_events: true,
+            loses_events: false,
             given_up,
         };
-        Self { state: RefCell::new(state), start: Instant::now() }
+        Self { state: RefCell::new(state) }
     }
 
     pub(super) fn system_time(&self) -> SystemTime {
@@ -298,7 +306,7 @@ impl FileSystem for World {
     type File = u64;
 
     fn now(&self) -> Instant {
-        self.start + self.state.borrow().now
+        self.state.borrow().instant()
     }
 
     fn open_directory(&self, _: &Path) -> io::Result<Self::Directory> {
@@ -326,6 +334,10 @@ impl FileSystem for World {
         let state = self.state.borrow();
         let found = state.find(directory.0, name.to_str().unwrap()).ok_or(io::ErrorKind::NotFound)?;
         Ok(Self::stat_of(&state, found.1))
+    }
+
+    fn is_linked(&self, _: &Self::Directory, name: &OsStr) -> bool {
+        self.state.borrow().links.iter().any(|link| name == link.as_str())
     }
 
     fn exists(&self, directory: &Self::Directory, name: &OsStr) -> bool {

@@ -18,6 +18,7 @@ use nodelb_core::state::kernel_check::Content as MapContent;
 use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, ConnectionState, DropCount, PacketVerdict};
 use nodelb_sources::dns::{DnsReport, NameReport, NameState};
+use nodelb_sources::files::FileReports;
 use tokio::sync::watch;
 
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
@@ -56,7 +57,7 @@ pub(super) fn state(services: u32) -> AdminState {
         }),
         kubernetes: Some(kubernetes(report())),
         recorder: recorder::RecorderOutputs { history: watch::channel(Arc::new(history())).1, ..unsynced().recorder },
-        files: always(vec![source()]),
+        files: always(FileReports::from_iter([source()])),
         dns: always(names(services)),
         packets: Some(packets(services)),
         clock: Arc::new(move || now),
