@@ -96,7 +96,7 @@ impl Rig {
     fn file(&mut self, text: &str) {
         let path = PathBuf::from("web.toml");
         let content = parse(&path, text.as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
-        let merged = merge::merge(&[(path, Arc::new(content))].into());
+        let merged = merge::merge(&[(path, Arc::new(content))].into_iter().collect());
         let mut changes = self.merged.changes_to(&merged);
         changes.push(Change::Synced { source: Source::Files, incomplete: None });
         self.merged = merged;
@@ -392,9 +392,15 @@ async fn the_second_server_answers_while_the_first_one_fails() {
     let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(LIMITS)).await;
     rig.file(&service(WEB));
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
-    rig.settle(500).await;
-    assert_eq!(first.asked().0, 1, "a server that does not respond is asked last for a while");
-    rig.end().await;
+    for _ in 0..100 {
+        // On a slow machine, the second one may be late, too, and then the first one is asked again.
+        if second.asked().0 >= first.asked().0 + 2 {
+            rig.end().await;
+            return;
+        }
+        rig.settle(200).await;
+    }
+    panic!("a server that does not respond is asked last for a while: {:?}, {:?}", first.asked(), second.asked());
 }
 
 /// A server that answers with an error for one name is not avoided: another server may know other names.
