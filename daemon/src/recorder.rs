@@ -2,6 +2,7 @@
 //! readers, and stores them in the state directory, so that they survive a restart. It is a separate task: the owner
 //! passes events on and never waits, not even for a disk.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -162,7 +163,7 @@ impl Recorder {
         let (directory, written) = (self.directory.clone(), AtomicU64::new(self.history.last()));
         let append = move |_: &Path, history: Arc<History>| {
             let records: Vec<Arc<Record>> = history.after(written.load(Ordering::Relaxed)).cloned().collect();
-            append(&directory, &records)?;
+            append(&directory, &records, &history)?;
             written.store(history.last(), Ordering::Relaxed);
             Ok(())
         };
@@ -278,22 +279,27 @@ fn read_file(path: &Path, most: u64, found: &mut Found) -> io::Result<()> {
     Ok(())
 }
 
-/// Appends the records. May block.
+/// The maximum number of bytes that a new file begins with.
+const MAX_REPEATED: usize = 2 << 20;
+
+/// Appends the latest records of the history. A new file begins with those before, since the changes of one tenant may have
+/// filled the old ones. May block.
 ///
 /// # Errors
 /// If the records cannot be written. Some may have been, the last one in part: the caller may write them again.
-fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    for record in records {
-        lines::push(&mut bytes, &**record)?;
-    }
+fn append(directory: &Path, records: &[Arc<Record>], history: &History) -> io::Result<()> {
     let path = file_path(directory);
     let mut file = state_file::append(&path)?;
     let mut length = file.metadata()?.len();
+    let mut bytes = Vec::new();
     if length > MAX_FILE {
         fs::rename(&path, old_path(directory))?;
         file = state_file::append(&path)?;
         length = 0;
+        bytes = repeated(history, records.first().map_or(u64::MAX, |first| first.sequence))?;
+    }
+    for record in records {
+        lines::push(&mut bytes, &**record)?;
     }
     let mut last = [b'\n'];
     if length > 0 {
@@ -304,6 +310,22 @@ fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()> {
     }
     file.write_all(&bytes)?;
     file.sync_data()
+}
+
+/// The latest records before this one, as far as there is room for them.
+fn repeated(history: &History, next: u64) -> io::Result<Vec<u8>> {
+    let mut all = VecDeque::new();
+    let mut size = 0;
+    for record in history.latest_first().filter(|record| record.sequence < next) {
+        let mut line = Vec::new();
+        lines::push(&mut line, &**record)?;
+        size += line.len();
+        if size > MAX_REPEATED {
+            break;
+        }
+        all.push_front(line);
+    }
+    Ok(all.into_iter().flatten().collect())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 
 use crate::model::service::ServiceName;
 
@@ -19,12 +19,16 @@ pub const MAX_OF_SERVICE: usize = 32;
 /// The maximum number of records in total.
 pub const MAX_RECORDS: usize = 4_096;
 
-/// Records by number. A service with more than [`MAX_OF_SERVICE`] records loses its oldest; otherwise the oldest record
-/// of all is dropped.
+/// Records by number. A service with more than [`MAX_OF_SERVICE`] records loses its oldest. With more than [`MAX_RECORDS`],
+/// the namespace that has most loses its oldest, so that what happens to its services hides nothing about others.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: OrdMap<u64, Arc<Record>>,
     by_service: OrdMap<ServiceName, Arc<VecDeque<u64>>>,
+    /// The records of each namespace; those of no service have one of their own.
+    by_namespace: OrdMap<Option<Arc<str>>, OrdSet<u64>>,
+    /// The namespaces by their number of records.
+    sizes: OrdSet<(usize, Option<Arc<str>>)>,
     last: u64,
 }
 
@@ -69,26 +73,29 @@ impl History {
 
     fn insert(&mut self, record: Arc<Record>) {
         self.last = record.sequence;
+        self.count(&record, |records| _ = records.insert(record.sequence));
         if let Some(port) = &record.event.port {
             let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
             sequences.push_back(record.sequence);
             if sequences.len() > MAX_OF_SERVICE
-                && let Some(oldest) = sequences.pop_front()
+                && let Some(oldest) = sequences.front().copied()
             {
-                self.records.remove(&oldest);
+                self.forget(oldest);
             }
         }
         self.records.insert(record.sequence, record);
         if self.records.len() > MAX_RECORDS
-            && let Some(oldest) = self.records.get_min().map(|(sequence, _)| *sequence)
+            && let Some((_, largest)) = self.sizes.get_max()
+            && let Some(oldest) = self.by_namespace.get(largest).and_then(OrdSet::get_min).copied()
         {
             self.forget(oldest);
         }
     }
 
-    /// Drops the oldest record of all, which is also the first of its service.
+    /// Drops the oldest record of a service or a namespace, which is the first of its service.
     fn forget(&mut self, sequence: u64) {
         let Some(record) = self.records.remove(&sequence) else { return };
+        self.count(&record, |records| _ = records.remove(&sequence));
         let Some(name) = record.event.port.as_ref().map(|port| &port.service) else { return };
         if let Some(sequences) = self.by_service.get_mut(name) {
             let sequences = Arc::make_mut(sequences);
@@ -96,6 +103,18 @@ impl History {
             if sequences.is_empty() {
                 self.by_service.remove(name);
             }
+        }
+    }
+
+    /// Changes the records of the namespace that the record belongs to.
+    fn count(&mut self, record: &Record, change: impl FnOnce(&mut OrdSet<u64>)) {
+        let namespace = record.event.port.as_ref().map(|port| Arc::clone(&port.service.namespace));
+        let mut records = self.by_namespace.remove(&namespace).unwrap_or_default();
+        self.sizes.remove(&(records.len(), namespace.clone()));
+        change(&mut records);
+        if !records.is_empty() {
+            self.sizes.insert((records.len(), namespace.clone()));
+            self.by_namespace.insert(namespace, records);
         }
     }
 

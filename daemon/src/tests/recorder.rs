@@ -158,3 +158,29 @@ async fn records_that_are_read_late_come_before_those_of_this_run() {
     assert_eq!(find(&recorder.directory).unwrap().records.len(), 2, "the new one is stored");
     drop(to);
 }
+
+/// One tenant that changes all the time filled both files.
+#[test]
+fn what_one_service_changes_removes_no_other_one_from_the_files() {
+    let (directory, mut history) = (directory(), History::default());
+    let event = |name: &str| {
+        let event = changed();
+        let port = event.port.map(|port| Arc::new(PortKey { service: name.parse().unwrap(), ..PortKey::clone(&port) }));
+        Event { port, ..event }
+    };
+    history.add(event("shop/quiet"), Stamp::default());
+    let (mut written, mut files) = (0, 0);
+    for batch in 0_u32..20 {
+        for number in 0..3_000 {
+            history.add(event(&format!("busy/s{}", (batch + number) % 200)), Stamp::default());
+        }
+        let records: Vec<_> = history.after(written).cloned().collect();
+        append(directory.path(), &records, &history).unwrap();
+        written = history.last();
+        files += u32::from(fs::metadata(file_path(directory.path())).unwrap().len() < MAX_FILE / 2);
+    }
+    assert!(files > 1, "the files are replaced more than once");
+    let stored = stored(directory.path()).unwrap();
+    assert_eq!(stored.of_service(&"shop/quiet".parse().unwrap()).count(), 1);
+    assert_eq!((stored.len(), stored.last()), (history.len(), history.last()));
+}

@@ -35,6 +35,34 @@ fn the_oldest_of_all_goes_when_there_are_too_many() {
     assert!(of_service(&history, "shop/s9").is_empty());
     assert_eq!(of_service(&history, "shop/s10"), [11]);
     assert_eq!(history.by_service.len(), MAX_RECORDS, "no name stays behind");
+    assert_eq!(history.sizes, OrdSet::from_iter([(MAX_RECORDS, Some("shop".into()))]));
+}
+
+/// One tenant that changed 200 services all the time left no record of anything else.
+#[test]
+fn a_busy_namespace_drops_only_its_own_oldest_records() {
+    let mut history = History::default();
+    history.add(changed("shop/quiet"), at(1));
+    history.add(Event::for_daemon(What::Started, "for a test"), at(1));
+    for number in 0..3 * MAX_RECORDS {
+        history.add(changed(&format!("busy/s{}", number % 200)), at(2));
+    }
+    assert_eq!(of_service(&history, "shop/quiet"), [1]);
+    assert_eq!((history.len(), sequences(history.after(0))[..2].to_vec()), (MAX_RECORDS, vec![1, 2]));
+    // Two that are busy have the same share.
+    for number in 0..3 * MAX_RECORDS {
+        history.add(changed(&format!("loud/s{}", number % 200)), at(3));
+    }
+    assert_eq!(of_service(&history, "shop/quiet"), [1]);
+    let of = |namespace: &str| {
+        let is_of = |record: &&Arc<Record>| {
+            record.event.port.as_ref().is_some_and(|port| &*port.service.namespace == namespace)
+        };
+        history.after(0).filter(is_of).count()
+    };
+    assert_eq!((of("busy"), of("loud")), (MAX_RECORDS / 2 - 1, MAX_RECORDS / 2 - 1));
+    assert_eq!(history.by_namespace.len(), 4);
+    assert_eq!(history.sizes.len(), 4);
 }
 
 #[test]

@@ -34,8 +34,8 @@ fn add(directory: &TempDir, text: &[u8]) {
 fn what_was_written_is_read_in_order() {
     let directory = directory();
     assert_eq!(found(&directory), (vec![], 0));
-    append(directory.path(), &records(1..=2)).unwrap();
-    append(directory.path(), &records(2..=4)).unwrap();
+    append(directory.path(), &records(1..=2), &History::default()).unwrap();
+    append(directory.path(), &records(2..=4), &History::default()).unwrap();
     assert_eq!(found(&directory), (vec![1, 2, 3, 4], 0));
     let read = read_files(directory.path()).unwrap();
     assert_eq!(read.records.last(), records(4..=4).first().map(|record| &**record));
@@ -45,7 +45,7 @@ fn what_was_written_is_read_in_order() {
 fn a_directory_that_is_not_there_is_made() {
     let directory = directory();
     assert!(read_files(&directory.path().join("a/b")).unwrap().records.is_empty());
-    append(&directory.path().join("a/b"), &records(1..=1)).unwrap();
+    append(&directory.path().join("a/b"), &records(1..=1), &History::default()).unwrap();
 }
 
 /// Power fails at any position within a line: all records before and after it can still be read.
@@ -54,9 +54,9 @@ fn a_line_that_was_cut_off_costs_that_record_only() {
     let whole = serde_json::to_vec(&*records(3..=3)[0]).unwrap();
     for length in 1..whole.len() {
         let directory = directory();
-        append(directory.path(), &records(1..=2)).unwrap();
+        append(directory.path(), &records(1..=2), &History::default()).unwrap();
         add(&directory, &whole[..length]);
-        append(directory.path(), &records(4..=4)).unwrap();
+        append(directory.path(), &records(4..=4), &History::default()).unwrap();
         assert_eq!(found(&directory), (vec![1, 2, 4], 1), "cut off after {length} bytes");
     }
 }
@@ -64,11 +64,11 @@ fn a_line_that_was_cut_off_costs_that_record_only() {
 #[test]
 fn nonsense_costs_nothing_else() {
     let directory = directory();
-    append(directory.path(), &records(1..=1)).unwrap();
+    append(directory.path(), &records(1..=1), &History::default()).unwrap();
     add(&directory, b"\0\0\0\0\n\n[]\n{\"sequence\":2}\n\xff\xfe\n");
     add(&directory, format!("{{\"sequence\":{}\n", "7".repeat(1 << 20)).as_bytes());
     add(&directory, &[b'['; 4096]);
-    append(directory.path(), &records(3..=3)).unwrap();
+    append(directory.path(), &records(3..=3), &History::default()).unwrap();
     assert_eq!(found(&directory), (vec![1, 3], 6));
 }
 
@@ -78,7 +78,7 @@ fn a_large_file_makes_room_for_a_new_one_and_two_are_all_there_are() {
     let mut written = 0;
     for batch in 0..40 {
         let all = records(1..=2_000 * (batch + 1));
-        append(directory.path(), &all[all.len() - 2_000..]).unwrap();
+        append(directory.path(), &all[all.len() - 2_000..], &History::default()).unwrap();
         written = all.last().unwrap().sequence;
     }
     let sizes: u64 =
@@ -98,7 +98,7 @@ fn of_a_file_that_is_far_too_large_only_the_end_is_read() {
     text.extend(serde_json::to_vec(&*records(5..=5)[0]).unwrap());
     add(&directory, &text);
     assert_eq!(found(&directory), (vec![5], 0));
-    append(directory.path(), &records(6..=6)).unwrap();
+    append(directory.path(), &records(6..=6), &History::default()).unwrap();
     assert_eq!(found(&directory).0, [5, 6]);
 }
 
@@ -107,6 +107,6 @@ fn symbolic_links_are_not_followed() {
     let directory = directory();
     let target = directory.path().join("target");
     symlink(&target, file_path(directory.path())).unwrap();
-    assert!(append(directory.path(), &records(1..=1)).is_err());
+    assert!(append(directory.path(), &records(1..=1), &History::default()).is_err());
     assert!(read_files(directory.path()).is_err() && !target.exists());
 }
