@@ -66,6 +66,6 @@ pub(crate) fn frontend(number: u32, protocol: Protocol) -> L4Addr {
     L4Addr::new(IpAddr::from([198, 51, 100, host]).into(), port, protocol)
 }
 
-fn name(number: u32) -> ServiceName {
+pub(crate) fn name(number: u32) -> ServiceName {
     ServiceName::new(&format!("namespace-{}", number % 100), &format!("service-{number}"))
 }

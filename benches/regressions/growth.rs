@@ -1,5 +1,6 @@
-//! How the costs of the core grow with the number of services and endpoints: `make growth`. Prints CPU times at three
-//! sizes, and the exponent between each two: 1 is proportional, 2 is quadratic. Fails above 1.5.
+//! How the costs of the core, of merging service files and of `trace` grow with the number of services, endpoints and
+//! files: `make growth`. Prints CPU times at three sizes, and the exponent between each two: 1 is proportional, 2 is
+//! quadratic. Fails above 1.5.
 
 #![expect(
     dead_code,
@@ -12,8 +13,12 @@ mod node;
 #[path = "../cost/services.rs"]
 mod services;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -22,6 +27,9 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::map_ops::Touched;
+use nodelb_report::explain::explanation::{Client, explain};
+use nodelb_sources::files::merge::{Contents, Merged};
+use nodelb_sources::files::parse;
 
 use node::{LIMITS, Node};
 
@@ -43,9 +51,14 @@ fn main() -> ExitCode {
         SIZES.map(measure_services),
         &["start", "one change", "snapshot and drop", "all at once", "restart", "end"],
     );
-    let lists = lines(LISTS.map(measure_list), &["first list", "one endpoint more"]);
-    let is_within = [print("services", SIZES, &services), print("endpoints", LISTS, &lists)];
-    if is_within == [true; 2] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let lists = lines(
+        LISTS.map(measure_list),
+        &["first list", "one endpoint more", "results of checks", "one result more", "trace"],
+    );
+    let files = lines(SIZES.map(measure_files), &["first merge", "one file changes", "one file is gone"]);
+    let is_within =
+        [print("services", SIZES, &services), print("endpoints", LISTS, &lists), print("files", SIZES, &files)];
+    if is_within == [true; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn lines<const N: usize>(columns: [[Duration; N]; 3], names: &[&'static str; N]) -> Vec<Line> {
@@ -114,15 +127,73 @@ fn removals(number: u32) -> [Change; 2] {
     [Change::RemoveSlice(slice.name, slice.source), Change::RemoveService(service.name, service.source)]
 }
 
-/// The costs of a service with this many endpoints: to add it, and to add and remove an endpoint, ten times.
-fn measure_list(count: u32) -> [Duration; 2] {
+/// The costs of a service with this many endpoints: to add it; to add and remove an endpoint, ten times; to take the
+/// results of its health checks, one of which is a failure; to take one failure more or less, ten times; and to trace a
+/// connection to it.
+fn measure_list(count: u32) -> [Duration; 5] {
     let list = |count| services::slice(0, Protocol::Udp, (0..count).map(services::backend));
     let mut node = Node::new(MemoryDatapath::new(LIMITS));
     let changes = [services::service(0, Protocol::Udp), list(count), services::synced()];
     let (first, ()) = time(|| node.apply(changes));
     let changes: Vec<Change> = (0..10).map(|turn| list(count + 1 - turn % 2)).collect();
     let (more, ()) = time(|| changes.into_iter().for_each(|change| node.apply([change])));
-    [first, more]
+    let backend = |number| {
+        let (addr, port) = services::backend(number);
+        (IpAddr::V4(addr).into(), port)
+    };
+    let name = || services::name(0);
+    let failed = |count| -> BTreeMap<_, _> { (0..count).map(|number| (backend(number), "refused".into())).collect() };
+    let passed: BTreeSet<_> = (1..count).map(backend).collect();
+    let changes = [Change::Passed(name(), passed), Change::Quarantine(name(), failed(1))];
+    let (checked, ()) = time(|| node.apply(changes));
+    let changes: Vec<Change> = (0..10).map(|turn| Change::Quarantine(name(), failed(2 - turn % 2))).collect();
+    let (result, ()) = time(|| changes.into_iter().for_each(|change| node.apply([change])));
+    let snapshot = node.engine.snapshot(Moment(0));
+    let to = services::frontend(0, Protocol::Udp);
+    let (trace, explanation) = time(|| explain(&snapshot, to, Client::Host));
+    drop(explanation);
+    [first, more, checked, result, trace]
+}
+
+/// The costs of this many service files: to merge them; to merge them and compute the changes when one file has changed,
+/// 100 times; and when one is gone, 100 times.
+fn measure_files(count: u32) -> [Duration; 3] {
+    let file = |number: u32, backend: u32| {
+        let path = PathBuf::from(format!("/etc/nodelb/services.d/{number}.toml"));
+        let frontend = services::frontend(number, Protocol::Tcp);
+        let text = format!(
+            "[[service]]\nname = \"{}\"\nfrontends = [\"{}:{}\"]\nbackends = [\"{}:80\"]\n",
+            services::name(number),
+            frontend.addr,
+            frontend.port,
+            services::backend(backend).0
+        );
+        let content = parse(&path, text.as_bytes()).unwrap();
+        (path, Arc::new(content))
+    };
+    let mut files: Contents = (0..count).map(|number| file(number, number)).collect();
+    let mut merged = Merged::default();
+    let mut merge = |files: &Contents| {
+        let new = merged.with(files);
+        let changes = merged.changes_to(&new);
+        merged = new;
+        changes.len()
+    };
+    let (first, _) = time(|| merge(&files));
+    let changed: Vec<_> = (0..100).map(|turn| file(turn * (count / 100), count + turn)).collect();
+    let (one, ()) = time(|| {
+        for (path, content) in changed {
+            files.insert(path, content);
+            assert_eq!(merge(&files), 1);
+        }
+    });
+    let (gone, ()) = time(|| {
+        for turn in 0..100 {
+            files.remove(&file(turn * (count / 100), 0).0);
+            assert_eq!(merge(&files), 2);
+        }
+    });
+    [first, one, gone]
 }
 
 /// Prints the table; returns whether every exponent is within the limit.
