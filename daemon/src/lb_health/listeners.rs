@@ -59,6 +59,7 @@ pub(super) struct Listeners<L> {
     open: BTreeMap<SocketAddr, (L, ServerTask)>,
     failed: BTreeMap<SocketAddr, (L, io::Error)>,
     retry_at: Option<Instant>,
+    takes_foreign: bool,
     register: Register,
 }
 
@@ -66,7 +67,13 @@ impl<L: Clone + PartialEq> Listeners<L> {
     /// Opens at most `most` sockets. `register` registers each before it is bound, so that a protected NodePort does not
     /// prevent the bind.
     pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration, register: Register) -> Self {
-        Self { slots, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
+        let (open, failed) = (BTreeMap::new(), BTreeMap::new());
+        Self { slots, most, retry, open, failed, retry_at: None, takes_foreign: false, register }
+    }
+
+    /// Also opens sockets at addresses that no device has.
+    pub(super) fn with_foreign(self) -> Self {
+        Self { takes_foreign: true, ..self }
     }
 
     /// Opens and closes sockets until the open ones are the wanted ones, if possible. Unchanged sockets stay open, and
@@ -113,9 +120,9 @@ impl<L: Clone + PartialEq> Listeners<L> {
         }
         let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
         let is_for_both = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
-        let listener = match bind(at, !is_for_both, &self.register) {
+        let listener = match bind(at, (!is_for_both, self.takes_foreign), &self.register) {
             Err(error) if is_for_both && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
-                bind(in_v4, true, &self.register)
+                bind(in_v4, (true, self.takes_foreign), &self.register)
             }
             result => result,
         };

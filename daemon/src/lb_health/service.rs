@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -27,13 +27,15 @@ const SHOWN: usize = 8;
 
 /// The minimum time between two looks at the snapshots.
 const PAUSE: Duration = Duration::from_millis(500);
+/// `PAUSE` before nodelb is ready: load balancers ask as soon as it says so.
+const PAUSE_AT_START: Duration = Duration::from_millis(20);
 
 /// Follows the owner's snapshots until the owner has ended.
 pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        listeners: Listeners::new(slots, entry.bounds.listeners, entry.retry, entry.register),
+        listeners: Listeners::new(slots, entry.bounds.listeners, entry.retry, entry.register).with_foreign(),
         seen: None,
         plan: Plan::default(),
         reported: BTreeMap::new(),
@@ -49,7 +51,8 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
             return;
         }
         // The snapshots within this time are read once, however many there are.
-        sleep(PAUSE).await;
+        let is_ready = servers.snapshot.borrow().is_ready;
+        sleep(if is_ready { PAUSE } else { PAUSE_AT_START }).await;
         tokio::select! {
             changed = servers.snapshot.changed() => if changed.is_err() { return },
             () = servers.listeners.retry_is_due() => {}
@@ -61,7 +64,7 @@ struct Servers {
     snapshot: tokio::sync::watch::Receiver<Arc<Snapshot>>,
     listeners: Listeners<ServiceName>,
     /// The inputs of the current plan.
-    seen: Option<(HealthCheckPorts, BTreeSet<Addr>)>,
+    seen: Option<(HealthCheckPorts, BTreeSet<Addr>, BTreeSet<Family>)>,
     plan: Plan,
     /// The errors that were reported to the owner.
     reported: BTreeMap<ServiceName, Arc<str>>,
@@ -76,11 +79,18 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(ports: &HealthCheckPorts, addresses: &BTreeSet<Addr>) -> Self {
+    /// Load balancers ask at the addresses that answer NodePorts, of which there may be all of a family, or at their own
+    /// ones, which some make local by a route.
+    fn new(ports: &HealthCheckPorts, addresses: &BTreeSet<Addr>, all: &BTreeSet<Family>) -> Self {
         let mut plan = Self::default();
         for ((port, family), Claimants { owner, waiting }) in ports.by_port() {
-            for addr in addresses.iter().filter(|addr| addr.family() == family) {
-                plan.listeners.insert(SocketAddr::new(addr.ip(), port), owner.clone());
+            let at: BTreeSet<IpAddr> = match family {
+                Family::Ipv4 if all.contains(&family) => [Ipv4Addr::UNSPECIFIED.into()].into(),
+                Family::Ipv6 if all.contains(&family) => [Ipv6Addr::UNSPECIFIED.into()].into(),
+                _ => addresses.iter().chain(ports.balancers(&owner)).map(|addr| addr.ip()).collect(),
+            };
+            for ip in at.into_iter().filter(|ip| Addr::from(*ip).family() == family) {
+                plan.listeners.insert(SocketAddr::new(ip, port), owner.clone());
             }
             for name in waiting {
                 let why = format!("{owner} uses this port: change the healthCheckNodePort of one of the two services");
@@ -95,11 +105,14 @@ impl Servers {
     /// Processes a new snapshot, which usually changes nothing relevant here.
     fn refresh(&mut self) {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
-        // Load balancers reach the node at the addresses that answer NodePorts.
         let (ports, addresses) = (&snapshot.facts.health_check_ports, snapshot.facts.nodeport_addresses());
-        if !self.seen.as_ref().is_some_and(|(known, at)| known.is_same(ports) && *at == addresses) {
-            self.plan = Plan::new(ports, &addresses);
-            self.seen = Some((ports.clone(), addresses));
+        let all = snapshot.facts.nodeport_families();
+        let is_same = |(known, at, families): &(HealthCheckPorts, BTreeSet<Addr>, BTreeSet<Family>)| {
+            known.is_same(ports) && *at == addresses && *families == all
+        };
+        if !self.seen.as_ref().is_some_and(is_same) {
+            self.plan = Plan::new(ports, &addresses, &all);
+            self.seen = Some((ports.clone(), addresses, all));
         }
     }
 
@@ -154,7 +167,6 @@ fn reason(at: SocketAddr, error: &io::Error) -> String {
         io::ErrorKind::AddrInUse => {
             format!("another process listens on {at}: stop it, or change the port of the service")
         }
-        io::ErrorKind::AddrNotAvailable => format!("{} is not an address of this node, or not yet", at.ip()),
         io::ErrorKind::PermissionDenied => format!("{at}: {error}; take a port above 1023"),
         _ => format!("{at}: {error}"),
     }

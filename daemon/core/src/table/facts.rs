@@ -9,12 +9,12 @@ use imbl::ordmap::DiffItem;
 use super::apiservers::{Apiservers, leads_to, lists_apiservers};
 use super::health_check_ports::HealthCheckPorts;
 use super::record::{Owner, Record};
-use crate::model::addr::{Addr, L4Addr};
+use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::drain::Drains;
 use crate::model::health_check::Quarantine;
 use crate::model::moment::Moment;
 use crate::model::named::Named;
-use crate::model::node::{self, NodeFacts, NodeObject};
+use crate::model::node::{self, NodeFacts, NodeObject, NodePortAddress};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::model::uplink::{Translation, Uplink};
 
@@ -136,6 +136,15 @@ impl Facts {
 
     pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
         node::answering(&self.node, self.node_object())
+    }
+
+    /// The families of which all addresses answer NodePorts.
+    pub fn nodeport_families(&self) -> BTreeSet<Family> {
+        let all = self.node.nodeport_addresses.iter().filter_map(|entry| match entry {
+            NodePortAddress::Net(net) if net.prefix_len() == 0 => Some(Addr::from(net.network()).family()),
+            _ => None,
+        });
+        all.collect()
     }
 
     /// The backends of the service that nodelb's own health checks reported as unhealthy. A report stays, even if the

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use imbl::OrdMap;
 
-use crate::model::addr::Family;
+use crate::model::addr::{Addr, Family};
 use crate::model::service::{FrontendKind, Service, ServiceName};
 
 /// The services with a health-check port. The set is updated with each change, so that no search through all services
@@ -18,6 +18,8 @@ struct Wanted {
     port: u16,
     /// The families of the service's ClusterIPs. Load balancers of the other family do not use the port.
     families: BTreeSet<Family>,
+    /// The addresses of the service's load balancers.
+    balancers: BTreeSet<Addr>,
     created: Option<u64>,
 }
 
@@ -36,10 +38,13 @@ impl HealthCheckPorts {
     pub(crate) fn note(&mut self, name: &ServiceName, service: Option<&Service>) {
         let wanted = service.and_then(|service| {
             let port = service.health_check_port?;
-            let frontends = service.ports.iter().flat_map(|port| &port.frontends);
-            let inside = frontends.filter(|frontend| frontend.kind == FrontendKind::ClusterIP);
-            let families = inside.map(|frontend| frontend.addr.family()).collect();
-            Some(Wanted { port, families, created: service.created })
+            let of_kind = |kind| {
+                let frontends = service.ports.iter().flat_map(|port| &port.frontends);
+                frontends.filter(move |frontend| frontend.kind == kind).map(|frontend| frontend.addr)
+            };
+            let families = of_kind(FrontendKind::ClusterIP).map(Addr::family).collect();
+            let balancers = of_kind(FrontendKind::LoadBalancer).collect();
+            Some(Wanted { port, families, balancers, created: service.created })
         });
         if self.0.get(name) == wanted.as_ref() {
             return;
@@ -66,6 +71,11 @@ impl HealthCheckPorts {
     /// The services and their ports, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&ServiceName, u16)> {
         self.0.iter().map(|(name, wanted)| (name, wanted.port))
+    }
+
+    /// The addresses of the service's load balancers.
+    pub fn balancers(&self, name: &ServiceName) -> impl Iterator<Item = &Addr> {
+        self.0.get(name).into_iter().flat_map(|wanted| &wanted.balancers)
     }
 
     pub fn by_port(&self) -> BTreeMap<(u16, Family), Claimants> {

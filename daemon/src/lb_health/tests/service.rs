@@ -1,6 +1,6 @@
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::BackendState::{Active, Terminating};
-use nodelb_core::model::service::Source;
+use nodelb_core::model::service::{FrontendKind, FrontendSpec, Source};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -138,7 +138,27 @@ async fn a_plan_has_each_port_at_each_address_of_its_family() {
     let snapshot = world.entry.view.snapshot.borrow().clone();
     let addresses: BTreeSet<Addr> =
         ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|addr| addr.parse().expect("an address")).into();
-    let plan = Plan::new(&snapshot.facts.health_check_ports, &addresses);
-    let listeners: Vec<String> = plan.listeners.keys().map(ToString::to_string).collect();
-    assert_eq!(listeners, ["192.0.2.1:31000", "192.0.2.2:31000"]);
+    let plan = |all: &[Family]| {
+        let plan = Plan::new(&snapshot.facts.health_check_ports, &addresses, &all.iter().copied().collect());
+        plan.listeners.keys().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(plan(&[]), ["192.0.2.1:31000", "192.0.2.2:31000"]);
+    assert_eq!(plan(&[Family::Ipv6]), ["192.0.2.1:31000", "192.0.2.2:31000"]);
+    assert_eq!(plan(&[Family::Ipv4]), ["0.0.0.0:31000"]);
+}
+
+/// A load balancer that asked at its own address, which a route makes local, was refused and took every node out.
+#[tokio::test]
+async fn a_load_balancer_may_ask_at_its_own_address() {
+    let mut world = World::synced();
+    let port = free().await.port();
+    let Change::UpsertService(mut service) = upsert("shop/web", 1, port) else { panic!("a service") };
+    let balancer = FrontendSpec { addr: "127.0.0.77".parse().unwrap(), port: 80, kind: FrontendKind::LoadBalancer };
+    // No device has it, and no route leads to it.
+    let absent = FrontendSpec { addr: "198.51.100.77".parse().unwrap(), ..balancer };
+    service.ports[0].frontends.extend([balancer, absent]);
+    let _server = serve(&world);
+    world.apply([Change::UpsertService(service)]);
+    comes((Ipv4Addr::new(127, 0, 0, 77), port).into(), answer("web", "503 Service Unavailable", 0, true)).await;
+    assert!(world.reported.try_recv().is_err(), "it is no problem that an address is not here");
 }
