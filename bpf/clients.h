@@ -4,7 +4,9 @@
  * the source ranges of its service. The hooks run before the kernel selects a
  * source address: the client of a bound socket is the address that it is bound
  * to. Any other socket may get each address of its network namespace, that of
- * a pod or of the node, and is admitted if a range contains one of them.
+ * a pod or of the node, and is admitted if a range contains one of them. So
+ * must it be for UDP in any case: with IP_FREEBIND, the socket may be bound to
+ * an address that is not there, and with IP_PKTINFO, send from another one.
  */
 #ifndef NODELB_CLIENTS_H
 #define NODELB_CLIENTS_H
@@ -207,8 +209,12 @@ is_excluded(struct bpf_sock_addr *ctx, const struct frontend_key *at)
 	    !(entry.flags & OUTSIDE_RANGES))
 		return false;
 	bound_address(sk, v4, addr);
-	if (!is_unspecified(addr))
-		return !is_in_range(entry.service_id, addr);
+	if (!is_unspecified(addr)) {
+		if (!is_in_range(entry.service_id, addr))
+			return true;
+		if (to.protocol == IPPROTO_TCP)
+			return false;
+	}
 	return !is_namespace_admitted(sk, entry.service_id, v4);
 }
 

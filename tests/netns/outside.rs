@@ -1,11 +1,12 @@
 //! Clients outside the node reach services through the packet path: NodePorts and load balancer
 //! addresses, backends on this node and on another one.
 
-use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
 
 use nodelb_prober::Transport;
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 
 use crate::host::{Daemon, Host, eventually, get, is_served_by};
 use crate::lab::{CLIENT, Lab, NODE_A, NODE_B, POD_A1, POD_A2, POD_B};
@@ -213,11 +214,30 @@ fn source_ranges_admit_only_their_pods_and_processes_of_the_node() {
             let answer = get(&format!("/trace?to={}/TCP&from={from}", service.load_balancer()[0])).unwrap();
             assert_eq!(answer["verdict"]["verdict"], "Refused", "{from}: {answer}");
         }
+        for (from, to) in POD_A2.iter().zip(service.load_balancer()) {
+            let error = connect_udp_as(from, &to).map_err(|error| error.kind());
+            assert_eq!(error, Err(ErrorKind::HostUnreachable), "the host has not got {from}");
+            assert!(lab.pod_a2.run(|| connect_udp_as(from, &to)).is_ok(), "the pod has {from}");
+        }
         open_to(NODE_A).apply(&host);
         eventually("the ranges of now", || is_result(&service.load_balancer(), [&excluded, &admitted]));
         daemon.kill();
         assert!(is_result(&service.load_balancer(), [&excluded, &admitted]), "without the daemon");
     });
+}
+
+/// Connects a socket that is bound to an address, whether its namespace has it or not. A process of a pod outside the
+/// ranges sent as one of the ranges' addresses, from its own one (`IP_PKTINFO`), and another socket got the answer.
+fn connect_udp_as(from: &str, to: &str) -> io::Result<()> {
+    let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
+    if from.is_ipv4() {
+        socket.set_freebind_v4(true)?;
+    } else {
+        socket.set_freebind_v6(true)?;
+    }
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect(&to.into())
 }
 
 #[test]
