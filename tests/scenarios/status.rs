@@ -18,7 +18,7 @@ use crate::runner::File;
 pub(crate) fn status(snapshot: Snapshot, files: &BTreeMap<PathBuf, File>) -> String {
     let observed = Observed {
         clocks: Clocks { moment: snapshot.at, time: Time(snapshot.at.0) },
-        sources: files.iter().map(|(path, file)| report(path, file)).collect(),
+        sources: files.iter().map(|(path, file)| Arc::new(report(path, file))).collect(),
         summary: Arc::new(Summary::new(&snapshot)),
         snapshot: Arc::new(snapshot),
         history: Arc::new(History::default()),

@@ -2,7 +2,7 @@
 //! table has all names, types, units, labels and help texts; a metric that is not in the table cannot be published.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::{fmt, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -133,7 +133,7 @@ fn problems(exposition: &mut Exposition, problems: &[Problem]) {
     exposition.each(&table::PROBLEMS, rows);
 }
 
-fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Clocks) {
+fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[Arc<SourceReport>], now: Clocks) {
     let mut paths: BTreeMap<_, usize> = BTreeMap::new();
     let mut problems: BTreeMap<Source, usize> = BTreeMap::new();
     for row in rows {

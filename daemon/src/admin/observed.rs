@@ -104,9 +104,11 @@ impl AdminState {
     pub(super) fn shown_sources(&self, now: Clocks) -> Vec<SourceReport> {
         let (snapshot, earlier) = (self.snapshot(), self.earlier().clone());
         let observed = Observed { clocks: now, snapshot, earlier, ..Observed::default() };
-        let mut rows = self.sources(now);
-        rows.iter_mut().for_each(|row| row.since = problems::source_since(row, &observed).seconds());
-        rows
+        let shown = |row: Arc<SourceReport>| {
+            let since = problems::source_since(&row, &observed).seconds();
+            SourceReport { since, ..Arc::unwrap_or_clone(row) }
+        };
+        self.sources(now).into_iter().map(shown).collect()
     }
 
     /// The files of the state directory that cannot be written, or that have not been read.

@@ -108,11 +108,13 @@ impl AdminState {
 
     /// The rows of all sources: files first, then their DNS names, then Kubernetes; then those that are kept without being
     /// configured.
-    pub(super) fn sources(&self, now: Clocks) -> Vec<SourceReport> {
-        let mut rows: Vec<SourceReport> = self.files.borrow().rows().cloned().collect();
-        rows.extend(self.dns.borrow().source.clone());
-        rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
-        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), now.time_of(self.started)));
+    pub(super) fn sources(&self, now: Clocks) -> Vec<Arc<SourceReport>> {
+        let mut rows: Vec<Arc<SourceReport>> = self.files.borrow().rows().cloned().collect();
+        let others = self.dns.borrow().source.clone().into_iter();
+        let others = others.chain(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
+        rows.extend(others.map(Arc::new));
+        let started = now.time_of(self.started);
+        rows.extend(reports::absent_sources(&self.snapshot(), &self.history(), started).map(Arc::new));
         rows
     }
 

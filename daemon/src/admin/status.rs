@@ -21,7 +21,7 @@ pub(super) fn status(state: &AdminState, now: Clocks) -> StatusReport {
         problems: state.problems(now),
         counts: state.summaries.of(&snapshot).counts.clone(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
-        sources: state.sources(now).iter().map(SourceSummary::from).collect(),
+        sources: state.sources(now).iter().map(|row| SourceSummary::from(&**row)).collect(),
         changes: state
             .history()
             .latest_first()

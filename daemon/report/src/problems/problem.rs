@@ -139,7 +139,7 @@ pub struct Observed {
     pub summary: Arc<Summary>,
     pub history: Arc<History>,
     /// The places that sources read.
-    pub sources: Vec<SourceReport>,
+    pub sources: Vec<Arc<SourceReport>>,
     /// The apiservers; `None` if Kubernetes is not configured.
     pub apiserver: Option<ApiserverState>,
     /// Whether the maps are in memory, so that nothing is translated.

@@ -573,6 +573,7 @@ fn nothing_that_has_not_been_tried_yet_has_failed() {
     };
     let reasons = |apiserver: ApiserverState, sources: Vec<SourceReport>| {
         let snapshot = Arc::new(engine.snapshot(Moment(0)));
+        let sources = sources.into_iter().map(Arc::new).collect();
         let found = problems(&Observed { snapshot, apiserver: Some(apiserver), sources, ..Observed::default() });
         found.into_iter().map(|problem| problem.reason).collect::<Vec<_>>()
     };
@@ -623,6 +624,7 @@ fn files_that_are_not_served_are_shown_with_their_first_problem() {
         report("/etc/name.toml", SourceState::Error, &["line 1: x has no frontends", "line 3: x: unknown key `f`"]),
         report("/etc/nodelb/services.d/shop.toml", SourceState::LastGood, &["line 7: unknown key"]),
     ];
+    let sources = sources.into_iter().map(Arc::new).collect();
     let found = problems(&Observed { sources, ..Node::new().observed() });
     let seen: Vec<_> = found.iter().map(|it| (it.object.as_str(), it.cause.as_str())).collect();
     let expected = [
@@ -760,7 +762,8 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     let stored = Service { source: Source::Kubernetes, ..service("shop/web", "198.51.100.1:80") };
     let stored_slice = Slice { source: Source::Kubernetes, ..slice };
     node.send([Change::UpsertService(stored), Change::UpsertSlice(stored_slice)]);
-    let found = problems(&Observed { sources: sources(&node), ..node.observed() });
+    let shared = |sources: Vec<SourceReport>| sources.into_iter().map(Arc::new).collect();
+    let found = problems(&Observed { sources: shared(sources(&node)), ..node.observed() });
     assert_eq!((only(&found).reason, only(&found).since), (Reason::SourceAbsent, Some(Time(7_000))));
     assert!(only(&found).cause.starts_with("no longer configured: 1 service port kept as last known"), "{found:#?}");
     // It was configured at the second start for the last time.
@@ -770,7 +773,7 @@ fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
     for (at, event) in (1..).zip([&started, &started, &synced, &started, &started]) {
         history.add(event.clone(), Stamp { at: at * 1_000, to_kernel: 0 });
     }
-    let found = problems(&Observed { sources: of_history(&node, &history), ..node.observed() });
+    let found = problems(&Observed { sources: shared(of_history(&node, &history)), ..node.observed() });
     assert_eq!(only(&found).since, Some(Time(4_000)));
 }
 

@@ -35,8 +35,8 @@ pub struct FileReports {
 
 impl FileReports {
     /// The row of the directory, then one for each file, sorted by path.
-    pub fn rows(&self) -> impl Iterator<Item = &SourceReport> {
-        self.directory.iter().chain(self.files.values()).map(Arc::as_ref)
+    pub fn rows(&self) -> impl Iterator<Item = &Arc<SourceReport>> {
+        self.directory.iter().chain(self.files.values())
     }
 
     /// Brings the rows of these files, and that of the directory, up to date.
