@@ -48,6 +48,34 @@ static __always_inline bool find_outside(const struct frontend_key *to,
 	return look_up_outside(&nodeport, copy);
 }
 
+/* The rest of is_from_service(), for few packets. */
+VERIFIED_ONCE bool is_source_served(void)
+{
+	const struct scratch *here = scratch();
+	struct frontend_key from = {};
+	struct frontend frontend;
+	__u8 by_nodeport;
+
+	NEVER_NULL(here);
+	copy_addr(from.addr, here->packet.key.source);
+	from.port_be = here->packet.key.source_port_be;
+	from.protocol = here->packet.key.protocol;
+	return find_outside(&from, &frontend, &by_nodeport);
+}
+
+/*
+ * Whether the source of the packet is the address and port of a service, from
+ * which nothing begins a connection. The answer would be a packet to that
+ * service, the answer to that one would come here, and so on without end.
+ */
+static __always_inline bool is_from_service(const struct packet_key *key)
+{
+	return (passes_bloom(bpf_ntohs(key->source_port_be)) ||
+		is_in_bloom(key->source, key->source_port_be, key->protocol,
+			    PACKET_ARRIVING)) &&
+	       is_source_served();
+}
+
 /* Whether only some clients may connect to the address of a load balancer. */
 static __always_inline bool has_ranges_at(const struct frontend_key *to)
 {
@@ -166,6 +194,10 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	here->direct_return = direct_return_of(here, service);
 	if (is_in_the_middle(&here->packet))
 		outcome = unknown(frame, here, now);
+	if (outcome == OUTCOME_LEAVE)
+		return outcome;
+	if (!RULE(served_source, !is_from_service(&here->packet.key)))
+		return OUTCOME_DROP | PACKET_SERVED_SOURCE;
 	if (outcome != OUTCOME_TRANSLATE)
 		return outcome;
 	if (!is_admitted(here))
@@ -294,7 +326,8 @@ static __always_inline int
 continue_unknown(const struct scratch *here, int outcome)
 {
 	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
-	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
+	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE) ||
+	    outcome == (OUTCOME_DROP | PACKET_SERVED_SOURCE))
 		return outcome;
 	if (outcome != OUTCOME_TRANSLATE || !is_certain(here) ||
 	    (here->entry.flags & CONNECTION_REDIRECTED &&

@@ -13,13 +13,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Where the numbers are in `struct packet_counts` of `bpf/shared.h`.
+/// Where the numbers are in `struct packet_counts` of `bpf/packet_reports.h`.
 const NUMBERS: [(usize, &str); 6] = [
     (0, "from clients"),
     (8, "from backends"),
     (16, "begun"),
     (24, "answered"),
-    (296, "with RST"),
+    (5 * 8 + 16 * REASONS.len(), "with RST"),
     (32, "ports tried"),
 ];
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nodelb_core::model::addr::{Addr, Family, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_programs::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use nodelb_programs::headers::{Content as Parsed, Headers, Parsed as Read, parse};
 use nodelb_programs::key::{Endpoint, Side};
@@ -80,6 +80,8 @@ pub(crate) struct Lab<'a> {
     tunnels: Tunnels,
     /// TCP packets of honest clients to their services that the network stack gets, which has no way for them but back.
     pub(crate) sent_back: Vec<String>,
+    /// Packets that leave for the address of a service, from another one. The router sends them back, and so does the node.
+    pub(crate) circling: Vec<String>,
     /// The text of each packet that met the node, if it is wanted.
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -124,6 +126,7 @@ impl<'a> Lab<'a> {
             flights: VecDeque::new(),
             tunnels: Tunnels::default(),
             sent_back: Vec::new(),
+            circling: Vec::new(),
             trace: None,
         }
     }
@@ -280,6 +283,7 @@ impl<'a> Lab<'a> {
             }
             return;
         }
+        let is_of_pod = self.world.devices.values().any(|device| device.ifindex == ifindex && device.is_pod);
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
         let Route::Device { ifindex, mtu, .. } = self.world.route(&query) else { return };
@@ -296,6 +300,8 @@ impl<'a> Lab<'a> {
         }
         let Ruled { verdict, bytes, .. } = self.rule(&name, Side::Leaving, frame);
         match verdict {
+            // A stranger's own packet, which the router sends back.
+            Verdict::Next if is_of_pod && self.is_between_services(&bytes) => self.arrive("eth0", &bytes[14..]),
             Verdict::Next => self.leave(ifindex, &bytes),
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
             Verdict::Drop | Verdict::Reply => {}
@@ -339,11 +345,24 @@ impl<'a> Lab<'a> {
 
     /// The frame leaves by the device.
     fn leave(&mut self, ifindex: u32, frame: &[u8]) {
+        if self.is_between_services(frame) {
+            self.circling.push(print::packet(&frame[14..]));
+        }
         match self.world.name_of(ifindex) {
             // No client is reached by the second uplink.
             "eth0" | "eth1" => self.deliver(frame),
             _ => {}
         }
+    }
+
+    fn is_between_services(&self, frame: &[u8]) -> bool {
+        let Read::Packet(Headers { source, target, content: Parsed::Transport(protocol, ports), .. }) =
+            parse(frame, 14, false)
+        else {
+            return false;
+        };
+        let is_served = |addr, port| self.world.state.outside.contains_key(&L4Addr { addr, port, protocol });
+        is_served(source, ports.source) && is_served(target, ports.target)
     }
 
     /// The backend on another machine gets the frame, which is for the address of its service.

@@ -15,6 +15,8 @@ pub(crate) struct Observed {
     pub(crate) leaks: Vec<Vec<u8>>,
     /// Packets of honest clients that the node has sent back to the network. No flood excuses that.
     pub(crate) sent_back: Vec<String>,
+    /// Packets that the router sends back to the node. No flood excuses that.
+    pub(crate) circling: Vec<String>,
     /// From this connection of each user on, it is excused that it is refused or reset, see [`Excuse`], or that it is not.
     pub(crate) excused: [Option<u8>; COUNT as usize],
     /// The connections that sent another SYN, because the backend took the first one for a part of another connection. They, and
@@ -112,6 +114,9 @@ pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
     if alone.sent_back != among.sent_back {
         let _ =
             writeln!(text, "sent back\n  alone          {:?}\n  with strangers {:?}", alone.sent_back, among.sent_back);
+    }
+    if !among.circling.is_empty() {
+        let _ = writeln!(text, "circling: {:?}", among.circling);
     }
     if !among.leaks.is_empty() {
         let _ = writeln!(text, "a stranger has got bytes of an honest party");

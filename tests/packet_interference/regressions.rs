@@ -181,6 +181,22 @@ fn fragments_of_clients_are_not_mixed_at_a_remote_backend() {
 }
 
 #[test]
+fn a_packet_from_a_service_does_not_go_round() {
+    let tunnelled = |from, to| {
+        let sends = Sends::Plain { flags: 0, seq: 0, ack: 0, data: 0 };
+        Tunnel(Forged { by: Eth0, from: Service(from), to: Service(to), sends }, 0)
+    };
+    for (from, to) in [(9, 9), (10, 10), (10, 9), (9, 10), (12, 12), (11, 9), (9, 20), (9, 22)] {
+        changes_nothing(&[plain(Eth0, (Service(from), Service(to)), 0, (0, 0)), tunnelled(from, to)]);
+    }
+    for (from, to) in [(0, 0), (1, 1), (1, 0), (0, 1), (4, 4), (2, 0)] {
+        for flags in [SYN, ACK, SYN | ACK, RST] {
+            changes_nothing(&[plain(Eth0, (Service(from), Service(to)), flags, (0, 0))]);
+        }
+    }
+}
+
+#[test]
 fn a_false_answer_of_the_backend_does_not_end_a_handshake() {
     let answer = |port| plain(Eth1, (Backend(1), Node(port)), SYN | ACK, (7, 7));
     changes_nothing(&[Do(1, Connect), answer(0), Wait(60_000)]);

@@ -122,6 +122,7 @@ pub(crate) fn play(
     }
     player.observed.leaks = std::mem::take(&mut player.lab.guests.leaks);
     player.observed.sent_back = std::mem::take(&mut player.lab.sent_back);
+    player.observed.circling = std::mem::take(&mut player.lab.circling);
     player.observed.delayed.clone_from(&player.lab.clients.delayed);
     // With direct return, it is a matter of seconds when a change of the service ends what is silent.
     let is_changed = |label: &&Label| player.has_changed[usize::from(label.user)] && User::of(label.user).is_direct;

@@ -29,6 +29,7 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
     "the client has an address of this node, or (rp_filter is 1) its packets arrive by another device than leads back to it",
     "as mtu, but the sender permits fragments: a redirected packet cannot be split; the sender gets the ICMP error",
     "more than 2,048 datagrams in fragments in a second between this node and one other address",
+    "the source is the address and port of a service, from which nothing begins a connection: the answers would go round",
 ];
 
 /// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of

@@ -177,7 +177,7 @@ pub enum Verdict {
     Reply,
 }
 
-/// Why a packet was not translated or not forwarded: `enum packet_reason` of `bpf/shared.h`.
+/// Why a packet was not translated or not forwarded: `enum packet_reason` of `bpf/packet_reports.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// A header is cut short, or cannot be read or written.
@@ -212,10 +212,12 @@ pub enum Reason {
     MtuNoDf,
     /// More datagrams in fragments go to one address than there are ids.
     FragmentRate,
+    /// The source of the packet is the address and port of a service.
+    ServedSource,
 }
 
 /// All reasons, in the order of `enum packet_reason`.
-pub const REASONS: [Reason; 16] = [
+pub const REASONS: [Reason; 17] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -232,6 +234,7 @@ pub const REASONS: [Reason; 16] = [
     Reason::ReversePath,
     Reason::MtuNoDf,
     Reason::FragmentRate,
+    Reason::ServedSource,
 ];
 
 impl fmt::Display for Reason {
@@ -253,6 +256,7 @@ impl fmt::Display for Reason {
             Self::ReversePath => "reverse-path",
             Self::MtuNoDf => "mtu-no-df",
             Self::FragmentRate => "fragment-rate",
+            Self::ServedSource => "served-source",
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::skeleton::packet::types;
 use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 16] = [
+pub const REASONS: [&str; 17] = [
     "short",
     "ttl",
     "mtu",
@@ -32,6 +32,7 @@ pub const REASONS: [&str; 16] = [
     "reverse-path",
     "mtu-no-df",
     "fragment-rate",
+    "served-source",
 ];
 
 /// What the programs did with a packet, in the order of `enum packet_verdict`.

@@ -88,8 +88,8 @@ fn shared_structs_have_the_same_sizes_in_rust() {
         packet: check_way connection drop_count drop_key fragment fragment_key packet_counts packet_event packet_key
             packet_settings packet_watch uplink;
     };
-    let headers =
-        ["shared.h", "packet_entries.h"].map(|name| std::fs::read_to_string(format!("{BPF}/{name}")).unwrap());
+    let headers = ["shared.h", "packet_entries.h", "packet_reports.h"]
+        .map(|name| std::fs::read_to_string(format!("{BPF}/{name}")).unwrap());
     let asserted = headers.iter().flat_map(|text| text.split("_Static_assert(sizeof(struct ").skip(1));
     let asserted = asserted.map(|rest| {
         let (name, rest) = rest.split_once(") == ").unwrap();

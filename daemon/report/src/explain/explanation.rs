@@ -195,6 +195,8 @@ pub enum DropReason {
     NotAdmitted,
     /// No backend has an address of this node, and its kernel does not forward packets.
     NotForwarded,
+    /// The client has the address and port of a service.
+    ServedSource,
 }
 
 /// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a
@@ -259,7 +261,12 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
     let address = client.map(|(addr, _)| addr);
     let admitted = admitted(snapshot, to, from, address);
-    let result = result(&snapshot.realised, range, to, (from, address)).restricted(admitted.admission, from);
+    let mut result = result(&snapshot.realised, range, to, (from, address)).restricted(admitted.admission, from);
+    let own = client.and_then(|(addr, port)| Some(L4Addr { addr, port: port?, ..to }));
+    let is_served = |own| lookup_outside(&snapshot.realised, range, own).is_some();
+    if from == Client::Outside && result != ConnectResult::PassedThrough && own.is_some_and(is_served) {
+        result = ConnectResult::Dropped(DropReason::ServedSource);
+    }
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation {
         to: named,

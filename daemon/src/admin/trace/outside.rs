@@ -96,6 +96,9 @@ pub(super) fn dropped(reason: DropReason) -> String {
         }
         DropReason::NotForwarded => "dropped by the kernel: this node does not forward packets".into(),
         DropReason::NotAdmitted => "dropped: the client is not in loadBalancerSourceRanges".into(),
+        DropReason::ServedSource => {
+            "dropped: the client has the address and port of a service, from which nothing begins a connection".into()
+        }
     }
 }
 

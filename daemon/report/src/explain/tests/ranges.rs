@@ -89,6 +89,14 @@ fn an_address_is_that_of_a_bound_socket() {
     assert_eq!(end("203.0.113.9"), DROPPED);
 }
 
+/// Such a client was said to be forwarded, and the answers to it went round.
+#[test]
+fn a_client_with_the_address_and_port_of_a_service_is_dropped() {
+    let snapshot = snapshot("0.0.0.0/0");
+    let end = |port: u16| explain_from(&snapshot, l4(BALANCED), (l4(BALANCED).addr, Some(port))).result;
+    assert_eq!([80, 81].map(end), [ConnectResult::Dropped(DropReason::ServedSource), SERVED]);
+}
+
 /// Without the daemon, every client was said to be forwarded.
 #[test]
 fn the_maps_alone_have_the_ranges() {
