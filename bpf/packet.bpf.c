@@ -133,16 +133,23 @@ carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
 	return NEXT;
 }
 
+/* The VLAN's number in a tag, which is 0 if the tag is only a priority. */
+#define VLAN_ID 0xfff
+
 /*
  * Whether the packet is not for the network stack at this device: the VLAN's
  * own device shows it without its tag, and packet captures and bridges bring
- * frames of other machines.
+ * frames of other machines. What arrives with no more than a priority is the
+ * device's own, as it is for the stack.
  */
 static __always_inline bool
 is_of_other_device(const struct __sk_buff *skb, __u32 side)
 {
-	return skb->vlan_present ||
-	       (side != PACKET_LEAVING && skb->pkt_type != PACKET_HOST);
+	if (side == PACKET_LEAVING)
+		return skb->vlan_present;
+	return (skb->vlan_present &&
+		(skb->vlan_tci & VLAN_ID || RULE(priority_tags, false))) ||
+	       skb->pkt_type != PACKET_HOST;
 }
 
 /*

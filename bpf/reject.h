@@ -60,6 +60,7 @@ send_back(struct __sk_buff *skb, const struct scratch *here)
 	__builtin_memcpy(ethernet.h_dest, target, ETH_ALEN);
 	if (bpf_skb_store_bytes(skb, 0, &ethernet, sizeof(ethernet), 0))
 		return TC_ACT_SHOT;
+	remove_tag(skb);
 	return bpf_redirect(skb->ifindex, 0);
 }
 

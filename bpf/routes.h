@@ -180,6 +180,13 @@ VERIFIED_ONCE bool is_uplink(__u32 ifindex)
 	return here && known_device(here, ifindex)->is_uplink;
 }
 
+/* Removes the priority that the packet has arrived with, as the stack does. */
+static __always_inline void remove_tag(struct __sk_buff *skb)
+{
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
+}
+
 /*
  * Sends the packet, which is already written, by the route in the scratch
  * memory. The kernel adds the addresses of the neighbour, and checks whether it
@@ -192,6 +199,7 @@ send_by_route(struct __sk_buff *skb, struct scratch *here)
 {
 	struct bpf_fib_lookup *fib = &here->fib;
 
+	remove_tag(skb);
 	if (!l2_length(&here->packet) && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
 	if (has_ethernet(here, fib->ifindex))

@@ -345,7 +345,7 @@ proptest! {
             let outcome = node.handle(&packet);
             check(&node, &before, &packet, &outcome)?;
         }
-        let packet = Packet { bytes, ifindex: 3, came_by: 0, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false, is_tracked_request: false, linear: None, summed: Summed::None };
+        let packet = Packet { bytes, ifindex: 3, came_by: 0, hook, l2_length, is_for_host: true, vlan_tag: None, is_gso: false, is_tracked_request: false, linear: None, summed: Summed::None };
         let before = node.tables.clone();
         let outcome = node.handle(&packet);
         check(&node, &before, &packet, &outcome)?;

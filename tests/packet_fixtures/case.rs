@@ -74,7 +74,7 @@ pub(crate) fn packet(world: &World, step: &str) -> Packet {
         hook: device.hook(side),
         l2_length: device.l2_length,
         is_for_host: !described.is_for_others,
-        has_vlan_tag: described.has_vlan_tag,
+        vlan_tag: described.vlan_tag,
         is_gso: described.is_gso,
         is_tracked_request: described.is_tracked_request,
         linear: described.linear,

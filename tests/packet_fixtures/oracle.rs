@@ -102,6 +102,9 @@ fn shown(world: &World, packet: &Packet, result: &Outcome) -> String {
     if result.has_wrong_sum {
         text.push_str(", sum of the whole packet wrong");
     }
+    if result.has_vlan_tag {
+        text.push_str(", with its VLAN tag");
+    }
     if result.bytes == packet.bytes {
         return format!("{text}, unchanged");
     }

@@ -62,6 +62,14 @@ const MOST_ROUNDS: usize = 200;
 /// Bytes of a packet that an ICMP error about it contains.
 const QUOTED: usize = 548;
 
+/// A VLAN tag that is only a priority, and the client with such tags in all its frames.
+const PRIORITY: u16 = 5 << 13;
+const WITH_PRIORITY: [u8; 4] = [198, 51, 100, 8];
+
+fn has_priority(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[8, 0]) && frame.get(26..30) == Some(&WITH_PRIORITY)
+}
+
 /// Whether a user that is masqueraded has sent the packet.
 fn is_of_masqueraded(frame: &[u8]) -> bool {
     let Read::Packet(headers) = parse(frame, 14, false) else { return false };
@@ -209,6 +217,7 @@ impl<'a> Lab<'a> {
     fn rule(&mut self, device: &str, side: Side, frame: Vec<u8>) -> Ruled {
         let own = &self.world.devices[device];
         let is_masqueraded = side == Side::Leaving && is_of_masqueraded(&frame);
+        let vlan_tag = (side == Side::Arriving && has_priority(&frame)).then_some(PRIORITY);
         let packet = Packet {
             bytes: frame,
             ifindex: own.ifindex,
@@ -216,7 +225,7 @@ impl<'a> Lab<'a> {
             hook: own.hook(side),
             l2_length: own.l2_length,
             is_for_host: true,
-            has_vlan_tag: false,
+            vlan_tag,
             is_gso: false,
             is_tracked_request: is_masqueraded,
             linear: None,

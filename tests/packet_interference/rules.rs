@@ -14,7 +14,7 @@ use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
 
 /// The rules without which a client alone gets no answer.
-const ALONE: [&str; 1] = ["client_gets_other_port"];
+const ALONE: [&str; 2] = ["client_gets_other_port", "priority_tags"];
 
 /// The rules that are not about what strangers change for honest parties, and the file with the packet
 /// case that shows each of them.
@@ -102,6 +102,7 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
             let forged = Forged { by: Eth1, from: User(25), to: Service(25), sends };
             Some(vec![Do(25, Ask), Wait(62_000), Tunnel(forged, 5), Wait(1_000), Do(25, Ask)])
         }
+        "priority_tags" => Some(vec![Do(2, Ask)]),
         "served_source" => Some(vec![plain(Eth0, (Service(10), Service(9)), 0, (0, 0))]),
         // The flood evicts the only entry.
         "forwarded_by_ring" => Some(vec![Do(19, Ask), Wait(1_500), Flood(First, 19, 60, 0)]),

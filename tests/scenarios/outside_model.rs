@@ -402,7 +402,7 @@ impl OutsideModel {
             hook: device.hook(Side::Arriving),
             l2_length: ETHERNET,
             is_for_host: true,
-            has_vlan_tag: false,
+            vlan_tag: None,
             is_gso: false,
             is_tracked_request: false,
             linear: None,

@@ -279,6 +279,13 @@ long bpf_skb_change_tail(struct __sk_buff *skb, __u32 length, __u64 flags)
 	return 0;
 }
 
+/* Programs only meet tags that the kernel keeps next to the packet. */
+long bpf_skb_vlan_pop(struct __sk_buff *skb)
+{
+	skb->vlan_present = skb->vlan_tci = 0;
+	return 0;
+}
+
 long bpf_skb_change_head(struct __sk_buff *skb, __u32 more, __u64 flags)
 {
 	(void)skb;

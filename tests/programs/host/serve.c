@@ -72,7 +72,8 @@ struct run {
 	uint32_t linear;
 	uint32_t protocol_be;
 	uint32_t packet_type;
-	uint32_t has_vlan_tag;
+	/* A VLAN tag, with a bit more that says that there is one. */
+	uint32_t vlan_tag;
 	uint32_t segment_size;
 	uint32_t summed;
 	uint32_t is_tracked_request;
@@ -100,6 +101,8 @@ struct ran {
 	/* The backend of a packet that is redirected unchanged. */
 	uint32_t has_backend;
 	unsigned char backend[16];
+	/* Whether the packet is sent with a VLAN tag. */
+	uint32_t has_vlan_tag;
 };
 
 static unsigned char input[1 << 16], *content, *output;
@@ -288,7 +291,8 @@ static void begin_run(const struct run *run)
 	frame.skb.ingress_ifindex = run->ingress_ifindex;
 	frame.skb.protocol = run->protocol_be;
 	frame.skb.pkt_type = run->packet_type;
-	frame.skb.vlan_present = run->has_vlan_tag;
+	frame.skb.vlan_present = run->vlan_tag >> 16;
+	frame.skb.vlan_tci = run->vlan_tag & 0xffff;
 	frame.skb.gso_size = run->segment_size;
 	frame.xdp.ingress_ifindex = run->ifindex;
 	socket = (struct bpf_sock){.src_port = run->socket_port};
@@ -326,6 +330,7 @@ static void run(void)
 	ran.has_wrong_sum = frame.summed == 2 && !has_right_sum();
 	ran.linear = frame.linear;
 	ran.protocol_be = frame.skb.protocol;
+	ran.has_vlan_tag = ran.sent.how && frame.skb.vlan_present;
 	if (ran.sent.how)
 		ran.has_backend = find_forwarded_target(ran.backend);
 	begin_output();

@@ -31,6 +31,8 @@ pub struct Outcome {
     pub reasons: Vec<Reason>,
     /// Whether the sum of the whole packet, which a device has computed, is not that of its bytes.
     pub has_wrong_sum: bool,
+    /// Whether the packet is sent with the VLAN tag that it came with.
+    pub has_vlan_tag: bool,
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -44,7 +46,7 @@ fn addr_at(bytes: &[u8], at: usize) -> Addr {
 }
 
 /// The result of `struct ran` of `host/serve.c`, which the frame follows.
-const RAN: usize = 76;
+const RAN: usize = 80;
 
 pub(crate) fn outcome(packet: &Packet, program: u32, answer: &[u8]) -> Outcome {
     let (code, how, ifindex) = (u32_at(answer, 4).cast_signed(), u32_at(answer, 8), u32_at(answer, 12));
@@ -71,7 +73,8 @@ pub(crate) fn outcome(packet: &Packet, program: u32, answer: &[u8]) -> Outcome {
     };
     let backend = has_backend.then(|| addr_at(answer, 60));
     let next_hop = (how == 2 && u32_at(answer, 16) != 0).then(|| addr_at(answer, 20));
-    Outcome { verdict, bytes, reason, backend, next_hop, code, reasons: [dropped, passed].concat(), has_wrong_sum }
+    let (reasons, has_vlan_tag) = ([dropped, passed].concat(), u32_at(answer, 76) != 0);
+    Outcome { verdict, bytes, reason, backend, next_hop, code, reasons, has_wrong_sum, has_vlan_tag }
 }
 
 fn reasons(bits: u32) -> Vec<Reason> {

@@ -135,8 +135,8 @@ pub struct Packet {
     pub l2_length: usize,
     /// Whether the kernel considers the packet to be sent to this host, as opposed to another host or to several.
     pub is_for_host: bool,
-    /// Whether the kernel has removed a VLAN tag that it keeps next to the packet.
-    pub has_vlan_tag: bool,
+    /// The VLAN tag that the kernel has removed and keeps next to the packet.
+    pub vlan_tag: Option<u16>,
     /// Whether a device or the kernel divides the packet later.
     pub is_gso: bool,
     /// Whether connection tracking sees the packet in the direction in which its connection has begun; otherwise it sees

@@ -414,7 +414,7 @@ impl Programs {
             packet.linear.map_or(u32::MAX, size),
             u32::from(protocol.to_be()),
             if packet.is_for_host { PACKET_HOST } else { PACKET_OTHERHOST },
-            u32::from(packet.has_vlan_tag),
+            packet.vlan_tag.map_or(0, |tag| 1 << 16 | u32::from(tag)),
             if packet.is_gso { SEGMENT } else { 0 },
             packet.summed as u32,
             u32::from(packet.is_tracked_request),

@@ -39,6 +39,7 @@ long bpf_skb_load_bytes(const void *frame, __u32 at, void *to, __u32 size);
 long bpf_skb_store_bytes(struct __sk_buff *frame, __u32 at, const void *from, __u32 size, __u64 flags);
 long bpf_skb_adjust_room(struct __sk_buff *frame, __s32 change, __u32 mode, __u64 flags);
 long bpf_skb_change_tail(struct __sk_buff *frame, __u32 length, __u64 flags);
+long bpf_skb_vlan_pop(struct __sk_buff *frame);
 long bpf_skb_change_head(struct __sk_buff *frame, __u32 more, __u64 flags);
 long bpf_skb_change_proto(struct __sk_buff *frame, __be16 protocol, __u64 flags);
 long bpf_l3_csum_replace(struct __sk_buff *frame, __u32 at, __u64 from, __u64 to, __u64 size);
