@@ -72,16 +72,46 @@ static __always_inline void add_to_bloom(const __u32 *addr, __u32 port_be,
 		__sync_fetch_and_or(word, bit);
 }
 
+/* What is known of an address: its word, or 0 if nothing is. */
+static __always_inline __u64 known_of(const __u32 *addr, __u32 protocol,
+				      enum packet_side side)
+{
+	const volatile __u64 *word = bloom_word(addr, protocol, side);
+
+	return word ? *word : 0;
+}
+
+/* Whether an entry may have the address that this is known of, and the port. */
+static __always_inline bool has_port(__u64 known, __u32 port_be)
+{
+	return (known & (BLOOM_READY | bloom_bit(port_be))) != BLOOM_READY;
+}
+
 /*
  * Whether an entry may have the address and the port. If not, there is none.
  */
 static __always_inline bool is_in_bloom(const __u32 *addr, __u32 port_be,
 					__u32 protocol, enum packet_side side)
 {
-	const volatile __u64 *word = bloom_word(addr, protocol, side);
+	return has_port(known_of(addr, protocol, side), port_be);
+}
 
-	return !word ||
-	       (*word & (BLOOM_READY | bloom_bit(port_be))) != BLOOM_READY;
+/*
+ * Whether a service may have the address that this is known of, with any port
+ * and protocol. The daemon adds each such address with the port 0, which no
+ * service has, for TCP and UDP. As PacketBloom::add_outside() in Rust.
+ */
+static __always_inline bool has_any_port(__u64 known)
+{
+	return has_port(known, 0);
+}
+
+/* What is known of the target of a packet that arrives. */
+static __always_inline __u64 known_of_target(const struct packet_key *key)
+{
+	return known_of(key->target,
+			is_flow(key->protocol) ? key->protocol : IPPROTO_TCP,
+			PACKET_ARRIVING);
 }
 
 /* Whether a service or a connection may have the address of an arrival. */
@@ -94,11 +124,15 @@ static __always_inline bool may_be_known(const struct packet_key *key)
 
 /*
  * Whether a packet that arrives belongs to no service. A SYN may end an old
- * connection although it belongs to none: see forget_former().
+ * connection although it belongs to none: see forget_former(). known is what is
+ * known of its target.
  */
-static __always_inline bool is_foreign(const struct packet *packet)
+static __always_inline bool is_foreign(const struct packet *packet, __u64 known)
 {
-	return !may_be_known(&packet->key) && !is_plain_syn(packet);
+	__u16 port_be = packet->key.target_port_be;
+
+	return !has_port(known, port_be) && !passes_bloom(bpf_ntohs(port_be)) &&
+	       !is_plain_syn(packet);
 }
 
 #endif

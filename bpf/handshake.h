@@ -287,7 +287,8 @@ static __always_inline int admit_again(const struct scratch *here)
 
 /*
  * For a packet that arrives and has no entry in connections: continues its
- * handshake. Returns an outcome; OUTCOME_BEGIN if there is none.
+ * handshake. Returns an outcome; OUTCOME_BEGIN if there is none, and
+ * OUTCOME_FOREIGN if it is no service's.
  */
 VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 {
@@ -303,14 +304,14 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 	is_port = is_served ||
 		  is_source_port(bpf_ntohs(here->packet.key.target_port_be));
 	if (!is_port && !may_answer_check(here))
-		return OUTCOME_LEAVE;
+		return OUTCOME_FOREIGN;
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (entry && here->entry.flags & CONNECTION_REVERSE) {
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
 	if (!is_port)
-		return OUTCOME_LEAVE;
+		return OUTCOME_FOREIGN;
 	outcome = entry && is_served ? admit_again(here) : OUTCOME_TRANSLATE;
 	if (outcome != OUTCOME_TRANSLATE)
 		return outcome;
@@ -322,13 +323,10 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 		return OUTCOME_TRANSLATE;
 	if (entry)
 		forget();
-	if (here->packet.part == PART_LATER) {
-		if (is_unwrapped(here))
-			return OUTCOME_DROP | PACKET_FRAGMENT;
-		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
-		return OUTCOME_LEAVE;
-	}
-	return is_served ? OUTCOME_BEGIN : OUTCOME_LEAVE;
+	if (here->packet.part == PART_LATER &&
+	    (is_served || is_unwrapped(here)))
+		return OUTCOME_DROP | PACKET_FRAGMENT;
+	return is_served ? OUTCOME_BEGIN : OUTCOME_FOREIGN;
 }
 
 /*

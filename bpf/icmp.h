@@ -10,7 +10,7 @@
 #define NODELB_ICMP_H
 
 #include "begin.h"
-#include "reject.h"
+#include "owned.h"
 
 static __always_inline bool
 read_inner_v4(struct __sk_buff *skb, struct scratch *here)
@@ -238,15 +238,22 @@ VERIFIED_ONCE bool find_forwarded_error(struct __sk_buff *skb)
 }
 
 /*
- * For an error about no connection. The stack would send one that came in a
- * tunnel back to the node that has sent it here.
+ * For an error about no connection, in which this side has sent nothing. The
+ * stack would send one that came in a tunnel back to the node that has sent it
+ * here.
  */
-static __always_inline int leave_error(const struct scratch *here)
+static __always_inline int
+leave_error(struct __sk_buff *skb, struct scratch *here)
 {
-	if (!is_unwrapped(here))
+	if (is_unwrapped(here)) {
+		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_DROPPED);
+		return TC_ACT_SHOT;
+	}
+	if (here->packet.key.side == PACKET_LEAVING)
 		return NEXT;
-	count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_DROPPED);
-	return TC_ACT_SHOT;
+	copy_addr(here->packet.key.target, here->was.target);
+	return leave_alone(skb, known_of_target(&here->packet.key),
+			   PACKET_NOT_SERVED);
 }
 
 /* Translates the error in the scratch memory, and returns the verdict. */
@@ -254,15 +261,17 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 
-	if (!here || !read_inner(skb))
+	if (!here)
 		return NEXT;
+	if (!read_inner(skb))
+		return leave_error(skb, here);
 	if (here->packet.key.side == PACKET_FROM_POD)
 		turn_to_answer();
 	if (!find_in(&connections, &here->packet.key, &here->entry) &&
 	    !find_in(&half_open, &here->packet.key, &here->entry) &&
 	    (here->packet.key.side != PACKET_ARRIVING || here->at_pod ||
 	     !find_forwarded_error(skb)))
-		return leave_error(here);
+		return leave_error(skb, here);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return redirect_error(skb);
 	readdress(here);

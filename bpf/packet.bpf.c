@@ -29,7 +29,7 @@
 #include "events.h"
 #include "fragments.h"
 #include "icmp.h"
-#include "reject.h"
+#include "owned.h"
 #include "stack_ports.h"
 #include "unwrap.h"
 
@@ -159,7 +159,7 @@ is_of_other_device(const struct __sk_buff *skb, __u32 side)
 static __always_inline bool
 read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 {
-	int parsed = PARSED_ALONE;
+	int parsed = PARSED_OTHERS;
 
 	if (!is_of_other_device(skb, side))
 		parsed = parse(skb, &here->packet, side);
@@ -167,11 +167,18 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 	if (may_forward && parsed == PARSED_TUNNELLED &&
 	    side == PACKET_ARRIVING)
 		parsed = unwrap(skb);
-	if (parsed == PARSED_SHORT)
-		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
+	if (parsed == PARSED_FLOW)
+		return true;
 	if (parsed == PARSED_ERROR)
 		*verdict = translate_error(skb);
-	return parsed == PARSED_FLOW;
+	else if (parsed == PARSED_SHORT && side == PACKET_LEAVING)
+		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
+	else if (parsed == PARSED_SHORT)
+		*verdict = leave_or_refuse(skb, PACKET_SHORT);
+	else if (parsed != PARSED_OTHERS && side != PACKET_LEAVING)
+		*verdict = leave_alone(skb, known_of_target(&here->packet.key),
+				       PACKET_NOT_SERVED);
+	return false;
 }
 
 /*
@@ -191,6 +198,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	struct scratch *here = scratch();
 	struct connection *entry;
 	int outcome = OUTCOME_TRANSLATE, verdict = NEXT;
+	__u64 known;
 
 	if (!here)
 		return NEXT;
@@ -198,10 +206,11 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	if (!read_flow(skb, here, at_pod ? PACKET_FROM_POD : PACKET_ARRIVING,
 		       &verdict))
 		return verdict;
+	known = known_of_target(&here->packet.key);
 	if (here->packet.part == PART_LATER && !restore_ports())
-		return NEXT;
-	if (!at_pod && is_foreign(&here->packet))
-		return NEXT;
+		return leave_alone(skb, known, PACKET_FRAGMENT);
+	if (!at_pod && is_foreign(&here->packet, known))
+		return leave_alone(skb, known, PACKET_NOT_SERVED);
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
@@ -226,6 +235,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 			here->packet.key.side = PACKET_FROM_POD;
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
+		if (outcome == OUTCOME_FOREIGN)
+			return leave_alone(skb, known, PACKET_NOT_SERVED);
 	}
 	return carry_out(skb, here, outcome);
 }

@@ -65,6 +65,8 @@ enum parsed {
 	PARSED_ERROR = 3,
 	/* A whole packet in a tunnel. */
 	PARSED_TUNNELLED = 4,
+	/* For another device, or nothing that any machine routes. */
+	PARSED_OTHERS = 5,
 };
 
 static __always_inline struct scratch *scratch(void)
@@ -440,7 +442,7 @@ parse_v6(struct frame_context *frame, struct packet *packet)
 	copy_addr(packet->key.target, ip.daddr.in6_u.u6_addr32);
 	/* On the wire, these are not IPv4 addresses; in the maps they are. */
 	if (is_v4(packet->key.source) || is_v4(packet->key.target))
-		return PARSED_ALONE;
+		return PARSED_OTHERS;
 	packet->is_v6 = 1;
 	packet->ttl = ip.hop_limit;
 	packet->key.protocol = ip.nexthdr;
@@ -477,11 +479,11 @@ static __always_inline int parse_at(struct frame_context *frame,
 	else if (type_be == bpf_htons(ETH_P_IPV6))
 		parsed = parse_v6(frame, packet);
 	else
-		return PARSED_ALONE;
+		return PARSED_OTHERS;
 	if (parsed != PARSED_FLOW)
 		return parsed;
 	if (!may_be_served(&packet->key))
-		return PARSED_ALONE;
+		return PARSED_OTHERS;
 	return parse_transport(frame, packet);
 }
 

@@ -91,6 +91,20 @@ struct {
 } packet_bloom SEC(".maps");
 
 /*
+ * Address of a service in outside -> nothing. The daemon writes it when it adds
+ * the first port of an address to outside, or deletes the last one. Programs
+ * read it for packets to such an address that they do not translate. It has
+ * room for as many addresses as outside.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct node_addr);
+	__type(value, __u32);
+} outside_addrs SEC(".maps");
+
+/*
  * Datagram that was split -> its ports. The programs write an entry at the
  * first fragment of a datagram that they translate, and read it at the other
  * ones. When the map is full, the least recently used datagram is removed, and

@@ -49,8 +49,10 @@ enum packet_reason {
 	PACKET_FRAGMENT_RATE = 15,
 	/* Its source is the address and port of a service. */
 	PACKET_SERVED_SOURCE = 16,
+	/* No service has the port or the protocol, and nothing the address. */
+	PACKET_NOT_SERVED = 17,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 17,
+	PACKET_REASONS = 18,
 };
 
 /* What the programs did with a packet. */
@@ -119,7 +121,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 336, "layout");
+_Static_assert(sizeof(struct packet_counts) == 352, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96

@@ -40,6 +40,8 @@ enum outcome {
 	OUTCOME_LEAVE = 1,
 	/* A connection may begin with it. */
 	OUTCOME_BEGIN = 2,
+	/* It belongs to no service and to no connection. */
+	OUTCOME_FOREIGN = 3,
 	/* Dropped and counted. */
 	OUTCOME_DROP = 0x100,
 	/* Dropped and counted; the sender gets a TCP RST or an ICMP error. */

@@ -322,10 +322,16 @@ struct packet_settings {
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */
 	__u32 always_masquerades;
-	/* A service has direct return. */
-	__u32 has_direct_return;
+	/*
+	 * No other proxy serves anything at the addresses of services: what
+	 * only nodelb has is never routed.
+	 */
+	__u32 owns_addresses;
 	__u32 pad;
+	/* A service has direct return. Programs write it, too. */
+	__u32 has_direct_return;
+	__u32 pad2;
 };
-_Static_assert(sizeof(struct packet_settings) == 24, "layout");
+_Static_assert(sizeof(struct packet_settings) == 32, "layout");
 
 #endif

@@ -146,17 +146,20 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 	parsed = parse_again(skb, here->packet.l4, bpf_htons(type));
 	here->is_unwrapped = 1;
 	if (here->packet.end > end ||
-	    !RULE(only_own_tunnels, is_own_tunnel(skb, here, begin, parsed)))
+	    !RULE(only_own_tunnels, is_own_tunnel(skb, here, begin, parsed))) {
+		copy_addr(here->packet.key.target, here->tunnel_end);
+		here->packet.key.protocol = IPPROTO_IPIP;
 		return PARSED_ALONE;
+	}
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);
-		return PARSED_ALONE;
+		return PARSED_OTHERS;
 	}
 	length = here->packet.is_v6 ? sizeof(struct ipv6hdr)
 				    : sizeof(struct iphdr);
 	if (bpf_skb_adjust_room(skb, -length, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_FIXED_GSO))
-		return PARSED_ALONE;
+		return PARSED_OTHERS;
 	return parse_again(skb, find_l2_length(skb), skb->protocol);
 }
 

@@ -52,7 +52,8 @@ impl Counted {
     /// Packets that were dropped or answered instead of beginning a connection.
     pub(crate) fn not_begun(&self) -> u64 {
         let dropped = self.0.iter().filter(|(key, _)| key.starts_with("dropped_total"));
-        dropped.map(|(_, value)| value).sum::<u64>() - self.dropped("unknown") - self.dropped("fragment-rate")
+        let others = ["unknown", "fragment-rate", "fragment"].map(|reason| self.dropped(reason));
+        dropped.map(|(_, value)| value).sum::<u64>() - others.iter().sum::<u64>()
     }
 }
 

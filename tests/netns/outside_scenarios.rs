@@ -45,8 +45,9 @@ const SILENCE: Duration = Duration::from_millis(200);
 const DROPPED: i32 = 2;
 
 /// The maps of services that the programs at devices and those for single packets share.
-const MAPS: [&str; 15] = [
+const MAPS: [&str; 16] = [
     "outside",
+    "outside_addrs",
     "source_ranges",
     "uplinks",
     "services",
@@ -240,6 +241,7 @@ impl Environment for Cluster<'_> {
             settings: PacketSettings {
                 answers: true,
                 always_masquerades: self.always_masquerades,
+                owns_addresses: true,
                 ..PacketSettings::default()
             },
         };

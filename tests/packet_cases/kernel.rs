@@ -18,7 +18,7 @@ use crate::world::World;
 /// The maps that the programs write, apart from counts.
 pub(crate) const TABLES: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
 /// The maps that are written for each world.
-const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
+const CONTENT: [&str; 6] = ["outside", "outside_addrs", "frontends", "source_ranges", "uplinks", "node_addrs"];
 /// The arrays that are written for each world, with the bytes of an entry and the entries that are used.
 const ARRAYS: [(&str, usize, usize); 3] = [("services", 32, 128), ("slots", 24, 16_384), ("frontend_epoch", 8, 1)];
 
@@ -69,8 +69,8 @@ pub(crate) struct Kernel {
 }
 
 /// Bytes of `struct packet_settings`, and of the part that the daemon writes.
-const SETTINGS: usize = 24;
-const WRITTEN_SETTINGS: usize = 16;
+const SETTINGS: usize = 32;
+const WRITTEN_SETTINGS: usize = 24;
 
 /// More than the largest number of a backend.
 const CURSORS: u32 = 128;

@@ -88,7 +88,8 @@ pub(crate) struct Lab<'a> {
     tunnels: Tunnels,
     /// TCP packets of honest clients to their services that the network stack gets, which has no way for them but back.
     pub(crate) sent_back: Vec<String>,
-    /// Packets that leave for the address of a service, from another one. The router sends them back, and so does the node.
+    /// Packets for the address of a service that the node sends back to the router, which sends them here again: as they
+    /// came, or from another service.
     pub(crate) circling: Vec<String>,
     /// The text of each packet that met the node, if it is wanted.
     pub(crate) trace: Option<Vec<String>>,
@@ -269,6 +270,11 @@ impl<'a> Lab<'a> {
         let ifindex = self.world.devices[device].ifindex;
         match verdict {
             Verdict::Redirect { .. } if backend.is_some() => backend.into_iter().for_each(|to| self.reach(to, &bytes)),
+            // The router sends it here again. A pod has sent it for the first time.
+            Verdict::Next if self.leads_to_router(ifindex, &bytes) => match self.world.devices[device].is_pod {
+                true => self.arrive("eth0", &bytes[14..]),
+                false => self.circling.push(print::packet(&bytes[14..])),
+            },
             Verdict::Next => self.route(bytes, ifindex),
             Verdict::Drop => {}
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
@@ -292,7 +298,6 @@ impl<'a> Lab<'a> {
             }
             return;
         }
-        let is_of_pod = self.world.devices.values().any(|device| device.ifindex == ifindex && device.is_pod);
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
         let Route::Device { ifindex, mtu, .. } = self.world.route(&query) else { return };
@@ -309,8 +314,6 @@ impl<'a> Lab<'a> {
         }
         let Ruled { verdict, bytes, .. } = self.rule(&name, Side::Leaving, frame);
         match verdict {
-            // A stranger's own packet, which the router sends back.
-            Verdict::Next if is_of_pod && self.is_between_services(&bytes) => self.arrive("eth0", &bytes[14..]),
             Verdict::Next => self.leave(ifindex, &bytes),
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
             Verdict::Drop | Verdict::Reply => {}
@@ -362,6 +365,22 @@ impl<'a> Lab<'a> {
             "eth0" | "eth1" => self.deliver(frame),
             _ => {}
         }
+    }
+
+    /// Whether the stack routes the packet, which may be malformed, to the router although it is for the address of a service.
+    fn leads_to_router(&self, ifindex: u32, frame: &[u8]) -> bool {
+        let Some((source, target)) = wire::addresses(frame) else { return false };
+        // The stack drops what comes from such an address, or from one of its own.
+        let is_refused = source.family() == Family::Ipv4 && matches!(source.octets()[12], 0 | 127 | 224..);
+        if is_refused || self.world.state.node_addrs.contains(&source) {
+            return false;
+        }
+        let is_of_service = self.world.state.outside.keys().any(|own| own.addr == target);
+        is_of_service
+            && match self.world.route(&RouteQuery { ifindex, source, target }) {
+                Route::Device { ifindex, .. } => self.world.state.uplinks.contains_key(&ifindex),
+                _ => false,
+            }
     }
 
     fn is_between_services(&self, frame: &[u8]) -> bool {

@@ -8,7 +8,7 @@ use crate::property::{interference, trace};
 use crate::sequence::Flood::{First, Fragments, Guests, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Tunnel, Wait};
 use crate::strangers::By::{Eth0, Eth1, Eth2, Tap1};
-use crate::strangers::Who::{Backend, Node, Own, Service, User};
+use crate::strangers::Who::{Backend, Node, Own, PortOfService, Service, User};
 use crate::strangers::{By, Forged, Sends, Who};
 
 /// A TCP packet with these flags and numbers; a datagram to a UDP service.
@@ -178,6 +178,23 @@ fn fragments_of_clients_are_not_mixed_at_a_remote_backend() {
     changes_nothing(&[first(10), Do(10, AskMuch)]);
     changes_nothing(&[first(12), Do(12, AskMuch)]);
     changes_nothing(&[Flood(Fragments, 10, 8, 0), Do(10, AskMuch)]);
+}
+
+#[test]
+fn what_is_not_translated_is_not_sent_back_to_the_router() {
+    let send = |from, to, sends| changes_nothing(&[Stranger(Forged { by: Eth0, from, to, sends })]);
+    for user in [0, 1, 4, 9, 10, 12, 19, 22] {
+        (0..8).for_each(|kind| send(Own(1), Service(user), Sends::Odd(kind)));
+        send(Own(1), Service(user), Sends::Later { id: 1, offset: 150, bytes: 100, has_more: false });
+        send(Own(1), Service(user), Sends::Error { kind: 2, seq: 0 });
+        for port in [81, 10_001, 30_053] {
+            send(Own(1), PortOfService(user, port), Sends::Plain { flags: SYN, seq: 1, ack: 0, data: 0 });
+            send(Own(1), PortOfService(user, port), Sends::Plain { flags: ACK, seq: 1, ack: 1, data: 0 });
+        }
+    }
+    // Of a datagram that is refused: the service has no backend.
+    send(Own(1), Service(14), Sends::First { id: 1, bytes: 1_192, has_sum: false });
+    send(Own(1), Service(14), Sends::Later { id: 1, offset: 150, bytes: 100, has_more: false });
 }
 
 #[test]

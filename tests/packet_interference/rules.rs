@@ -102,10 +102,21 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
             let forged = Forged { by: Eth1, from: User(25), to: Service(25), sends };
             Some(vec![Do(25, Ask), Wait(62_000), Tunnel(forged, 5), Wait(1_000), Do(25, Ask)])
         }
-        "priority_tags" => Some(vec![Do(2, Ask)]),
-        "served_source" => Some(vec![plain(Eth0, (Service(10), Service(9)), 0, (0, 0))]),
         // The flood evicts the only entry.
         "forwarded_by_ring" => Some(vec![Do(19, Ask), Wait(1_500), Flood(First, 19, 60, 0)]),
+        _ => sequence_of_one_packet(rule),
+    }
+}
+
+/// The same for rules that one packet shows.
+fn sequence_of_one_packet(rule: &str) -> Option<Vec<Step>> {
+    match rule {
+        "priority_tags" => Some(vec![Do(2, Ask)]),
+        "owned_addresses" => {
+            let sends = Sends::Odd(4);
+            Some(vec![Stranger(Forged { by: Eth0, from: Own(1), to: Service(0), sends })])
+        }
+        "served_source" => Some(vec![plain(Eth0, (Service(10), Service(9)), 0, (0, 0))]),
         _ => None,
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Who {
     PortOf(u8, u16),
     /// The service of an honest client.
     Service(u8),
+    /// Another port of its address.
+    PortOfService(u8, u16),
     /// The backend of an honest client, or the one that replaces it.
     Backend(u8),
     Spare(u8),
@@ -96,6 +98,46 @@ pub(crate) enum Sends {
     Later { id: u8, offset: u16, bytes: u16, has_more: bool },
     /// An ICMP error, by its index in [`ERRORS`], about a packet with this number in the opposite direction.
     Error { kind: u8, seq: u32 },
+    /// A packet that no program translates: malformed, or with something else than TCP and UDP.
+    Odd(u8),
+}
+
+/// The number of kinds of [`Sends::Odd`].
+const ODD: u8 = 8;
+
+/// Makes a packet that no program translates of this one, which has data. `at` is where its transport header begins.
+fn odd(mut packet: Vec<u8>, at: usize, kind: u8, is_tcp: bool) -> Vec<u8> {
+    let is_v4 = at == 20;
+    let mut put = |at: usize, bytes: &[u8]| packet[at..at + bytes.len()].copy_from_slice(bytes);
+    match kind % ODD {
+        0 if is_tcp => put(at + 12, &[4 << 4]),
+        0 => put(at + 4, &[0, 4]),
+        1 if is_tcp => put(at + 12, &[15 << 4]),
+        1 => put(at + 4, &[1, 0x90]),
+        2 => packet.truncate(at + 4),
+        3 => {
+            packet.truncate(at + 4);
+            packet[if is_v4 { 3 } else { 5 }] = if is_v4 { 24 } else { 4 };
+        }
+        // SCTP and GRE.
+        4 => put(if is_v4 { 9 } else { 6 }, &[132]),
+        5 => put(if is_v4 { 9 } else { 6 }, &[47]),
+        // An echo request.
+        6 => {
+            put(if is_v4 { 9 } else { 6 }, &[if is_v4 { 1 } else { 58 }]);
+            put(at, &[if is_v4 { 8 } else { 128 }, 0]);
+        }
+        // More extension headers than are read.
+        _ if is_v4 => put(9, &[51]),
+        _ => {
+            let next = packet[6];
+            (packet[5], packet[6]) = (packet[5] + 56, 60);
+            let last = |number| if number == 6 { next } else { 60 };
+            let headers: Vec<u8> = (0..7).flat_map(|number| [last(number), 0, 1, 4, 0, 0, 0, 0]).collect();
+            packet.splice(at..at, headers);
+        }
+    }
+    packet
 }
 
 /// Type and code of an ICMP error, those of the same ICMPv6 error, and their MTU.
@@ -172,6 +214,7 @@ impl Who {
             Self::User(user)
             | Self::PortOf(user, _)
             | Self::Service(user)
+            | Self::PortOfService(user, _)
             | Self::Backend(user)
             | Self::Spare(user) => Some(endpoint(User::of(user).client).addr.family()),
             Self::Other(_) | Self::Group(_) => Some(Family::Ipv4),
@@ -184,6 +227,7 @@ impl Who {
             Self::User(user)
             | Self::PortOf(user, _)
             | Self::Service(user)
+            | Self::PortOfService(user, _)
             | Self::Backend(user)
             | Self::Spare(user) => Some(if User::of(user).is_tcp { Protocol::Tcp } else { Protocol::Udp }),
             Self::Other(other) => Some(OTHERS[usize::from(other) % OTHERS.len()].1),
@@ -196,6 +240,7 @@ impl Who {
             Self::User(user) => endpoint(User::of(user).client),
             Self::PortOf(user, port) => Endpoint::new(endpoint(User::of(user).client).addr, port.max(1)),
             Self::Service(user) => endpoint(User::of(user).service),
+            Self::PortOfService(user, port) => Endpoint::new(endpoint(User::of(user).service).addr, port.max(1)),
             Self::Backend(user) => endpoint(User::of(user).backend),
             Self::Spare(user) => endpoint(User::of(user).spare),
             Self::Node(port) => Endpoint::new(node_addr(family), SNAT_PORTS.start() + u16::from(port % 8)),
@@ -244,6 +289,11 @@ impl Forged {
                 let place = Place { id: id(own), offset: (offset % 300).max(1) * 8, has_more };
                 Parcel::udp(source, target, Vec::new()).ip(&filler(bytes / 8 * 8 + 8), Some(place))
             }
+            Sends::Odd(kind) => {
+                let at = if family == Family::Ipv4 { 20 } else { 40 };
+                let packet = whole(source, target, filler(12), (2, 1, 0)).packet();
+                odd(packet, at, kind, protocol == Protocol::Tcp)
+            }
             Sends::Error { kind, seq } => {
                 let (v4, v6, mtu) = ERRORS[usize::from(kind) % ERRORS.len()];
                 let kind = if family == Family::Ipv4 { v4 } else { v6 };
@@ -271,7 +321,7 @@ fn port() -> impl Strategy<Value = u8> {
 
 /// Pairs of ends that may meet something.
 fn ends(about: u8) -> impl Strategy<Value = (Who, Who)> {
-    use Who::{Backend, Group, Node, Other, Own, PortOf, Service, Spare, User};
+    use Who::{Backend, Group, Node, Other, Own, PortOf, PortOfService, Service, Spare, User};
     let user = || user(about);
     prop_oneof![
         5 => user().prop_map(|user| (User(user), Service(user))),
@@ -293,6 +343,9 @@ fn ends(about: u8) -> impl Strategy<Value = (Who, Who)> {
         1 => (user(), port()).prop_map(|(user, port)| (Spare(user), Node(port))),
         1 => (user(), user()).prop_map(|(one, other)| (Backend(one), Service(other))),
         1 => (user(), any::<u8>()).prop_map(|(user, group)| (Group(group), Service(user))),
+        2 => (any::<u8>(), user(), prop_oneof![Just(81_u16), Just(30_053), 10_000_u16..10_008])
+            .prop_map(|(own, user, port)| (Own(own), PortOfService(user, port))),
+        1 => (user(), user(), Just(81_u16)).prop_map(|(one, other, port)| (User(one), PortOfService(other, port))),
         2 => (user(), 39_998_u16..40_004).prop_map(|(user, port)| (PortOf(user, port), Service(user))),
     ]
 }
@@ -307,6 +360,7 @@ fn sends() -> impl Strategy<Value = Sends> {
         2 => (0_u8..4, prop_oneof![Just(150_u16), 0_u16..200], 0_u16..500, any::<bool>())
             .prop_map(|(id, offset, bytes, has_more)| Sends::Later { id, offset, bytes, has_more }),
         2 => (0_u8..5, number()).prop_map(|(kind, seq)| Sends::Error { kind, seq }),
+        2 => (0..ODD).prop_map(Sends::Odd),
     ]
 }
 

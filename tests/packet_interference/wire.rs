@@ -163,6 +163,16 @@ pub(crate) fn frame(mac: [u8; 6], packet: &[u8]) -> Vec<u8> {
     [&mac[..], &SENDER_MAC, &kind, packet].concat()
 }
 
+/// The addresses of a frame, which may be malformed otherwise.
+pub(crate) fn addresses(frame: &[u8]) -> Option<(Addr, Addr)> {
+    let v4 = |at: usize| Some(Addr::from(std::net::IpAddr::from(*frame.get(at..)?.first_chunk::<4>()?)));
+    let v6 = |at: usize| Some(Addr::from_octets(*frame.get(at..)?.first_chunk::<16>()?));
+    match frame.get(12..14)? {
+        [8, 0] => Some((v4(26)?, v4(30)?)),
+        _ => Some((v6(22)?, v6(38)?)),
+    }
+}
+
 /// The position of a fragment.
 pub(crate) fn place(bytes: &[u8], headers: &Headers) -> Option<Place> {
     let id = headers.fragment?.id;

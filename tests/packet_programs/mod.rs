@@ -191,8 +191,8 @@ impl Node {
     /// Sets the fields of `struct packet_settings` that the daemon writes.
     fn settings(&self, fields: [u32; 4]) {
         let [is_draining, unknown, answers, always_masquerades] = fields;
-        // The programs write has_direct_return; the last one is padding.
-        let fields = [is_draining, unknown, answers, always_masquerades, 0, 0];
+        // No other proxy is there. The programs write has_direct_return, the seventh one; each eighth is padding.
+        let fields = [is_draining, unknown, answers, always_masquerades, 1, 0, 0, 0];
         self.set("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
     }
 
@@ -242,6 +242,9 @@ impl Node {
     fn publish(&self, address: &str, protocol: u8, flags: u32) {
         let key = frontend_key(address.parse().unwrap(), protocol);
         self.set("outside", &key, &sealed(&key, flags));
+        if key[..16].iter().any(|byte| ![0, 0xff].contains(byte)) {
+            self.set("outside_addrs", &key[..16], &[0; 4]);
+        }
     }
 
     /// The service with one backend at the family's address.

@@ -12,7 +12,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::uplink::{Uplink, UplinkEntry};
 use nodelb_core::packets::admission::Refusal;
 use nodelb_core::state::entries::{MapState, ServiceId};
-use nodelb_core::trace::{Verdict as Traced, trace, trace_outside};
+use nodelb_core::trace::{Verdict as Traced, is_of_service_outside, trace, trace_outside};
 use nodelb_programs::headers::{Content, ETHERNET, Parsed, parse, tcp_flags};
 use nodelb_programs::key::Side;
 use nodelb_programs::node::{Packet, Summed, Verdict};
@@ -136,6 +136,12 @@ impl Frame {
     }
 }
 
+/// Whether the address is a service's, and none of the node; see [`ROUTES`].
+fn is_only_nodelbs(state: &MapState, addr: Addr) -> bool {
+    let is_here = ["203.0.113.2", "203.0.113.3", "2001:db8:1::2", "2001:db8:1::3"].contains(&addr.to_string().as_str());
+    !is_here && is_of_service_outside(state, addr)
+}
+
 /// Whether these bytes are the ICMP error "port unreachable" of the family.
 fn is_port_unreachable(icmp: &[u8], family: Family) -> bool {
     match family {
@@ -204,6 +210,9 @@ impl Met {
             Traced::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
             Traced::Refused(_, Refusal::NoBackend) => Candidates::Without(Self::Refused),
             Traced::Refused(_, Refusal::NoLocalBackend | Refusal::NotAdmitted) => Candidates::Without(Self::Silence),
+            Traced::PassedThrough if !is_vm && is_only_nodelbs(state, attempt.to.addr) => {
+                Candidates::Without(Self::Silence)
+            }
             Traced::PassedThrough => Candidates::Without(Self::PassesThrough),
         }
     }

@@ -94,6 +94,12 @@ pub fn lookup_outside<'a>(
     lookup(&state.outside, state, nodeport_range, to)
 }
 
+/// Whether a service has the address for clients outside the node, at any port. What is not translated there is not passed
+/// on, unless a device or a pod of the node has the address.
+pub fn is_of_service_outside(state: &MapState, addr: Addr) -> bool {
+    !addr.is_unspecified() && state.outside.range(L4Addr::all_at(addr)).next().is_some()
+}
+
 /// The entry of the address itself, or that of the NodePort if the address is the node's. NodePorts are stored under the
 /// unspecified address, which is no destination of its own.
 fn lookup<'a, E>(

@@ -12,6 +12,7 @@ use crate::error::{OpenError, failed};
 use crate::kept::KeptPrograms;
 use crate::outside::OutsideMaps;
 use crate::packets::maps::{self, ConnectionMaps, PERSISTENT};
+use crate::packets::outside_addrs::OutsideAddrs;
 use crate::packets::{
     CheckWays, ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
     PacketPrograms, SettingsWriter, Sweep, XdpProgram, bloom,
@@ -38,6 +39,7 @@ pub struct OpenedPackets {
     pub sweep: Result<Sweep, String>,
     pub counter: Arc<PacketCounter>,
     pub bloom: Arc<PacketBloom>,
+    pub(crate) outside_addrs: Arc<OutsideAddrs>,
     /// The ports that connections of others use, if the programs cannot query connection tracking.
     pub foreign_ports: Option<ForeignPorts>,
     pub events: PacketEvents,
@@ -85,6 +87,7 @@ pub(crate) fn start(
         PacketBloom::new(programs.maps(), options.nodeport_range.clone(), options.source_ports.clone())
             .map_err(readable())?,
     );
+    let outside_addrs = Arc::new(OutsideAddrs::new(programs.maps()).map_err(readable())?);
     let sweep = Sweep::load_or_keep(programs.maps(), Some(kept)).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
     let (foreign_ports, not_listed) = foreign_ports(options, &maps).map_err(readable())?;
@@ -119,6 +122,7 @@ pub(crate) fn start(
         sweep,
         counter,
         bloom,
+        outside_addrs,
         foreign_ports,
         events,
         connections,

@@ -12,6 +12,7 @@ mod foreign;
 mod handles;
 mod load;
 pub(crate) mod maps;
+pub(crate) mod outside_addrs;
 mod run;
 mod settings;
 mod sweep;

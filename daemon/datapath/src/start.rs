@@ -307,6 +307,7 @@ impl<'p> Start<'p> {
             counters,
             packet_counter: None,
             bloom: None,
+            outside_addrs: None,
             epoch,
             crash: self.pins.crash().clone(),
         })

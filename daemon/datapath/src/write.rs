@@ -20,6 +20,7 @@ use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, ViewKind};
 use crate::outside::{OUTSIDE, OutsideMaps, RANGES, UPLINKS, put};
 use crate::packet_path::OpenedPackets;
+use crate::packets::outside_addrs::OutsideAddrs;
 use crate::packets::{PacketBloom, PacketCounter};
 use crate::read::{has_its_ring, whole_run};
 use crate::sys;
@@ -42,6 +43,8 @@ pub(crate) struct Writer {
     pub(crate) packet_counter: Option<Arc<PacketCounter>>,
     /// Lets the packet programs find addresses of `outside`; `None` without the packet path.
     pub(crate) bloom: Option<Arc<PacketBloom>>,
+    /// The addresses of `outside`; `None` without the packet path.
+    pub(crate) outside_addrs: Option<Arc<OutsideAddrs>>,
     pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
 }
@@ -113,6 +116,7 @@ impl Writer {
     pub(crate) fn serve_packets(&mut self, packets: Option<&OpenedPackets>) {
         self.packet_counter = packets.map(|packets| Arc::clone(&packets.counter));
         self.bloom = packets.map(|packets| Arc::clone(&packets.bloom));
+        self.outside_addrs = packets.map(|packets| Arc::clone(&packets.outside_addrs));
     }
 
     pub(crate) fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
@@ -223,9 +227,13 @@ impl Writer {
                     bloom.add_outside(addr);
                 }
                 let (key, value) = (layout::frontend_key(addr), layout::outside(addr, entry));
-                self.change(|maps| maps.outside.put(OUTSIDE, &key, &value))
+                self.change(|maps| maps.outside.put(OUTSIDE, &key, &value))?;
+                self.change_outside_addrs(|addrs| addrs.add(addr))
             }
-            MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete(OUTSIDE, &layout::frontend_key(addr))),
+            MapOp::DeleteOutside(addr) => {
+                self.change(|maps| maps.outside.delete(OUTSIDE, &layout::frontend_key(addr)))?;
+                self.change_outside_addrs(|addrs| addrs.remove(addr))
+            }
             MapOp::PutSourceRange(id, range) => {
                 self.change(|maps| maps.outside.put(RANGES, &layout::range(*id, *range), &0u32.to_ne_bytes()))
             }
@@ -249,6 +257,14 @@ impl Writer {
     /// Makes one system call on a map for clients outside the node.
     fn change_outside(&self, work: impl FnOnce(&OutsideMaps) -> Result<(), MapError>) -> Result<(), MapError> {
         work(&self.maps.outside)?;
+        self.crash.pass();
+        Ok(())
+    }
+
+    /// Makes one system call on the map of the addresses of `outside`, if there is one.
+    fn change_outside_addrs(&self, work: impl FnOnce(&OutsideAddrs) -> io::Result<()>) -> Result<(), MapError> {
+        let Some(addrs) = &self.outside_addrs else { return Ok(()) };
+        work(addrs).map_err(map_failed("outside_addrs"))?;
         self.crash.pass();
         Ok(())
     }

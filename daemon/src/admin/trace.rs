@@ -71,6 +71,7 @@ pub(super) fn trace(
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
     let mut explanation = from.explanation(snapshot, to)?;
     let stopped = outside::stop(&mut explanation, snapshot, not_forwarding);
+    outside::own(&mut explanation, snapshot, decision);
     let is_nodeport = snapshot.desired.node_addrs.contains(&to.addr);
     let (is_found, first) = (explanation.found.is_some(), first_programs(explanation.hooks, others));
     let mut answer = answer(explanation, decision, now.moment);

@@ -385,6 +385,7 @@ pub fn settings(packets: &Packets, is_draining: bool, has_seen_proxy: bool) -> P
         },
         answers: packets.answer,
         always_masquerades: packets.snat == Snat::Always,
+        owns_addresses: !has_seen_proxy,
     }
 }
 

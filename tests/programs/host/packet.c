@@ -10,6 +10,7 @@
 void start_packet_unit(void)
 {
 	ADD_PACKET_MAPS();
+	CONTENT(outside_addrs, 256);
 	MAP(packet_event_scratch, 1);
 	/* The way of the only health check; see bpf_sk_storage_get(). */
 	add_map(&check_ways, "check_ways", BPF_MAP_TYPE_ARRAY, 4, sizeof(struct check_way), 1);
@@ -49,6 +50,10 @@ static void add_outside(void *context, const void *key, const void *value)
 	(void)value;
 	if (!passes_bloom(bpf_ntohs(to->port_be)))
 		add_to_bloom(to->addr, to->port_be, to->protocol, PACKET_ARRIVING);
+	if (is_unspecified(to->addr))
+		return;
+	add_to_bloom(to->addr, 0, IPPROTO_TCP, PACKET_ARRIVING);
+	add_to_bloom(to->addr, 0, IPPROTO_UDP, PACKET_ARRIVING);
 }
 
 /* As the daemon does when all devices have the programs. */

@@ -214,10 +214,12 @@ pub enum Reason {
     FragmentRate,
     /// The source of the packet is the address and port of a service.
     ServedSource,
+    /// No service has the port or the protocol of the packet, and nothing else its address.
+    NotServed,
 }
 
 /// All reasons, in the order of `enum packet_reason`.
-pub const REASONS: [Reason; 17] = [
+pub const REASONS: [Reason; 18] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -235,6 +237,7 @@ pub const REASONS: [Reason; 17] = [
     Reason::MtuNoDf,
     Reason::FragmentRate,
     Reason::ServedSource,
+    Reason::NotServed,
 ];
 
 impl fmt::Display for Reason {
@@ -257,6 +260,7 @@ impl fmt::Display for Reason {
             Self::MtuNoDf => "mtu-no-df",
             Self::FragmentRate => "fragment-rate",
             Self::ServedSource => "served-source",
+            Self::NotServed => "not-served",
         })
     }
 }

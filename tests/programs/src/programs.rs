@@ -20,7 +20,7 @@ const SERVICES: u32 = 128;
 const BLOOM_WORDS: u32 = 1_024;
 
 /// The maps that the daemon writes for each change; `services` and `slots` are arrays.
-const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
+const CONTENT: [&str; 6] = ["outside", "outside_addrs", "frontends", "source_ranges", "uplinks", "node_addrs"];
 
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
@@ -212,9 +212,10 @@ impl Programs {
         };
         let [is_draining, answers, always_masquerades] =
             [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
-        let fields = [is_draining, unknown, answers, always_masquerades].map(u32::to_ne_bytes).concat();
+        let owns_addresses = u32::from(settings.unknown != Unknown::AutoWithProxy);
+        let fields = [is_draining, unknown, answers, always_masquerades, owns_addresses].map(u32::to_ne_bytes).concat();
         // The programs write has_direct_return.
-        let mut value = self.list("packet_settings").pop().map_or_else(|| vec![0; 24], |(_, value)| value);
+        let mut value = self.list("packet_settings").pop().map_or_else(|| vec![0; 32], |(_, value)| value);
         value[..fields.len()].copy_from_slice(&fields);
         self.put("packet_settings", &[0; 4], &value);
     }
@@ -230,6 +231,9 @@ impl Programs {
         for (address, entry) in &state.outside {
             let flags = u32::from(entry.local) | u32::from(entry.has_ranges) << 1;
             self.put_frontend("outside", &layout::frontend_key(address), &layout::frontend(entry.service, flags));
+        }
+        for address in state.outside.keys().filter(|address| !address.addr.is_unspecified()) {
+            self.put("outside_addrs", &address.addr.octets(), &[0; 4]);
         }
         for (address, entry) in &state.frontends {
             let value = layout::frontend(entry.service, u32::from(entry.inside_local));

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{L4Addr, Protocol};
 
 use super::handles::PacketMaps;
 use crate::error::{OpenError, failed};
@@ -85,9 +85,14 @@ impl PacketBloom {
         Ok(())
     }
 
-    /// Adds an address, before it is added to `outside`.
+    /// Adds an address, before it is added to `outside`, and with the port 0 for [`super::outside_addrs`].
     pub(crate) fn add_outside(&self, address: &L4Addr) {
         self.add(Side::Arriving, address);
+        if !address.addr.is_unspecified() {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                self.add(Side::Arriving, &L4Addr::new(address.addr, 0, protocol));
+            }
+        }
     }
 
     fn add_connection(&self, key: &PacketKeyBytes, value: &ConnectionBytes) {

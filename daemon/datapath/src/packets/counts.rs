@@ -15,7 +15,7 @@ use crate::skeleton::packet::types;
 use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 17] = [
+pub const REASONS: [&str; 18] = [
     "short",
     "ttl",
     "mtu",
@@ -33,6 +33,7 @@ pub const REASONS: [&str; 17] = [
     "mtu-no-df",
     "fragment-rate",
     "served-source",
+    "not-served",
 ];
 
 /// What the programs did with a packet, in the order of `enum packet_verdict`.

@@ -242,7 +242,7 @@ fn set_maps(
             "services" => limits.services,
             "slots" => limits.slots,
             "affinity" => limits.affinity,
-            "outside" => limits.outside,
+            "outside" | "outside_addrs" => limits.outside.max(1),
             "connections" => options.max_connections.saturating_mul(2),
             "half_open" => options.max_handshakes.saturating_mul(2),
             "fragments" => options.max_fragments,

@@ -28,18 +28,24 @@ pub struct PacketSettings {
     pub answers: bool,
     /// Whether backends on this node see an address of the node.
     pub always_masquerades: bool,
+    /// Whether no other proxy serves anything at the addresses of services.
+    pub owns_addresses: bool,
 }
 
 impl PacketSettings {
-    /// The structure as two words: each has two numbers in memory order.
-    fn words(self) -> [u64; 2] {
+    /// What the daemon writes of the structure, as words: each has two numbers in memory order.
+    fn words(self) -> [u64; 3] {
         let unknown = match self.unknown {
             UnknownPackets::Pass => types::unknown_packets::UNKNOWN_PASS,
             UnknownPackets::Reset => types::unknown_packets::UNKNOWN_RESET,
             UnknownPackets::Auto => types::unknown_packets::UNKNOWN_AUTO,
             UnknownPackets::AutoWithProxy => types::unknown_packets::UNKNOWN_AUTO_WITH_PROXY,
         };
-        [word(self.is_draining.into(), unknown.0), word(self.answers.into(), self.always_masquerades.into())]
+        [
+            word(self.is_draining.into(), unknown.0),
+            word(self.answers.into(), self.always_masquerades.into()),
+            word(self.owns_addresses.into(), 0),
+        ]
     }
 }
 
@@ -70,7 +76,7 @@ impl SettingsWriter {
 
     /// Makes the programs look for connections with direct return, which they also do when they have forwarded a packet.
     pub(crate) fn show_direct_return(&self) {
-        self.words.at(2, 1)[0].store(word(1, 0), Ordering::Relaxed);
+        self.words.at(3, 1)[0].store(word(1, 0), Ordering::Relaxed);
     }
 }
 

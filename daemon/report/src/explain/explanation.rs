@@ -197,6 +197,8 @@ pub enum DropReason {
     NotForwarded,
     /// The client has the address and port of a service.
     ServedSource,
+    /// No service has the port and protocol, and only nodelb has the address.
+    NotServed,
 }
 
 /// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a

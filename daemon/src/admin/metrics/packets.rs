@@ -20,7 +20,7 @@ const SWEPT: [(SweepReason, &str); 4] = [
 ];
 
 /// Why packets are passed on: shown even if none were.
-const PASSED: [&str; 5] = ["short", "fragment", "no-forwarding", "no-room", "unknown"];
+const PASSED: [&str; 4] = ["short", "no-forwarding", "no-room", "unknown"];
 
 pub(super) fn packets(exposition: &mut Exposition, packets: &DeviceOutputs) {
     if let Some(counts) = (packets.counts)() {

@@ -18,7 +18,7 @@ use nodelb_core::model::service::{
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
-use nodelb_report::explain::explanation::{self, Client};
+use nodelb_report::explain::explanation::{self, Client, ConnectResult, DropReason};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
 use nodelb_report::time::{Clocks, Time};
@@ -247,6 +247,25 @@ fn a_served_client_outside_learns_its_backend() {
     let inside = text("10.96.7.9:80", "203.0.113.9");
     assert!(inside.contains("a ClusterIP is for clients on the node, unless packets.cluster-ips is true"), "{inside}");
     assert!(inside.contains("passes: clients outside the node are not served at this address"), "{inside}");
+}
+
+/// It was said to pass, and went round between the router and the node.
+#[test]
+fn another_port_of_an_address_that_only_nodelb_has_is_dropped() {
+    let end = |to: &str, from: Client, activity: Activity| {
+        let snapshot = served();
+        let mut explanation = explanation::explain(&snapshot, to.parse().unwrap(), from);
+        let decision = Decision { activity, reason: String::new() };
+        outside::own(&mut explanation, &snapshot, Some(&decision));
+        explanation.result
+    };
+    let (dropped, passes) = (ConnectResult::Dropped(DropReason::NotServed), ConnectResult::PassedThrough);
+    let ends = ["198.51.100.9:81", "198.51.100.9:80/UDP"].map(|to| end(to, Client::Outside, Activity::On));
+    assert_eq!(ends, [dropped; 2]);
+    assert_eq!(end("198.51.100.8:81", Client::Outside, Activity::On), passes);
+    assert_eq!(end("198.51.100.9:81", Client::Host, Activity::On), passes);
+    assert_eq!(end("198.51.100.9:81", Client::Outside, Activity::Draining), passes);
+    assert!(outside::dropped(DropReason::NotServed).contains("no service has this port"));
 }
 
 #[test]

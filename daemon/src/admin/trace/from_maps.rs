@@ -58,7 +58,7 @@ fn verdict(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> String {
         ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to),
         ConnectResult::Refused(errno) => phrases::refused(errno).into(),
         ConnectResult::Dropped(reason) => outside::dropped(reason),
-        ConnectResult::PassedThrough if from == Client::Outside => outside::NOT_SERVED.into(),
+        ConnectResult::PassedThrough if from == Client::Outside => outside::NOT_OUTSIDE.into(),
         ConnectResult::PassedThrough => phrases::passed(to),
     }
 }

@@ -4,6 +4,7 @@ use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::trace::is_of_service_outside;
 use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
 use nodelb_report::explain::rows::OutsideAccess;
 
@@ -96,6 +97,7 @@ pub(super) fn dropped(reason: DropReason) -> String {
         }
         DropReason::NotForwarded => "dropped by the kernel: this node does not forward packets".into(),
         DropReason::NotAdmitted => "dropped: the client is not in loadBalancerSourceRanges".into(),
+        DropReason::NotServed => NOT_SERVED.into(),
         DropReason::ServedSource => {
             "dropped: the client has the address and port of a service, from which nothing begins a connection".into()
         }
@@ -109,7 +111,23 @@ pub(super) fn refused(to: L4Addr) -> String {
 }
 
 /// The end of a connection to an address that is not for clients outside the node.
-pub(super) const NOT_SERVED: &str = "passes: clients outside the node are not served at this address";
+pub(super) const NOT_OUTSIDE: &str = "passes: clients outside the node are not served at this address";
+
+/// The end of a connection to another port or protocol of a service's address.
+const NOT_SERVED: &str = "dropped: no service has this port and protocol of the address, and only nodelb has the address; \
+    it passes if a device of the node has it, or while another service proxy is present";
+
+/// Makes the connection of a client outside the node to another port or protocol of a service's address one that is
+/// dropped, if the programs run.
+pub(super) fn own(explanation: &mut Explanation, snapshot: &Snapshot, decision: Option<&Decision>) {
+    let passes = explanation.from == Client::Outside && explanation.result == ConnectResult::PassedThrough;
+    let is_on = decision.is_some_and(|decision| decision.activity == Activity::On);
+    let addr = explanation.to.addr;
+    let is_here = snapshot.facts.node().addresses.contains(&addr);
+    if passes && is_on && !is_here && is_of_service_outside(&snapshot.realised, addr) {
+        explanation.result = ConnectResult::Dropped(DropReason::NotServed);
+    }
+}
 
 /// The end of a connection that is not translated.
 pub(super) fn passed(explanation: &Explanation, decision: Option<&Decision>) -> String {
@@ -123,7 +141,7 @@ pub(super) fn passed(explanation: &Explanation, decision: Option<&Decision>) -> 
         (Some(OutsideAccess::Off), _) => {
             "passes: nodelb does not translate connections from outside the node now (`nodelb devices` says why)"
         }
-        _ => NOT_SERVED,
+        _ => NOT_OUTSIDE,
     };
     match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {

@@ -9,9 +9,10 @@ fn numbers(settings: PacketSettings) -> Vec<u32> {
 #[test]
 fn the_words_are_the_numbers_of_the_struct() {
     let settings = PacketSettings { unknown: UnknownPackets::Reset, answers: true, ..PacketSettings::default() };
-    assert_eq!(numbers(settings), [0, 1, 1, 0]);
+    assert_eq!(numbers(settings), [0, 1, 1, 0, 0, 0]);
     let settings = PacketSettings { is_draining: true, always_masquerades: true, ..PacketSettings::default() };
-    assert_eq!(numbers(settings), [1, 0, 0, 1]);
-    let settings = PacketSettings { unknown: UnknownPackets::AutoWithProxy, ..PacketSettings::default() };
-    assert_eq!(numbers(settings), [0, 3, 0, 0]);
+    assert_eq!(numbers(settings), [1, 0, 0, 1, 0, 0]);
+    let unknown = UnknownPackets::AutoWithProxy;
+    let settings = PacketSettings { unknown, owns_addresses: true, ..PacketSettings::default() };
+    assert_eq!(numbers(settings), [0, 3, 0, 0, 1, 0]);
 }
