@@ -253,7 +253,7 @@ leave_error(struct __sk_buff *skb, struct scratch *here)
 		return NEXT;
 	copy_addr(here->packet.key.target, here->was.target);
 	return leave_alone(skb, known_of_target(&here->packet.key),
-			   PACKET_NOT_SERVED);
+			   OUTCOME_DROP | PACKET_NOT_SERVED);
 }
 
 /* Translates the error in the scratch memory, and returns the verdict. */

@@ -42,7 +42,7 @@ would_be_routed(struct __sk_buff *skb, struct scratch *here)
 }
 
 /* The rest of leave_alone(), for few packets. Returns the verdict. */
-VERIFIED_ONCE int leave_or_refuse(struct __sk_buff *skb, __u32 reason)
+VERIFIED_ONCE int leave_or_refuse(struct __sk_buff *skb, __u32 outcome)
 {
 	const volatile struct packet_settings *now = settings();
 	struct scratch *here = scratch();
@@ -54,21 +54,23 @@ VERIFIED_ONCE int leave_or_refuse(struct __sk_buff *skb, __u32 reason)
 	    bpf_map_lookup_elem(&outside_addrs, here->packet.key.target) &&
 	    !is_of_stack(skb, here) && would_be_routed(skb, here) &&
 	    !RULE(owned_addresses, false))
-		return refuse(skb, OUTCOME_DROP | reason);
-	if (reason == PACKET_SHORT)
+		return refuse(skb, here->packet.tcp_flags & TCP_RST
+					   ? OUTCOME_DROP | PACKET_NOT_SERVED
+					   : outcome);
+	if (outcome == (OUTCOME_DROP | PACKET_SHORT))
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	return NEXT;
 }
 
 /*
  * Gives a packet that has arrived to the network stack, unless only nodelb has
- * its target; it is then refused for the reason. known is what the Bloom filter
- * knows of the target. Returns the verdict.
+ * its target; the outcome then says what becomes of it. known is what the Bloom
+ * filter knows of the target. Returns the verdict.
  */
 static __always_inline int
-leave_alone(struct __sk_buff *skb, __u64 known, enum packet_reason reason)
+leave_alone(struct __sk_buff *skb, __u64 known, int outcome)
 {
-	return has_any_port(known) ? leave_or_refuse(skb, reason) : NEXT;
+	return has_any_port(known) ? leave_or_refuse(skb, outcome) : NEXT;
 }
 
 #endif

@@ -174,10 +174,13 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 	else if (parsed == PARSED_SHORT && side == PACKET_LEAVING)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	else if (parsed == PARSED_SHORT)
-		*verdict = leave_or_refuse(skb, PACKET_SHORT);
+		*verdict = leave_or_refuse(skb, OUTCOME_DROP | PACKET_SHORT);
 	else if (parsed != PARSED_OTHERS && side != PACKET_LEAVING)
-		*verdict = leave_alone(skb, known_of_target(&here->packet.key),
-				       PACKET_NOT_SERVED);
+		*verdict =
+			leave_alone(skb, known_of_target(&here->packet.key),
+				    parsed == PARSED_ECHO
+					    ? OUTCOME_ANSWER | PACKET_ECHO
+					    : OUTCOME_DROP | PACKET_NOT_SERVED);
 	return false;
 }
 
@@ -208,9 +211,10 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return verdict;
 	known = known_of_target(&here->packet.key);
 	if (here->packet.part == PART_LATER && !restore_ports())
-		return leave_alone(skb, known, PACKET_FRAGMENT);
+		return leave_alone(skb, known, OUTCOME_DROP | PACKET_FRAGMENT);
 	if (!at_pod && is_foreign(&here->packet, known))
-		return leave_alone(skb, known, PACKET_NOT_SERVED);
+		return leave_alone(skb, known,
+				   OUTCOME_ANSWER | PACKET_NOT_SERVED);
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
@@ -236,7 +240,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
 		if (outcome == OUTCOME_FOREIGN)
-			return leave_alone(skb, known, PACKET_NOT_SERVED);
+			return leave_alone(skb, known,
+					   OUTCOME_ANSWER | PACKET_NOT_SERVED);
 	}
 	return carry_out(skb, here, outcome);
 }

@@ -14,6 +14,7 @@
 #include <linux/udp.h>
 
 #include "frame.h"
+#include "icmp_types.h"
 #include "packet_maps.h"
 #include "service.h"
 
@@ -34,20 +35,6 @@
 /* RFC 8200 describes five; the sixth is for a second NEXTHDR_DEST. */
 #define MOST_EXTENSIONS 6
 
-/* From <linux/icmp.h> and <linux/icmpv6.h>, which need headers of libc. */
-#define ICMP_DEST_UNREACH 3
-#define ICMP_PORT_UNREACH 3
-#define ICMP_FRAG_NEEDED 4
-#define ICMP_TIME_EXCEEDED 11
-#define ICMP_PARAMETERPROB 12
-#define ICMPV6_DEST_UNREACH 1
-#define ICMPV6_PORT_UNREACH 4
-#define ICMPV6_PKT_TOOBIG 2
-#define ICMPV6_TIME_EXCEED 3
-#define ICMPV6_PARAMPROB 4
-#define ICMP_HEADER_LENGTH 8
-#define ICMP_CHECK_OFFSET 2
-
 #define TCP_FIN 1
 #define TCP_SYN 2
 #define TCP_RST 4
@@ -67,6 +54,8 @@ enum parsed {
 	PARSED_TUNNELLED = 4,
 	/* For another device, or nothing that any machine routes. */
 	PARSED_OTHERS = 5,
+	/* An ICMP echo request. */
+	PARSED_ECHO = 6,
 };
 
 static __always_inline struct scratch *scratch(void)
@@ -257,7 +246,9 @@ parse_icmp(struct frame_context *frame, struct packet *packet)
 		return PARSED_SHORT;
 	if (packet->is_v6 ? is_error_v6(type) : is_error_v4(type))
 		return PARSED_ERROR;
-	return PARSED_ALONE;
+	return type == (packet->is_v6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO)
+		       ? PARSED_ECHO
+		       : PARSED_ALONE;
 }
 
 /* The number of the packet's family as the protocol of a tunnel. */

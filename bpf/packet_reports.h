@@ -51,8 +51,10 @@ enum packet_reason {
 	PACKET_SERVED_SOURCE = 16,
 	/* No service has the port or the protocol, and nothing the address. */
 	PACKET_NOT_SERVED = 17,
+	/* An echo request to an address that only nodelb has. */
+	PACKET_ECHO = 18,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 18,
+	PACKET_REASONS = 19,
 };
 
 /* What the programs did with a packet. */
@@ -62,7 +64,7 @@ enum packet_verdict {
 	PACKET_DROPPED = 1,
 	/* Answered with a TCP RST. */
 	PACKET_RST = 2,
-	/* Answered with an ICMP error. */
+	/* Answered with an ICMP error, or with an echo reply. */
 	PACKET_ICMP = 3,
 	/* Translated, and passed on to the network stack. */
 	PACKET_TRANSLATED = 4,
@@ -106,14 +108,14 @@ struct packet_counts {
 	__u64 reverse;
 	/* New connections. */
 	__u64 begun;
-	/* TCP RSTs and ICMP errors that this node sent. */
+	/* TCP RSTs, ICMP errors and echo replies that this node sent. */
 	__u64 answered;
 	/* Source ports tried for connections to backends on other nodes. */
 	__u64 port_tries;
 	/* By enum packet_reason: dropped or answered, and passed on. */
 	__u64 dropped[PACKET_REASONS];
 	__u64 passed[PACKET_REASONS];
-	/* TCP RSTs; the other answers are ICMP errors. */
+	/* TCP RSTs; the other answers are of ICMP. */
 	__u64 resets;
 	/* The last packet that was counted in dropped or passed. */
 	__u32 last_service_id;
@@ -121,7 +123,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 352, "layout");
+_Static_assert(sizeof(struct packet_counts) == 368, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96

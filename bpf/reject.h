@@ -233,6 +233,31 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 	return send_back(skb, here);
 }
 
+/* Sends an echo request back as the reply, with what it contains. */
+VERIFIED_ONCE int send_echo(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	__u16 was, now;
+	__u32 at;
+
+	if (!here)
+		return TC_ACT_SHOT;
+	at = here->packet.l4;
+	if (bpf_skb_load_bytes(skb, at, &was, sizeof(was)))
+		return TC_ACT_SHOT;
+	/* The type, and the code 0. */
+	now = bpf_htons(
+		(here->packet.is_v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHOREPLY) << 8);
+	/* The addresses change places, which does not change the sum. */
+	if (bpf_l4_csum_replace(skb, at + ICMP_CHECK_OFFSET, was, now,
+				sizeof(now)) ||
+	    bpf_skb_store_bytes(skb, at, &now, sizeof(now), 0) ||
+	    write_answer(skb, here, here->packet.end - at,
+			 here->packet.key.protocol))
+		return TC_ACT_SHOT;
+	return send_back(skb, here);
+}
+
 /* Whether this CPU may send one more answer in this second. */
 static __always_inline bool
 may_answer(struct scratch *here, const struct drop_key *key)
@@ -327,6 +352,8 @@ VERIFIED_ONCE int refuse(struct __sk_buff *skb, int outcome)
 	if (verdict == PACKET_DROPPED)
 		return TC_ACT_SHOT;
 	all->answered++;
+	if (reason == PACKET_ECHO)
+		return send_echo(skb);
 	if (verdict == PACKET_ICMP)
 		return send_icmp(skb, reason);
 	all->resets++;

@@ -211,7 +211,8 @@ impl Met {
             Traced::Refused(_, Refusal::NoBackend) => Candidates::Without(Self::Refused),
             Traced::Refused(_, Refusal::NoLocalBackend | Refusal::NotAdmitted) => Candidates::Without(Self::Silence),
             Traced::PassedThrough if !is_vm && is_only_nodelbs(state, attempt.to.addr) => {
-                Candidates::Without(Self::Silence)
+                let is_answered = attempt.to.protocol != Protocol::Sctp;
+                Candidates::Without(if is_answered { Self::Refused } else { Self::Silence })
             }
             Traced::PassedThrough => Candidates::Without(Self::PassesThrough),
         }

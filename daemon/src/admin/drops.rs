@@ -31,6 +31,7 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
     "more than 2,048 datagrams in fragments in a second between this node and one other address",
     "the source is the address and port of a service, from which nothing begins a connection: the answers would go round",
     "to an address of a service that no device of this node has, but to no port and protocol of a service: see nodelb frontends",
+    "an ICMP echo request (ping) to an address of a service that no device of this node has",
 ];
 
 /// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of

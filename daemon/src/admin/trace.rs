@@ -370,7 +370,7 @@ fn verdict(explanation: &Explanation, decision: Option<&Decision>) -> String {
         (ConnectResult::Forwarded(_), _) => forwarded(explanation),
         (ConnectResult::Depends(_), from) => if_admitted(&explanation.admitted, &forwarded(explanation), from),
         (ConnectResult::Dropped(reason), _) => outside::dropped(reason),
-        (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation.to),
+        (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation.to, explanation.found.is_some()),
         (ConnectResult::Refused(_), _)
             if explanation.found.as_ref().is_some_and(|it| it.why == ViewReason::OtherFamily) =>
         {

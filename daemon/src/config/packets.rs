@@ -284,7 +284,8 @@ section! {
     /// to the network stack; "reset" answers all with RST.
     unknown: Unknown = Unknown::Auto;
 
-    /// Answer packets that cannot be served with TCP RST or ICMP; otherwise they are dropped.
+    /// Answer packets that cannot be served with TCP RST or ICMP, and pings to addresses that only nodelb has; otherwise
+    /// they are dropped.
     answer: bool = true;
 
     /// Maximum number of connections, half of which UDP may have; each requires about 400 bytes while it exists.

@@ -216,10 +216,12 @@ pub enum Reason {
     ServedSource,
     /// No service has the port or the protocol of the packet, and nothing else its address.
     NotServed,
+    /// An echo request to an address that nothing else than nodelb has.
+    Echo,
 }
 
 /// All reasons, in the order of `enum packet_reason`.
-pub const REASONS: [Reason; 18] = [
+pub const REASONS: [Reason; 19] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -238,6 +240,7 @@ pub const REASONS: [Reason; 18] = [
     Reason::FragmentRate,
     Reason::ServedSource,
     Reason::NotServed,
+    Reason::Echo,
 ];
 
 impl fmt::Display for Reason {
@@ -261,6 +264,7 @@ impl fmt::Display for Reason {
             Self::FragmentRate => "fragment-rate",
             Self::ServedSource => "served-source",
             Self::NotServed => "not-served",
+            Self::Echo => "echo",
         })
     }
 }

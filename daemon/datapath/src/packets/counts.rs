@@ -15,7 +15,7 @@ use crate::skeleton::packet::types;
 use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 18] = [
+pub const REASONS: [&str; 19] = [
     "short",
     "ttl",
     "mtu",
@@ -34,6 +34,7 @@ pub const REASONS: [&str; 18] = [
     "fragment-rate",
     "served-source",
     "not-served",
+    "echo",
 ];
 
 /// What the programs did with a packet, in the order of `enum packet_verdict`.

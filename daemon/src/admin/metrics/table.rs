@@ -132,13 +132,13 @@ metrics! {
     PACKET_TRANSLATED: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
         "Number of translated packets: from clients outside the node, and from backends";
     PACKET_DROPPED: Packets, Counter, "nodelb_packet_dropped_total",
-        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate, reverse-path, mtu-no-df, fragment-rate, served-source, not-served"],
+        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate, reverse-path, mtu-no-df, fragment-rate, served-source, not-served, echo"],
         "Number of packets to services that were dropped, or were answered by this node, by reason";
     PACKET_PASSED: Packets, Counter, "nodelb_packet_passed_total",
         [reason = "short, no-forwarding, no-room, unknown"],
         "Number of packets that were passed on although they cannot be read, reach a backend only with forwarding, belong to a connection for which there is no room, or to one that nodelb does not know, by reason";
     PACKET_ANSWERED: Packets, Counter, "nodelb_packet_answered_total", [kind = "rst, icmp"],
-        "Number of TCP RSTs and ICMP errors that this node sent for a service, by kind";
+        "Number of TCP RSTs, and of ICMP errors and echo replies, that this node sent for a service or its address, by kind";
     PACKET_CONNECTIONS_CREATED: Packets, Counter, "nodelb_packet_connections_created_total", [],
         "Number of new connections of clients outside the node, without TCP connections that other nodes have begun";
     PACKET_SNAT_TRIES: Packets, Counter, "nodelb_packet_snat_tries_total", [],

@@ -15,6 +15,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
@@ -251,7 +252,7 @@ fn a_served_client_outside_learns_its_backend() {
 
 /// It was said to pass, and went round between the router and the node.
 #[test]
-fn another_port_of_an_address_that_only_nodelb_has_is_dropped() {
+fn another_port_of_an_address_that_only_nodelb_has_is_refused() {
     let end = |to: &str, from: Client, activity: Activity| {
         let snapshot = served();
         let mut explanation = explanation::explain(&snapshot, to.parse().unwrap(), from);
@@ -259,13 +260,15 @@ fn another_port_of_an_address_that_only_nodelb_has_is_dropped() {
         outside::own(&mut explanation, &snapshot, Some(&decision));
         explanation.result
     };
-    let (dropped, passes) = (ConnectResult::Dropped(DropReason::NotServed), ConnectResult::PassedThrough);
-    let ends = ["198.51.100.9:81", "198.51.100.9:80/UDP"].map(|to| end(to, Client::Outside, Activity::On));
-    assert_eq!(ends, [dropped; 2]);
+    let (refused, passes) = (ConnectResult::Refused(Refusal::NoBackend), ConnectResult::PassedThrough);
+    let ends = ["198.51.100.9:81", "198.51.100.9:80/UDP", "198.51.100.9:80/SCTP"];
+    let ends = ends.map(|to| end(to, Client::Outside, Activity::On));
+    assert_eq!(ends, [refused, refused, ConnectResult::Dropped(DropReason::NotServed)]);
     assert_eq!(end("198.51.100.8:81", Client::Outside, Activity::On), passes);
     assert_eq!(end("198.51.100.9:81", Client::Host, Activity::On), passes);
     assert_eq!(end("198.51.100.9:81", Client::Outside, Activity::Draining), passes);
-    assert!(outside::dropped(DropReason::NotServed).contains("no service has this port"));
+    let sentence = outside::refused("198.51.100.9:81".parse().unwrap(), false);
+    assert!(sentence.starts_with("refused with RST: no service has this port"), "{sentence}");
 }
 
 #[test]

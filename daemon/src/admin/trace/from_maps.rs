@@ -55,7 +55,7 @@ fn verdict(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> String {
     match traced.result {
         ConnectResult::Forwarded(_) => forwarded(),
         ConnectResult::Depends(_) => phrases::if_admitted(&traced.admitted, &forwarded(), from),
-        ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to),
+        ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to, true),
         ConnectResult::Refused(errno) => phrases::refused(errno).into(),
         ConnectResult::Dropped(reason) => outside::dropped(reason),
         ConnectResult::PassedThrough if from == Client::Outside => outside::NOT_OUTSIDE.into(),

@@ -3,6 +3,7 @@
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::FrontendKind;
+use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::trace::is_of_service_outside;
 use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
@@ -97,35 +98,39 @@ pub(super) fn dropped(reason: DropReason) -> String {
         }
         DropReason::NotForwarded => "dropped by the kernel: this node does not forward packets".into(),
         DropReason::NotAdmitted => "dropped: the client is not in loadBalancerSourceRanges".into(),
-        DropReason::NotServed => NOT_SERVED.into(),
+        DropReason::NotServed => format!("dropped: {NOT_SERVED}"),
         DropReason::ServedSource => {
             "dropped: the client has the address and port of a service, from which nothing begins a connection".into()
         }
     }
 }
 
-/// The end of a connection to a service without a usable backend.
-pub(super) fn refused(to: L4Addr) -> String {
+/// The end of a connection to a service without a usable backend, or to a port of its address that no service has.
+pub(super) fn refused(to: L4Addr, is_served: bool) -> String {
     let answer = if to.protocol == Protocol::Tcp { "RST" } else { "ICMP port unreachable" };
-    format!("refused with {answer}: no usable backend (dropped without an answer if packets.answer is false)")
+    let why = if is_served { "no usable backend" } else { NOT_SERVED };
+    format!("refused with {answer}: {why} (dropped without an answer if packets.answer is false)")
 }
 
 /// The end of a connection to an address that is not for clients outside the node.
 pub(super) const NOT_OUTSIDE: &str = "passes: clients outside the node are not served at this address";
 
-/// The end of a connection to another port or protocol of a service's address.
-const NOT_SERVED: &str = "dropped: no service has this port and protocol of the address, and only nodelb has the address; \
-    it passes if a device of the node has it, or while another service proxy is present";
+/// Why a connection to another port or protocol of a service's address does not pass.
+const NOT_SERVED: &str = "no service has this port and protocol of the address, and only nodelb has the address; it passes \
+    if a device of the node has it, or while another service proxy is present";
 
 /// Makes the connection of a client outside the node to another port or protocol of a service's address one that is
-/// dropped, if the programs run.
+/// refused, as by a host, or dropped, if the programs run.
 pub(super) fn own(explanation: &mut Explanation, snapshot: &Snapshot, decision: Option<&Decision>) {
     let passes = explanation.from == Client::Outside && explanation.result == ConnectResult::PassedThrough;
     let is_on = decision.is_some_and(|decision| decision.activity == Activity::On);
     let addr = explanation.to.addr;
     let is_here = snapshot.facts.node().addresses.contains(&addr);
     if passes && is_on && !is_here && is_of_service_outside(&snapshot.realised, addr) {
-        explanation.result = ConnectResult::Dropped(DropReason::NotServed);
+        explanation.result = match is_sctp(explanation) {
+            true => ConnectResult::Dropped(DropReason::NotServed),
+            false => ConnectResult::Refused(Refusal::NoBackend),
+        };
     }
 }
 
