@@ -11,13 +11,6 @@
 #include "counts.h"
 
 /*
- * Whether the kernel may give these ports to sockets of this node, because
- * net.ipv4.ip_local_port_range contains some of them. Then each port that is
- * tried is also looked up among the sockets.
- */
-const volatile __u8 shares_ports = 0;
-
-/*
  * Ports that are tried for one connection. With 90 % of the range in use, a
  * search fails in less than 0.25 % of all cases.
  */
@@ -273,8 +266,8 @@ is_foreign_port(struct frame_context *frame, struct scratch *here)
 
 	if (needs_port_of_node(&here->entry))
 		return is_tracked(frame, key) ||
-		       (shares_ports &&
-			has_socket(frame, key, here->packet.is_v6));
+		       !RULE(sockets_keep_ports,
+			     !has_socket(frame, key, here->packet.is_v6));
 	return here->is_process && key->protocol == IPPROTO_TCP &&
 	       has_direct_connection(frame);
 }

@@ -226,7 +226,6 @@ fn no_bytes_make_a_program_leave_its_packet() {
             compiler,
             is_new_kernel: numbers.below(4) != 0,
             has_route_flags: numbers.below(4) != 0,
-            shares_ports: numbers.below(2) == 0,
             lists_tracked: numbers.below(4) == 0,
             direct_return: numbers.below(4) != 0,
             ..Load::new(World::new().limits)

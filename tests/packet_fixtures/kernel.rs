@@ -11,7 +11,6 @@ pub(crate) fn load(steps: &[String], mut load: Load) -> Load {
         match line {
             "kernel old" => load.is_new_kernel = false,
             "kernel without-route-flags" => load.has_route_flags = false,
-            "kernel shares-ports" => load.shares_ports = true,
             "kernel lists-tracked" => load.lists_tracked = true,
             _ => {}
         }
@@ -37,7 +36,7 @@ fn state(name: Option<&str>) -> u32 {
 pub(crate) fn apply(programs: &mut Programs, line: &str) {
     let mut words = words(line);
     match words.next().unwrap() {
-        "old" | "without-route-flags" | "shares-ports" | "lists-tracked" => {}
+        "old" | "without-route-flags" | "lists-tracked" => {}
         "socket" => {
             let at = addr(&mut words);
             programs.add_socket_in(None, at, state(words.next()));

@@ -254,8 +254,8 @@ messages! {
         "Restart nodelb when fewer connections exist, or raise packets.max-connections.";
     SNAT_PORTS_OVERLAP = 0xf64be8eedb724bc1a3de84b961fb31f9,
         "The source ports overlap with those of the node's processes",
-        "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb has to find out for \
-         each new connection to a backend on another node whether a process uses the port, which takes time.",
+        "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb takes none that a \
+         process has, so it has fewer for connections to backends on other nodes, and searches longer for a free one.",
         "Set packets.snat-ports, or net.ipv4.ip_local_port_range, to a range that does not overlap with the other one.";
     PACKET_EVENTS_FAILED = 0x7f0c3b9a52e14d6f8a4be1c0d7935a26, "Packets can no longer be watched",
         "nodelb could not read the events of its packet programs. `nodelb watch --packets` ends. Connections are not \

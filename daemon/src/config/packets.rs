@@ -177,8 +177,8 @@ impl SnatPorts {
     pub fn overlap(range: &RangeInclusive<u16>, local: &RangeInclusive<u16>) -> Option<String> {
         overlap(range, local).then(|| {
             format!(
-                "packets.snat-ports ({}) contains ports of net.ipv4.ip_local_port_range ({}): for each new connection \
-                 nodelb has to find out whether a process of the node uses the port. Use separate ranges",
+                "packets.snat-ports ({}) contains ports of net.ipv4.ip_local_port_range ({}): nodelb has fewer ports, and \
+                 searches longer for a free one. Use separate ranges",
                 dashed(range),
                 dashed(local)
             )

@@ -139,10 +139,9 @@ struct constants {
 	uint16_t snat_last;
 	uint32_t bloom_mask;
 	uint32_t most_udp_entries;
-	uint8_t shares_ports;
 	uint8_t lists_tracked;
 	uint8_t may_forward;
-	uint8_t pad[1];
+	uint8_t pad[2];
 };
 
 /* Which rule of RULE() holds in any case; 0: none. */

@@ -13,4 +13,5 @@
 				rule(client_gets_other_port) rule(syn_of_forwarded_connection)                        \
 				    rule(far_number_is_doubted) rule(idle_connection_stays) rule(forwarded_by_ring)   \
 					rule(sent_on_by_ring) rule(unwrapped_stays) rule(only_own_tunnels)            \
-					    rule(served_source) rule(priority_tags) rule(owned_addresses)
+					    rule(served_source) rule(priority_tags) rule(owned_addresses)             \
+						rule(sockets_keep_ports)

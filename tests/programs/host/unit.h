@@ -83,7 +83,6 @@ enum rule { NO_RULE, RULES(NUMBER) };
 #define SET_PACKET_CONSTANTS(constants)                     \
 	do {                                                \
 		SET_SHARED_CONSTANTS(constants);            \
-		shares_ports = (constants)->shares_ports;   \
 		lists_tracked = (constants)->lists_tracked; \
 		skips_neighbours = FIB_SKIP_NEIGH;          \
 	} while (0)

@@ -80,8 +80,6 @@ pub struct Load {
     pub has_route_flags: bool,
     /// Where the random numbers begin.
     pub random: u32,
-    /// Whether the kernel may give ports of connections to sockets of the node.
-    pub shares_ports: bool,
     /// Whether the daemon lists the ports of tracked connections, because programs cannot ask.
     pub lists_tracked: bool,
     /// Whether services may have direct return.
@@ -97,7 +95,6 @@ impl Load {
             is_new_kernel: true,
             has_route_flags: true,
             random: 1,
-            shares_ports: false,
             lists_tracked: false,
             direct_return: true,
         }
@@ -166,13 +163,13 @@ impl Programs {
     /// Sets the constants and sizes that the daemon sets before it loads the programs: `struct start` of `host/serve.c`.
     fn send_constants(&mut self, request: Request, settings: &Settings) {
         let Load { limits, removed, is_new_kernel, has_route_flags, random, .. } = self.load;
-        let Load { shares_ports, lists_tracked, direct_return, .. } = self.load;
+        let Load { lists_tracked, direct_return, .. } = self.load;
         let ports = |range: &std::ops::RangeInclusive<u16>| [range.start().to_ne_bytes(), range.end().to_ne_bytes()];
         let mut bytes = [ports(&settings.nodeport_range), ports(&settings.source_ports)].concat().concat();
         let sizes = [limits.connections, limits.half_open, limits.fragments].map(size);
         bytes.extend((BLOOM_WORDS - 1).to_ne_bytes());
         bytes.extend((sizes[0] / 2).to_ne_bytes());
-        bytes.extend([u8::from(shares_ports), u8::from(lists_tracked), u8::from(direct_return), 0]);
+        bytes.extend([u8::from(lists_tracked), u8::from(direct_return), 0, 0]);
         let rest = [sizes[0], sizes[1], sizes[2], removed.map_or(0, |rule| rule.number), random];
         let rest = rest.into_iter().chain([is_new_kernel, has_route_flags].map(u32::from));
         bytes.extend(rest.flat_map(u32::to_ne_bytes));

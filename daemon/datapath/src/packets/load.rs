@@ -1,7 +1,6 @@
 //! Loads `bpf/packet.bpf.c`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
@@ -29,9 +28,6 @@ const OBJECT: &str = "packet.bpf.o";
 
 /// The maps of `bpf/maps.h` that no program of the packet path uses.
 const UNUSED: [&str; 2] = ["udp_overflow", "counters"];
-
-/// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
-const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 #[derive(Clone, Debug)]
 pub struct PacketOptions {
@@ -65,11 +61,6 @@ impl PacketOptions {
         let shards = if self.count_connections { Counters::shards(self.limits.services) } else { 0 };
         u32::try_from(shards).unwrap_or(0)
     }
-
-    /// Whether the kernel may give one of the source ports to a socket.
-    pub(super) fn shares_ports(&self) -> bool {
-        fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &self.source_ports))
-    }
 }
 
 /// Sets the constants that the programs at tc and at XDP have in common.
@@ -83,7 +74,6 @@ macro_rules! set_constants {
         $rodata.snat_last = *$options.source_ports.end();
         $rodata.bloom_mask = crate::packets::bloom::words($options.limits.outside) - 1;
         $rodata.lists_tracked = $options.foreign_connections.is_some().into();
-        $rodata.shares_ports = $options.shares_ports().into();
         if let Some(mask) = $options.counter_shards().checked_sub(1) {
             $rodata.counted_services = $options.limits.services;
             $rodata.counter_shards_mask = mask;
@@ -214,13 +204,6 @@ fn prepare<'o>(
     Ok(skeleton)
 }
 
-/// Whether the kernel's setting contains one of the ports.
-fn overlaps(setting: &str, ports: &RangeInclusive<u16>) -> bool {
-    let mut local = setting.split_whitespace().map_while(|port| port.parse::<u16>().ok());
-    let (Some(first), Some(last)) = (local.next(), local.next()) else { return false };
-    first <= *ports.end() && *ports.start() <= last
-}
-
 fn set_maps(
     skeleton: &mut OpenPacketSkel<'_>,
     options: &PacketOptions,
@@ -256,7 +239,3 @@ fn set_maps(
     }
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "../tests/packets_load.rs"]
-mod tests;
