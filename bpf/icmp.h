@@ -249,17 +249,69 @@ leave_error(struct __sk_buff *skb, struct scratch *here)
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
-	if (here->packet.key.side == PACKET_LEAVING)
+	if (here->packet.key.side == PACKET_LEAVING || here->at_pod)
 		return NEXT;
 	copy_addr(here->packet.key.target, here->was.target);
 	return leave_alone(skb, known_of_target(&here->packet.key),
 			   OUTCOME_DROP | PACKET_NOT_SERVED);
 }
 
+/*
+ * Type and code of the errors that only the receiver of a packet sends: no
+ * process has the port, or nothing reads the protocol.
+ */
+static __always_inline bool is_of_receiver(__u8 type, __u8 code, bool is_v6)
+{
+	if (is_v6)
+		return (type == ICMPV6_DEST_UNREACH &&
+			code == ICMPV6_PORT_UNREACH) ||
+		       (type == ICMPV6_PARAMPROB &&
+			code == ICMPV6_UNKNOWN_NEXTHDR);
+	return type == ICMP_DEST_UNREACH &&
+	       (code == ICMP_PORT_UNREACH || code == ICMP_PROT_UNREACH);
+}
+
+/* Errors of routers about the datagrams of one flow in a second. */
+#define MOST_ERRORS 7
+
+/*
+ * Whether the error that has arrived is about a packet that was sent, as far as
+ * that can be known; entry is that of its flow, or NULL. TCP examines the
+ * sequence number in it. A datagram has none, and the other end believes what
+ * this node translates. What only the receiver sends must therefore have its
+ * address, and of the rest, which routers send, a client gets a few in a
+ * second.
+ */
+static __always_inline bool is_credible(struct __sk_buff *skb,
+					struct scratch *here,
+					struct connection *entry)
+{
+	__u32 now = seconds() * (MOST_ERRORS + 1), last;
+	__u8 kind[2];
+
+	if (here->packet.key.protocol != IPPROTO_UDP ||
+	    here->packet.key.side == PACKET_LEAVING ||
+	    same_addr(here->was.source, here->packet.key.source))
+		return true;
+	if (bpf_skb_load_bytes(skb, here->packet.l4, kind, sizeof(kind)) ||
+	    is_of_receiver(kind[0], kind[1], here->packet.is_v6))
+		return false;
+	if (!entry || !(here->entry.flags & CONNECTION_REVERSE))
+		return true;
+	last = entry->acknowledgment;
+	if (last - now > MOST_ERRORS)
+		last = now;
+	if (last - now == MOST_ERRORS)
+		return false;
+	entry->acknowledgment = last + 1;
+	return true;
+}
+
 /* Translates the error in the scratch memory, and returns the verdict. */
 VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
+	struct connection *entry;
 
 	if (!here)
 		return NEXT;
@@ -267,11 +319,17 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 		return leave_error(skb, here);
 	if (here->packet.key.side == PACKET_FROM_POD)
 		turn_to_answer();
-	if (!find_in(&connections, &here->packet.key, &here->entry) &&
-	    !find_in(&half_open, &here->packet.key, &here->entry) &&
-	    (here->packet.key.side != PACKET_ARRIVING || here->at_pod ||
-	     !find_forwarded_error(skb)))
+	entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (!entry)
+		entry = find_in(&half_open, &here->packet.key, &here->entry);
+	if (!entry && (here->packet.key.side != PACKET_ARRIVING ||
+		       here->at_pod || !find_forwarded_error(skb)))
 		return leave_error(skb, here);
+	if (!RULE(credible_errors, is_credible(skb, here, entry))) {
+		count_dropped(here->entry.service_id, PACKET_FALSE_ERROR,
+			      PACKET_DROPPED);
+		return TC_ACT_SHOT;
+	}
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return redirect_error(skb);
 	readdress(here);

@@ -8,6 +8,7 @@
 /* From <linux/icmp.h> and <linux/icmpv6.h>, which need headers of libc. */
 #define ICMP_ECHOREPLY 0
 #define ICMP_DEST_UNREACH 3
+#define ICMP_PROT_UNREACH 2
 #define ICMP_PORT_UNREACH 3
 #define ICMP_FRAG_NEEDED 4
 #define ICMP_ECHO 8
@@ -18,6 +19,7 @@
 #define ICMPV6_PKT_TOOBIG 2
 #define ICMPV6_TIME_EXCEED 3
 #define ICMPV6_PARAMPROB 4
+#define ICMPV6_UNKNOWN_NEXTHDR 1
 #define ICMPV6_ECHO_REQUEST 128
 #define ICMPV6_ECHO_REPLY 129
 #define ICMP_HEADER_LENGTH 8

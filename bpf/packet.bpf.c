@@ -171,11 +171,11 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 		return true;
 	if (parsed == PARSED_ERROR)
 		*verdict = translate_error(skb);
-	else if (parsed == PARSED_SHORT && side == PACKET_LEAVING)
+	else if (parsed == PARSED_SHORT && side != PACKET_ARRIVING)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	else if (parsed == PARSED_SHORT)
 		*verdict = leave_or_refuse(skb, OUTCOME_DROP | PACKET_SHORT);
-	else if (parsed != PARSED_OTHERS && side != PACKET_LEAVING)
+	else if (parsed != PARSED_OTHERS && side == PACKET_ARRIVING)
 		*verdict =
 			leave_alone(skb, known_of_target(&here->packet.key),
 				    parsed == PARSED_ECHO
@@ -211,7 +211,9 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return verdict;
 	known = known_of_target(&here->packet.key);
 	if (here->packet.part == PART_LATER && !restore_ports())
-		return leave_alone(skb, known, OUTCOME_DROP | PACKET_FRAGMENT);
+		return at_pod ? NEXT
+			      : leave_alone(skb, known,
+					    OUTCOME_DROP | PACKET_FRAGMENT);
 	if (!at_pod && is_foreign(&here->packet, known))
 		return leave_alone(skb, known,
 				   OUTCOME_ANSWER | PACKET_NOT_SERVED);
@@ -240,8 +242,10 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		if (outcome == OUTCOME_BEGIN)
 			outcome = begin(skb);
 		if (outcome == OUTCOME_FOREIGN)
-			return leave_alone(skb, known,
-					   OUTCOME_ANSWER | PACKET_NOT_SERVED);
+			return at_pod ? NEXT
+				      : leave_alone(skb, known,
+						    OUTCOME_ANSWER |
+							    PACKET_NOT_SERVED);
 	}
 	return carry_out(skb, here, outcome);
 }

@@ -132,7 +132,8 @@ struct connection {
 	 * entry's side; then what that side has acknowledged last. 0: not seen.
 	 * With direct return, the last number of the client's packets. UDP, in
 	 * the client's entry: the epoch when the address of the service
-	 * belonged to service_id; 0: not known.
+	 * belonged to service_id; 0: not known. In the backend's: how many ICMP
+	 * errors of routers were translated, and in which second; see icmp.h.
 	 */
 	__u32 acknowledgment;
 	/* Bytes of the translated packets, from the IP header. */

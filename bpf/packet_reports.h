@@ -53,8 +53,10 @@ enum packet_reason {
 	PACKET_NOT_SERVED = 17,
 	/* An echo request to an address that only nodelb has. */
 	PACKET_ECHO = 18,
+	/* An ICMP error that anyone may have made up; see icmp.h. */
+	PACKET_FALSE_ERROR = 19,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 19,
+	PACKET_REASONS = 20,
 };
 
 /* What the programs did with a packet. */
@@ -123,7 +125,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 368, "layout");
+_Static_assert(sizeof(struct packet_counts) == 384, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96

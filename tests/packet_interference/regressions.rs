@@ -198,6 +198,15 @@ fn what_is_not_translated_is_not_sent_back_to_the_router() {
 }
 
 #[test]
+fn an_error_of_a_stranger_refuses_no_datagram() {
+    for user in [10, 11, 12] {
+        let sends = Sends::Error { kind: 2, seq: 0 };
+        let error = |port| Stranger(Forged { by: Eth0, from: Backend(user), to: Node(port), sends });
+        changes_nothing(&[vec![Do(user, Ask)], (0..8).map(error).collect()].concat());
+    }
+}
+
+#[test]
 fn a_packet_from_a_service_does_not_go_round() {
     let tunnelled = |from, to| {
         let sends = Sends::Plain { flags: 0, seq: 0, ack: 0, data: 0 };

@@ -112,6 +112,11 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
 /// The same for rules that one packet shows.
 fn sequence_of_one_packet(rule: &str) -> Option<Vec<Step>> {
     match rule {
+        "credible_errors" => {
+            let sends = Sends::Error { kind: 2, seq: 0 };
+            let error = |port| Stranger(Forged { by: Eth0, from: Backend(10), to: Node(port), sends });
+            Some([vec![Do(10, Ask)], (0..8).map(error).collect()].concat())
+        }
         "priority_tags" => Some(vec![Do(2, Ask)]),
         "owned_addresses" => {
             let sends = Sends::Odd(4);

@@ -244,13 +244,14 @@ impl Stack {
         }
         let is_unreachable = (bytes[0], bytes[1]) == if is_v4 { (3, 3) } else { (1, 4) };
         if protocol == UDP_NUMBER && is_unreachable && self.role == Role::Clients {
-            self.refused(ends, port(6));
+            self.refused(ends, port(6), headers.source);
         }
         Vec::new()
     }
 
-    /// Records the refusal of the request that has this checksum, as long as the client waits for it.
-    fn refused(&mut self, ends: Ends, sum: u16) {
+    /// Records the refusal of the request that has this checksum, as long as the client waits for it. It believes the address
+    /// that it has asked in any case, unless nodelb itself refuses there what strangers send.
+    fn refused(&mut self, ends: Ends, sum: u16, by: Addr) {
         let Some(label) = self.questions.get(&ends).copied() else { return };
         let is_own = |parcel: &Parcel| {
             let transport = parcel.transport();
@@ -260,7 +261,8 @@ impl Stack {
             let data = Message { label, number: label.connection, kind: Kind::Question }.bytes(length);
             Parcel { source: ends.0, target: ends.1, content: Content::Udp { data, has_sum: true } }
         };
-        if is_own(&question(crate::honest::SHORT)) {
+        let has_backend = User::of(label.user).numbers.1 != 0;
+        if (has_backend && by == ends.1.addr) || is_own(&question(crate::honest::SHORT)) {
             self.seen.push(Seen { label, is_client: true, event: Event::Refused });
         }
     }

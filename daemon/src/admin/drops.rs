@@ -32,6 +32,7 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
     "the source is the address and port of a service, from which nothing begins a connection: the answers would go round",
     "to an address of a service that no device of this node has, but to no port and protocol of a service: see nodelb frontends",
     "an ICMP echo request (ping) to an address of a service that no device of this node has",
+    "an ICMP error about a datagram that anyone may have made up: a refusal that is not from its receiver, or more than seven errors in a second for a flow",
 ];
 
 /// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of

@@ -218,10 +218,12 @@ pub enum Reason {
     NotServed,
     /// An echo request to an address that nothing else than nodelb has.
     Echo,
+    /// An ICMP error about a datagram that anyone may have made up.
+    FalseError,
 }
 
 /// All reasons, in the order of `enum packet_reason`.
-pub const REASONS: [Reason; 19] = [
+pub const REASONS: [Reason; 20] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -241,6 +243,7 @@ pub const REASONS: [Reason; 19] = [
     Reason::ServedSource,
     Reason::NotServed,
     Reason::Echo,
+    Reason::FalseError,
 ];
 
 impl fmt::Display for Reason {
@@ -265,6 +268,7 @@ impl fmt::Display for Reason {
             Self::ServedSource => "served-source",
             Self::NotServed => "not-served",
             Self::Echo => "echo",
+            Self::FalseError => "false-error",
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::skeleton::packet::types;
 use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 19] = [
+pub const REASONS: [&str; 20] = [
     "short",
     "ttl",
     "mtu",
@@ -35,6 +35,7 @@ pub const REASONS: [&str; 19] = [
     "served-source",
     "not-served",
     "echo",
+    "false-error",
 ];
 
 /// What the programs did with a packet, in the order of `enum packet_verdict`.
