@@ -23,6 +23,7 @@ pub mod durations;
 pub mod engine;
 pub mod history;
 pub mod holds;
+pub mod map_diff;
 pub mod memory;
 pub mod model;
 pub mod packets;

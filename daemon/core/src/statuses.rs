@@ -4,17 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 
 use crate::before::{Before, Lasting, Statuses};
 use crate::claims::Row;
 use crate::degraded::DegradedPorts;
+use crate::map_diff::{key_of, sides};
 use crate::model::addr::L4Addr;
 use crate::model::service::PortKey;
 use crate::snapshot::Snapshot;
 use crate::state::entries::{FrontendEntry, ServiceId};
 use crate::state::owner::IdOwner;
-use crate::table::key_of;
 
 /// Statuses, and what they follow from. It shares with a snapshot what has not changed since.
 #[derive(Clone, Debug, Default)]
@@ -47,23 +46,17 @@ impl KnownStatuses {
 
     /// The statuses that differ later, with the address and the hash of the service; `None` for those that have ended.
     pub fn changes<'a>(&'a self, later: &'a Self) -> impl Iterator<Item = ((L4Addr, u32), Option<Lasting>)> {
-        self.statuses.diff(&later.statuses).map(|item| match item {
-            DiffItem::Add(key, lasting) | DiffItem::Update { new: (key, lasting), .. } => (*key, Some(*lasting)),
-            DiffItem::Remove(key, _) => (*key, None),
+        self.statuses.diff(&later.statuses).map(|item| {
+            let [_, lasting] = sides(&item);
+            (*key_of(&item), lasting.copied())
         })
     }
 
     /// The names of the service ports that are known only later.
     pub fn new_ports<'a>(&'a self, later: &'a Self) -> impl Iterator<Item = &'a PortKey> {
-        let owners = self.owners.diff(&later.owners).filter_map(|item| match item {
-            DiffItem::Add(_, owner) | DiffItem::Update { new: (_, owner), .. } => Some(&*owner.key),
-            DiffItem::Remove(..) => None,
-        });
-        let former = self.before.ports.diff(&later.before.ports).filter_map(|item| match item {
-            DiffItem::Add(_, key) | DiffItem::Update { new: (_, key), .. } => Some(&**key),
-            DiffItem::Remove(..) => None,
-        });
-        owners.chain(former)
+        let owners = self.owners.diff(&later.owners).filter_map(|item| sides(&item)[1]);
+        let former = self.before.ports.diff(&later.before.ports).filter_map(|item| sides(&item)[1]);
+        owners.map(|owner| &*owner.key).chain(former.map(|key| &**key))
     }
 
     /// The statuses, if only rows and frontends may have changed.

@@ -24,7 +24,6 @@ use record::{Record, change_record, share_names};
 use slices_by_name::SlicesByName;
 use verdicts::Verdicts;
 
-pub(crate) use facts::key_of;
 pub use facts::{Described, Facts};
 pub(crate) use record::Owner;
 pub use sameness::{same_service, same_slice};

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 
 use super::apiservers::{Apiservers, leads_to, lists_apiservers};
 use super::health_check_ports::HealthCheckPorts;
 use super::record::{Owner, Record};
+use crate::map_diff::key_of;
 use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::drain::Drains;
 use crate::model::health_check::Quarantine;
@@ -228,12 +228,5 @@ impl Facts {
             None if self.checked.contains_key(name) => drop(self.checked.remove(name)),
             None => {}
         }
-    }
-}
-
-/// The key of a difference between two maps.
-pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
-    match item {
-        DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
     }
 }

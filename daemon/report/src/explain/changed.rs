@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use imbl::ordmap::DiffItem;
+use nodelb_core::map_diff::{key_of, sides};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 
@@ -30,18 +30,10 @@ pub fn changed_services(before: &Snapshot, now: &Snapshot) -> ChangedServices {
         named.extend(rows.flat_map(|row| row.claims()).map(|claim| claim.key.service.clone()));
     }
     for item in before.desired.services.diff(&now.desired.services) {
-        let (DiffItem::Add(id, _) | DiffItem::Remove(id, _) | DiffItem::Update { new: (id, _), .. }) = item;
+        let id = key_of(&item);
         let owners = [before.owners.get(id), now.owners.get(id)].into_iter().flatten();
         named.extend(owners.map(|owner| owner.key.service.clone()));
     }
     named.extend(now.facts.names_that_differ(&before.facts));
     ChangedServices::Services(named)
-}
-
-fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
-    match item {
-        DiffItem::Add(_, new) => [None, Some(*new)],
-        DiffItem::Remove(_, old) => [Some(*old), None],
-        DiffItem::Update { old: (_, old), new: (_, new) } => [Some(*old), Some(*new)],
-    }
 }

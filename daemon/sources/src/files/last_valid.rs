@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
+use nodelb_core::map_diff::{key_of, sides};
 use nodelb_host::clock::boot_id;
 use nodelb_host::lines::{self, Lines};
 use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
@@ -176,12 +176,8 @@ fn write(path: &Path, last: Arc<LastValid>, before: Option<Written>) -> io::Resu
 fn changes(before: &LastValid, after: &LastValid, mut bytes: usize) -> io::Result<(Vec<u8>, usize)> {
     let mut lines = Vec::new();
     let size = |version: &Option<Version>| version.as_ref().map_or(0, |version| version.text.len());
-    for difference in before.files.diff(&after.files) {
-        let (path, old, new) = match difference {
-            DiffItem::Add(path, new) => (path, None, Some(new)),
-            DiffItem::Update { old: (_, old), new: (path, new) } => (path, Some(old), Some(new)),
-            DiffItem::Remove(path, old) => (path, Some(old), None),
-        };
+    for item in before.files.diff(&after.files) {
+        let (path, [old, new]) = (key_of(&item), sides(&item));
         bytes = (bytes + new.map_or(0, size)).saturating_sub(old.map_or(0, size));
         if path.to_str().is_some() {
             let gone = || Line::Gone(path.clone());

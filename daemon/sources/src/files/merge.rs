@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 use nodelb_core::change::Change;
+use nodelb_core::map_diff::{key_of, sides};
 use nodelb_core::model::named::Named;
 use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
@@ -77,7 +77,10 @@ pub(super) const INLINE: &str = "file:";
 impl Merged {
     /// What [`merge`] makes of these files, at the cost of those that differ and of those that define the same objects.
     pub fn with(&self, files: &Contents) -> Self {
-        let Some(group) = self.group(files).filter(|_| !self.files.is_empty()) else { return merge(files) };
+        if self.files.is_empty() {
+            return merge(files);
+        }
+        let Some(group) = self.group(files) else { return merge(files) };
         let of_group = |files: &Contents| {
             let with_content = |path: &PathBuf| Some((path.clone(), Arc::clone(files.get(path)?)));
             merge(&group.iter().filter_map(with_content).collect())
@@ -96,31 +99,27 @@ impl Merged {
     /// The files that differ, and those that define an object of one of the group, now or then; `None` if that is not known,
     /// because the path of a file is not UTF-8.
     fn group(&self, files: &Contents) -> Option<BTreeSet<PathBuf>> {
-        let path_of = |difference| match difference {
-            DiffItem::Add(path, _) | DiffItem::Update { new: (path, _), .. } | DiffItem::Remove(path, _) => path,
-        };
-        let mut open: Vec<&Path> = self.files.diff(files).map(path_of).map(PathBuf::as_path).collect();
-        let mut group: BTreeSet<&Path> = open.iter().copied().collect();
+        let mut open: Vec<&PathBuf> = self.files.diff(files).map(|item| key_of(&item)).collect();
+        let mut group: BTreeSet<&PathBuf> = open.iter().copied().collect();
         while let Some(path) = open.pop() {
             for content in [self.files.get(path), files.get(path)].into_iter().flatten() {
-                let owners = content.services.iter().filter_map(|it| self.services.get(&it.value.name));
-                let owners = owners
-                    .map(|it| &it.origin)
-                    .chain(content.slices.iter().filter_map(|it| self.slices.get(&it.value.name)).map(|it| &it.origin));
-                for owner in owners {
-                    let (owner, _) = self.files.get_key_value(Path::new(&*owner.object))?;
-                    open.extend(group.insert(owner).then_some(owner.as_path()));
-                }
-                let losers = content.services.iter().filter_map(|it| self.service_losers.get(&it.value.name));
-                let losers = losers
-                    .chain(content.slices.iter().filter_map(|it| self.slice_losers.get(&it.value.name)))
-                    .flatten();
-                for loser in losers {
-                    open.extend(group.insert(loser).then_some(loser.as_path()));
+                let services = content.services.iter().map(|found| &found.value.name);
+                let services = services.map(|name| {
+                    (self.services.get(name).map(|service| &service.origin), self.service_losers.get(name))
+                });
+                let slices = content.slices.iter().map(|found| &found.value.name);
+                let slices =
+                    slices.map(|name| (self.slices.get(name).map(|slice| &slice.origin), self.slice_losers.get(name)));
+                for (owner, losers) in services.chain(slices) {
+                    if let Some(owner) = owner {
+                        let (owner, _) = self.files.get_key_value(Path::new(&*owner.object))?;
+                        open.extend(group.insert(owner).then_some(owner));
+                    }
+                    open.extend(losers.into_iter().flatten().filter(|loser| group.insert(loser)));
                 }
             }
         }
-        Some(group.into_iter().map(Path::to_path_buf).collect())
+        Some(group.into_iter().cloned().collect())
     }
 
     fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {
@@ -150,10 +149,10 @@ fn differences<'m, K: Ord, V: PartialEq>(
     new: &'m OrdMap<K, Arc<V>>,
 ) -> (Vec<&'m V>, Vec<&'m K>) {
     let (mut changed, mut gone) = (Vec::new(), Vec::new());
-    for difference in old.diff(new) {
-        match difference {
-            DiffItem::Add(_, value) | DiffItem::Update { new: (_, value), .. } => changed.push(value.as_ref()),
-            DiffItem::Remove(key, _) => gone.push(key),
+    for item in old.diff(new) {
+        match sides(&item)[1] {
+            Some(value) => changed.push(value.as_ref()),
+            None => gone.push(key_of(&item)),
         }
     }
     (changed, gone)

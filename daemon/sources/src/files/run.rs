@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use imbl::ordmap::DiffItem;
 use nodelb_core::change::Change;
+use nodelb_core::map_diff::{key_of, sides};
 use nodelb_core::model::service::Source;
 use nodelb_host::clock::until;
 use nodelb_host::messages;
@@ -226,14 +226,11 @@ impl RunningFileSource {
             (merged, changes)
         });
         let (merged, changes) = merging.await?;
-        for difference in self.merged.problems.diff(&merged.problems) {
-            let path = match difference {
-                DiffItem::Add(path, problems) | DiffItem::Update { new: (path, problems), .. } => {
-                    log_problems(path, problems, "the earlier file is served");
-                    path
-                }
-                DiffItem::Remove(path, _) => path,
-            };
+        for item in self.merged.problems.diff(&merged.problems) {
+            let path = key_of(&item);
+            if let [_, Some(problems)] = sides(&item) {
+                log_problems(path, problems, "the earlier file is served");
+            }
             self.touched.insert(path.clone());
         }
         self.merged = merged;
