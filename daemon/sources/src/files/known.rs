@@ -203,11 +203,9 @@ impl Files {
             let problem = valid.is_none().then(|| Problem::whole("not read since nodelb started"));
             (path.clone(), KnownFile::new(valid, problem.into_iter().collect(), now))
         };
-        let files: BTreeMap<_, _> = last.files.iter().map(known).collect();
-        let mut recalled = Self { directory: last.identity, ..Self::default() };
-        let paths = files.keys().cloned().collect();
-        recalled.files = files;
-        recalled.note(&paths);
+        let files = last.files.iter().map(known).collect();
+        let mut recalled = Self { files, directory: last.identity, ..Self::default() };
+        recalled.note(&last.files.keys().cloned().collect());
         recalled
     }
 
@@ -233,7 +231,6 @@ impl Files {
         }
         self.directory = Some(directory.identity);
         let not_found: Vec<PathBuf> = match &extent {
-            Extent::Whole if self.files.keys().all(|path| files.contains_key(path)) => Vec::new(),
             Extent::Whole => self.files.keys().filter(|path| !files.contains_key(*path)).cloned().collect(),
             Extent::Names(names) => {
                 let paths = names.iter().map(|name| path.join(name));
@@ -286,13 +283,8 @@ impl Files {
                 continue;
             };
             let is_apart = file.valid.is_none() || file.missing.is_some() || file.unsettled.is_some();
-            for (is_in, set) in [(is_apart, &mut self.apart), (file.is_linked, &mut self.linked)] {
-                if is_in {
-                    set.insert(path.clone())
-                } else {
-                    set.remove(path)
-                };
-            }
+            put(&mut self.apart, path, is_apart);
+            put(&mut self.linked, path, file.is_linked);
             self.versions.insert(path.clone(), file.version());
             match file.content().filter(|_| file.missing.is_none()) {
                 Some(content) => drop(self.served.insert(path.clone(), Arc::clone(content))),
@@ -348,7 +340,7 @@ impl Files {
         let is_since = |since: Instant| self.is_conclusive || ended >= since + CONFIRM_AT_MOST;
         let is_gone = |file: &KnownFile| file.missing.is_some_and(is_since);
         let unknown = self.unknown().find(|(_, file)| !is_gone(file)).map(|(path, _)| path.display().to_string());
-        let gone: Vec<PathBuf> =
+        let gone: BTreeSet<PathBuf> =
             self.apart().filter(|(_, file)| is_gone(file)).map(|(path, _)| path.to_path_buf()).collect();
         for path in &gone {
             let Some(unknown) = unknown.as_ref().filter(|_| self.served.contains_key(path)) else {
@@ -364,7 +356,6 @@ impl Files {
                 accepted.altered.push(path.clone());
             }
         }
-        let gone = gone.into_iter().collect();
         self.note(&gone);
         accepted.touched.extend(gone);
     }
@@ -375,7 +366,7 @@ impl Files {
     }
 
     /// Whether a scan of the whole directory is due soon, because names may be missing.
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn must_list(&self) -> bool {
         !self.is_conclusive && (!self.is_listed || self.apart().any(|(_, file)| file.missing.is_some()))
     }
 
@@ -428,6 +419,15 @@ impl Files {
                 Some(format!("{count} files cannot be used, among them {first}; correct or remove them").into())
             }
         }
+    }
+}
+
+/// Puts the path into the set, or takes it out.
+fn put(set: &mut BTreeSet<PathBuf>, path: &Path, is_in: bool) {
+    if is_in {
+        set.insert(path.to_path_buf());
+    } else {
+        set.remove(path);
     }
 }
 

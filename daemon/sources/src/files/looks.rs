@@ -109,7 +109,7 @@ impl Looks {
             Some(Extent::Whole) => self.whole = now + if has_events { LOOK_ANYWAY } else { LOOK_AGAIN },
             Some(Extent::Names(_)) => {}
         }
-        if extent.is_some() && files.is_open() {
+        if extent.is_some() && files.must_list() {
             self.whole = self.whole.min(now + CONFIRM);
         }
         let has_all = match extent {

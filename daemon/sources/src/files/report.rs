@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use imbl::OrdMap;
-
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_host::clock::unix_seconds;

@@ -165,17 +165,17 @@ fn a_file_being_written_to_is_left_alone() {
         scratch.files.incomplete().unwrap(),
         format!("{} may be being written to", scratch.path("b.toml").display()).into()
     );
-    assert!(scratch.files.is_open(), "the directory has just changed");
+    assert!(scratch.files.must_list(), "the directory has just changed");
     scratch.wait(CONFIRM);
     scratch.look(&Hints::default());
-    assert!(!scratch.files.is_open());
+    assert!(!scratch.files.must_list());
     assert_eq!(scratch.files.unsettled().collect::<Vec<_>>(), ["a.toml", "b.toml"]);
     drop((writer, new));
     scratch.write("a.toml", &service("two"));
     scratch.remove("b.toml");
     scratch.settle();
     assert_eq!(scratch.services(), ["a/two"]);
-    assert!(!scratch.files.is_open());
+    assert!(!scratch.files.must_list());
     assert_eq!(scratch.files.unsettled().next(), None);
 }
 
@@ -276,7 +276,7 @@ fn a_file_that_a_scan_does_not_find_is_not_gone() {
     scratch.remove("a.toml");
     scratch.look(&Hints::default());
     assert_eq!(scratch.services(), ["a/one", "a/two"]);
-    assert!(scratch.files.is_open());
+    assert!(scratch.files.must_list());
     // It was there in between.
     scratch.wait(CONFIRM);
     scratch.write("a.toml", &service("one"));
@@ -287,7 +287,7 @@ fn a_file_that_a_scan_does_not_find_is_not_gone() {
     scratch.wait(CONFIRM);
     scratch.look(&Hints::default());
     assert_eq!(scratch.services(), ["a/two"]);
-    assert!(!scratch.files.is_open());
+    assert!(!scratch.files.must_list());
 }
 
 #[test]
