@@ -46,19 +46,24 @@ pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 const HEADER_BYTES: usize = 8 * 1024;
 const HEADER_LINES: usize = 64;
 
+/// What a listening socket may have that others do not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Binding {
+    /// All addresses of IPv4 and those of IPv6.
+    pub(crate) both_families: bool,
+    /// An address that no device has: a route may make it local.
+    pub(crate) is_foreign: bool,
+}
+
 /// Listens with a non-blocking socket that is registered before it is bound, so that a NodePort in the maps does not
-/// prevent that. An IPv6 socket accepts only IPv6, unless it is for all addresses of both families. `is_foreign` permits an
-/// address that no device has: a route may make it local.
-pub(crate) fn bind(
-    at: SocketAddr,
-    (only_v6, is_foreign): (bool, bool),
-    register: &Register,
-) -> io::Result<std::net::TcpListener> {
+/// prevent that.
+pub(crate) fn bind(at: SocketAddr, binding: Binding, register: &Register) -> io::Result<std::net::TcpListener> {
+    let Binding { both_families, is_foreign } = binding;
     let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     register(socket.as_fd())?;
     socket.set_reuse_address(true)?;
     if at.is_ipv6() {
-        socket.set_only_v6(only_v6)?;
+        socket.set_only_v6(!both_families)?;
         socket.set_freebind_v6(is_foreign)?;
     } else {
         socket.set_freebind_v4(is_foreign)?;

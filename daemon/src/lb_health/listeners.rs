@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::HealthAnswer;
-use crate::http::{Listener, Server, Slots, bind};
+use crate::http::{Binding, Listener, Server, Slots, bind};
 
 /// Returns the answer for a path. Runs in the task of the connection and must not block.
 pub(super) type Reply = Arc<dyn Fn(&str) -> HealthAnswer + Send + Sync>;
@@ -119,10 +119,11 @@ impl<L: Clone + PartialEq> Listeners<L> {
             return Err(io::Error::other(message));
         }
         let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
-        let is_for_both = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
-        let listener = match bind(at, (!is_for_both, self.takes_foreign), &self.register) {
-            Err(error) if is_for_both && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
-                bind(in_v4, (true, self.takes_foreign), &self.register)
+        let both_families = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
+        let binding = Binding { both_families, is_foreign: self.takes_foreign };
+        let listener = match bind(at, binding, &self.register) {
+            Err(error) if both_families && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
+                bind(in_v4, binding, &self.register)
             }
             result => result,
         };

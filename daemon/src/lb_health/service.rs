@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -84,13 +84,10 @@ impl Plan {
     fn new(ports: &HealthCheckPorts, addresses: &BTreeSet<Addr>, all: &BTreeSet<Family>) -> Self {
         let mut plan = Self::default();
         for ((port, family), Claimants { owner, waiting }) in ports.by_port() {
-            let at: BTreeSet<IpAddr> = match family {
-                Family::Ipv4 if all.contains(&family) => [Ipv4Addr::UNSPECIFIED.into()].into(),
-                Family::Ipv6 if all.contains(&family) => [Ipv6Addr::UNSPECIFIED.into()].into(),
-                _ => addresses.iter().chain(ports.balancers(&owner)).map(|addr| addr.ip()).collect(),
-            };
-            for ip in at.into_iter().filter(|ip| Addr::from(*ip).family() == family) {
-                plan.listeners.insert(SocketAddr::new(ip, port), owner.clone());
+            let each = || addresses.iter().chain(ports.balancers(&owner)).copied().collect();
+            let at: BTreeSet<Addr> = if all.contains(&family) { [Addr::unspecified(family)].into() } else { each() };
+            for addr in at.into_iter().filter(|addr| addr.family() == family) {
+                plan.listeners.insert(SocketAddr::new(addr.ip(), port), owner.clone());
             }
             for name in waiting {
                 let why = format!("{owner} uses this port: change the healthCheckNodePort of one of the two services");

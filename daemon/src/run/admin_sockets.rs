@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::admin::socket::{self, Socket};
 use crate::config::Admin;
-use crate::http::{self, LISTEN_AGAIN, Listener};
+use crate::http::{self, Binding, LISTEN_AGAIN, Listener};
 use crate::reconcile::publish;
 use crate::status::Unopened;
 
@@ -40,7 +40,7 @@ impl AdminSockets {
         let (mut tcp, mut unopened) = (Vec::new(), Vec::new());
         for address in &config.listen {
             // A loopback address always belongs to one family.
-            match http::bind(*address, (true, false), register) {
+            match http::bind(*address, Binding::default(), register) {
                 Ok(listener) => tcp.push(listener),
                 Err(error) => unopened.push(Unopened { address: *address, why: why(&error) }),
             }
@@ -89,7 +89,8 @@ async fn try_again(
         let mut left = Vec::new();
         for mut failed in unopened {
             let address = failed.address;
-            let listener = http::bind(address, (true, false), &register).and_then(tokio::net::TcpListener::from_std);
+            let listener =
+                http::bind(address, Binding::default(), &register).and_then(tokio::net::TcpListener::from_std);
             match listener {
                 Ok(listener) => {
                     info!(message_id = %messages::LISTENER_WORKS, "the admin API listens on {address} of admin.listen");

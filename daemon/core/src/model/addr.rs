@@ -79,6 +79,13 @@ impl Addr {
         if self.v4().is_some() { Family::Ipv4 } else { Family::Ipv6 }
     }
 
+    pub const fn unspecified(family: Family) -> Self {
+        match family {
+            Family::Ipv4 => Self::UNSPECIFIED_V4,
+            Family::Ipv6 => Self::UNSPECIFIED_V6,
+        }
+    }
+
     pub fn is_unspecified(self) -> bool {
         self == Self::UNSPECIFIED_V4 || self == Self::UNSPECIFIED_V6
     }
@@ -227,11 +234,7 @@ impl L4Addr {
     /// The key of the NodePort frontend with this number.
     #[must_use]
     pub fn wildcard(self) -> Self {
-        let addr = match self.addr.family() {
-            Family::Ipv4 => Addr::UNSPECIFIED_V4,
-            Family::Ipv6 => Addr::UNSPECIFIED_V6,
-        };
-        Self { addr, ..self }
+        Self { addr: Addr::unspecified(self.addr.family()), ..self }
     }
 
     /// Appends the displayed form.

@@ -202,7 +202,7 @@ fn addresses(
         }
     }
     for family in &families {
-        let any = if *family == Family::Ipv4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+        let any = Addr::unspecified(*family);
         found.push((FrontendKind::NodePort, any));
     }
     // `ipMode: Proxy`: traffic must go through the load balancer, which does more than forward it.

@@ -129,7 +129,7 @@ fn open_at(slots: &Arc<Slots>) -> (SocketAddr, ServerTask) {
 
 fn listen(at: SocketAddr) -> TcpListener {
     let register: Register = Arc::new(|_| Ok(()));
-    TcpListener::from_std(bind(at, (true, false), &register).expect("an address that is free")).expect("a runtime")
+    TcpListener::from_std(bind(at, Binding::default(), &register).expect("an address that is free")).expect("a runtime")
 }
 
 fn roomy() -> Bounds {

@@ -1,3 +1,5 @@
+use std::net::Ipv4Addr;
+
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::BackendState::{Active, Terminating};
 use nodelb_core::model::service::{FrontendKind, FrontendSpec, Source};
