@@ -35,13 +35,17 @@ impl OutsideAddrs {
         Ok(Self { map, frontends: Mutex::new(frontends) })
     }
 
-    /// Adds the address of a frontend that has been added to `outside`.
+    /// Adds the address of a frontend that has been added to `outside`, if it is the first one.
     pub(crate) fn add(&self, frontend: &L4Addr) -> io::Result<()> {
         if !has_address(frontend) {
             return Ok(());
         }
-        self.frontends.lock().unwrap_or_else(PoisonError::into_inner).insert(*frontend);
-        sys::update(&self.map, &layout::node_addr(frontend.addr), &[0; size_of::<u32>()])
+        let mut frontends = self.frontends.lock().unwrap_or_else(PoisonError::into_inner);
+        if frontends.range(L4Addr::all_at(frontend.addr)).next().is_none() {
+            sys::update(&self.map, &layout::node_addr(frontend.addr), &[0; size_of::<u32>()])?;
+        }
+        frontends.insert(*frontend);
+        Ok(())
     }
 
     /// Removes the address of a frontend that has been deleted from `outside`, if it was the last one.
