@@ -20,10 +20,10 @@ use crate::model::Host;
 use crate::world::l4;
 
 const LIMITS: Limits =
-    Limits { frontends: 130, services: 130, slots: 128, affinity: 16, outside: 130, source_ranges: 16 };
+    Limits { frontends: 130, services: 130, slots: 256, affinity: 16, outside: 130, source_ranges: 16 };
 
-/// The services of the first tenant, and the backends that each has at most. The neighbour's lists have multiples of it,
-/// because a list needs consecutive slots: what is free in smaller pieces is of no use to a longer one.
+/// The services of the first tenant, and the backends that each has at most. The part of the map that has no owner has room
+/// for two such lists.
 const OWN: u8 = 3;
 /// The neighbour's service that is there first.
 const FIRST: u8 = 99;
@@ -49,12 +49,14 @@ enum Step {
 fn step(has_reboot: bool) -> impl Strategy<Value = Step> {
     let own = (0..OWN, 1_u8..1 << MOST, 0_u8..4).prop_map(|(which, mask, range)| Step::Own(which, mask, range));
     // In a map that becomes empty, what the neighbour has is served whole, or not at all.
-    let others = (0_u8..60, 0_u8..30)
-        .prop_map(move |(first, count)| Step::Others(first, count, if has_reboot { 1 } else { MOST }));
+    let others = (0_u8..60, 0_u8..30, 1..=MOST)
+        .prop_map(move |(first, count, most)| Step::Others(first, count, if has_reboot { 1 } else { most }));
     let other = if has_reboot {
         (0_u8..30).prop_map(|number| Step::Other(number, 1, 0)).boxed()
     } else {
-        (0_u8..30, 0_u8..15, 0_u8..20).prop_map(|(which, part, ranges)| Step::Other(which, part * MOST, ranges)).boxed()
+        (0_u8..30, 0_u8..60, 0_u8..20)
+            .prop_map(|(which, backends, ranges)| Step::Other(which, backends, ranges))
+            .boxed()
     };
     prop_oneof![
         3 => own,
