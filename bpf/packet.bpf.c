@@ -140,16 +140,19 @@ carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
  * Whether the packet is not for the network stack at this device: the VLAN's
  * own device shows it without its tag, and packet captures and bridges bring
  * frames of other machines. What arrives with no more than a priority is the
- * device's own, as it is for the stack.
+ * device's own, as it is for the stack. A pod's device may be the port of a
+ * bridge, whose address the pod's frames are for.
  */
 static __always_inline bool
 is_of_other_device(const struct __sk_buff *skb, __u32 side)
 {
 	if (side == PACKET_LEAVING)
 		return skb->vlan_present;
-	return (skb->vlan_present &&
-		(skb->vlan_tci & VLAN_ID || RULE(priority_tags, false))) ||
-	       skb->pkt_type != PACKET_HOST;
+	if (skb->vlan_present &&
+	    (skb->vlan_tci & VLAN_ID || RULE(priority_tags, false)))
+		return true;
+	return skb->pkt_type != PACKET_HOST &&
+	       (side != PACKET_FROM_POD || skb->pkt_type != PACKET_OTHERHOST);
 }
 
 /*

@@ -32,6 +32,9 @@ fn device(report: &DeviceReport) -> DeviceRow {
     let (role, reason) = match &device.role {
         Role::Uplink => (uplink, None),
         Role::Pod => (pod, None),
+        Role::PodBridge(port) => {
+            (pod, Some(format!("packets between its ports pass it by: add {port} to packets.pod-devices")))
+        }
         Role::Unused(reason) => (none, Some(reason.to_string())),
     };
     DeviceRow {

@@ -266,7 +266,7 @@ impl Hooks {
 fn hooked(device: &Device) -> Option<HookedDevice> {
     let side = match device.role {
         Role::Uplink => DeviceSide::Uplink,
-        Role::Pod => DeviceSide::Pod,
+        Role::Pod | Role::PodBridge(_) => DeviceSide::Pod,
         Role::Unused(_) => return None,
     };
     Some(HookedDevice { ifindex: device.ifindex, side, l2_length: device.entry.l2_length, xdp: device.xdp })

@@ -56,6 +56,8 @@ pub enum Role {
     Uplink,
     /// It leads to a pod with its own kernel.
     Pod,
+    /// A bridge that leads to such pods, with a port that `packets.pod-devices` does not contain.
+    PodBridge(String),
     Unused(Reason),
 }
 
@@ -179,7 +181,7 @@ impl Facts<'_> {
         let is_down = !interface.is_up && !interface.is_loopback;
         match role {
             // A device that will be an uplink gets its programs before its first packet.
-            Role::Pod | Role::Unused(_) if is_down => Role::Unused(Reason::Down),
+            Role::Pod | Role::PodBridge(_) | Role::Unused(_) if is_down => Role::Unused(Reason::Down),
             role => role,
         }
     }
@@ -192,7 +194,11 @@ impl Facts<'_> {
             return Role::Unused(Reason::Loopback);
         }
         if is_in(pod_devices) {
-            return Role::Pod;
+            let mut ports = ports(interface, self.machine);
+            let unlisted = ports.find(|port| {
+                !pod_devices.iter().any(|it| it.matches(&port.name)) && dead_end(port, self.machine, DEPTH).is_some()
+            });
+            return unlisted.map_or(Role::Pod, |port| Role::PodBridge(port.name.clone()));
         }
         let automatic = match obstacle(interface, self.machine) {
             None if !interface.is_up && is_tunnel(interface) => None,
@@ -294,9 +300,8 @@ fn dead_end(interface: &Interface, machine: &Machine, depth: usize) -> Option<Re
         "tun" if interface.link_type == link_type::ETHER => Some(Reason::Kind("tap".into())),
         "vrf" => Some(Reason::Vrf),
         "bridge" => {
-            let is_port = |it: &&Interface| machine.interfaces.get(&it.master).is_some_and(|it| same(it, interface));
-            let mut ports = machine.interfaces.values().filter(is_port);
-            let leads_out = ports.any(|port| !port.is_loopback && dead_end(port, machine, depth).is_none());
+            let leads_out =
+                ports(interface, machine).any(|port| !port.is_loopback && dead_end(port, machine, depth).is_none());
             (!leads_out).then_some(Reason::Bridge)
         }
         kind if LEAD_NOWHERE.contains(&kind) => Some(Reason::Kind(kind.into())),
@@ -306,6 +311,12 @@ fn dead_end(interface: &Interface, machine: &Machine, depth: usize) -> Option<Re
         }
         _ => None,
     }
+}
+
+/// The ports of a bridge.
+fn ports<'a>(bridge: &'a Interface, machine: &'a Machine) -> impl Iterator<Item = &'a Interface> {
+    let is_master = |it: &Interface| same(it, bridge);
+    machine.interfaces.values().filter(move |it| machine.interfaces.get(&it.master).is_some_and(is_master))
 }
 
 /// Whether both are the same interface: names are unique.

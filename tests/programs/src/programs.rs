@@ -25,9 +25,18 @@ const CONTENT: [&str; 6] = ["outside", "outside_addrs", "frontends", "source_ran
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// `PACKET_HOST` and `PACKET_OTHERHOST` of `<linux/if_packet.h>`.
+/// Of `<linux/if_packet.h>`; `PACKET_BROADCAST` counts as `PACKET_MULTICAST`.
 const PACKET_HOST: u32 = 0;
+const PACKET_MULTICAST: u32 = 2;
 const PACKET_OTHERHOST: u32 = 3;
+
+fn packet_type(packet: &Packet) -> u32 {
+    match packet.bytes.first() {
+        _ if packet.is_for_host => PACKET_HOST,
+        Some(first) if packet.l2_length > 0 && first & 1 != 0 => PACKET_MULTICAST,
+        _ => PACKET_OTHERHOST,
+    }
+}
 
 /// Bytes of data in each packet that a device makes of one with `is_gso`.
 const SEGMENT: u32 = 1_000;
@@ -414,7 +423,7 @@ impl Programs {
             size(packet.l2_length),
             packet.linear.map_or(u32::MAX, size),
             u32::from(protocol.to_be()),
-            if packet.is_for_host { PACKET_HOST } else { PACKET_OTHERHOST },
+            packet_type(packet),
             packet.vlan_tag.map_or(0, |tag| 1 << 16 | u32::from(tag)),
             if packet.is_gso { SEGMENT } else { 0 },
             packet.summed as u32,

@@ -91,6 +91,7 @@ impl Host {
         let role = |device: Device| match device.role {
             Role::Uplink => "uplink".into(),
             Role::Pod => "pod".into(),
+            Role::PodBridge(port) => format!("pod, without {port}"),
             Role::Unused(reason) => reason.to_string(),
         };
         self.devices(keys).into_iter().map(|device| (device.name.to_string(), role(device))).collect()
@@ -222,6 +223,16 @@ fn a_bridge_is_an_uplink_if_one_of_its_ports_is() {
     assert_eq!(host.role("eth0", ""), "a port of br0");
     assert_eq!(host.role("veth1", ""), "a port of docker0");
     assert_eq!(host.role("docker0", "devices = [\"docker0\"]"), "uplink", "if it is named");
+}
+
+#[test]
+fn a_bridge_of_pods_says_which_of_its_ports_is_missing() {
+    let mut host = Host::new();
+    host.add("br0", "bridge");
+    host.address("br0", "10.244.0.1").elsewhere("veth1", "veth").port("veth1", "br0").port("eth0", "br0");
+    assert_eq!(host.role("br0", "pod-devices = [\"br0\"]"), "pod, without veth1");
+    assert_eq!(host.role("br0", "pod-devices = [\"br0\", \"veth*\"]"), "pod");
+    assert_eq!(host.role("veth1", "pod-devices = [\"veth*\"]"), "pod");
 }
 
 #[test]
