@@ -106,6 +106,47 @@ VERIFIED_ONCE bool has_way_back(struct frame_context *frame)
 	return way.found;
 }
 
+/*
+ * has_way_back() for a datagram of a flow, with what was found in the same tick
+ * of the kernel's timer: many clients have the same backend.
+ */
+VERIFIED_ONCE bool is_source_expected(struct frame_context *frame)
+{
+	__u32 ifindex = frame_ifindex(frame), addr;
+	struct scratch *here = scratch();
+	struct known_source *known;
+	__u64 tick = bpf_jiffies64();
+
+	NEVER_NULL(here);
+	addr = here->packet.key.source[3];
+	known = &here->sources[bpf_ntohl(addr) % KNOWN_SOURCES];
+	if (known->addr != addr || known->ifindex != ifindex ||
+	    known->tick != tick) {
+		known->addr = addr;
+		known->ifindex = ifindex;
+		known->tick = tick;
+		known->is_expected = has_way_back(frame);
+	}
+	return known->is_expected;
+}
+
+/*
+ * Whether a datagram of a flow is sent past the stack, which would have refused
+ * it. A client's comes by the device at which its flow has begun. Of TCP, a
+ * stranger has to guess the numbers.
+ */
+static __always_inline bool
+comes_by_wrong_device(struct frame_context *frame, struct scratch *here)
+{
+	__u32 flags = here->entry.flags, ifindex = frame_ifindex(frame);
+
+	return here->packet.key.protocol == IPPROTO_UDP &&
+	       !here->packet.is_v6 && flags & CONNECTION_REDIRECTED &&
+	       (flags & CONNECTION_REVERSE || here->entry.ifindex != ifindex) &&
+	       known_device(here, ifindex)->is_strict &&
+	       !is_source_expected(frame);
+}
+
 /* Whether only an IPv6 tunnel brings the IPv4 packet to the backend. */
 static __always_inline bool is_other_family(const struct scratch *here)
 {

@@ -43,6 +43,8 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 
 	if (!here)
 		return TC_ACT_SHOT;
+	if (!RULE(reverse_path_of_flows, !comes_by_wrong_device(skb, here)))
+		return refuse(skb, OUTCOME_DROP | PACKET_REVERSE_PATH);
 	if (here->packet.ttl <= last_ttl(here))
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_redirected(skb, here, false);

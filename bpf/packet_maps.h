@@ -368,13 +368,26 @@ struct addresses {
 /* What was found about a device in a tick of the kernel's timer. */
 struct known_device {
 	__u32 ifindex;
-	__u16 is_uplink;
-	__u16 has_ethernet;
+	__u8 is_uplink;
+	__u8 has_ethernet;
+	/* UPLINK_STRICT */
+	__u8 is_strict;
+	__u8 pad;
 	__u64 tick;
 };
 
 /* Clients and other machines are mostly reached by one or two devices. */
 #define KNOWN_DEVICES 4
+
+/* Whether packets from an IPv4 address may arrive by a device; see locate.h. */
+struct known_source {
+	__u32 addr;
+	__u32 ifindex;
+	__u64 tick;
+	__u64 is_expected;
+};
+
+#define KNOWN_SOURCES 16
 
 /*
  * What the functions of one program pass to each other. It does not fit the
@@ -444,6 +457,7 @@ struct scratch {
 	__u32 second;
 	__u64 tick;
 	struct known_device devices[KNOWN_DEVICES];
+	struct known_source sources[KNOWN_SOURCES];
 };
 
 /*

@@ -160,6 +160,7 @@ known_device(struct scratch *here, __u32 ifindex)
 		known->ifindex = ifindex;
 		known->is_uplink = !!uplink;
 		known->has_ethernet = uplink && uplink->l2_length;
+		known->is_strict = uplink && uplink->flags & UPLINK_STRICT;
 		known->tick = tick;
 	}
 	return known;

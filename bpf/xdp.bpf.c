@@ -148,7 +148,8 @@ static __always_inline bool go_on_at_once(struct xdp_md *frame,
 {
 	if (!(here->entry.flags & CONNECTION_REDIRECTED) ||
 	    !is_for_device(frame) || begins_again(entry, here, false) ||
-	    !has_whole_sum(frame) || !is_reached(frame, here))
+	    comes_by_wrong_device(frame, here) || !has_whole_sum(frame) ||
+	    !is_reached(frame, here))
 		return false;
 	touch_arriving(entry, here);
 	return true;

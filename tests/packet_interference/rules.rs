@@ -18,9 +18,10 @@ const ALONE: [&str; 2] = ["client_gets_other_port", "priority_tags"];
 
 /// The rules that are not about what strangers change for honest parties, and the file with the packet
 /// case that shows each of them.
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 8] = [
     ("flow_admitted_again", "evidence.txt"),
     ("reverse_path", "reverse-path.txt"),
+    ("reverse_path_of_flows", "reverse-path.txt"),
     ("stack_takes_port", "ports.txt"),
     ("sockets_keep_ports", "software.txt"),
     ("answer_of_ended_connection", "ports.txt"),

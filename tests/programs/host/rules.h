@@ -14,4 +14,5 @@
 				    rule(far_number_is_doubted) rule(idle_connection_stays) rule(forwarded_by_ring)   \
 					rule(sent_on_by_ring) rule(unwrapped_stays) rule(only_own_tunnels)            \
 					    rule(served_source) rule(priority_tags) rule(owned_addresses)             \
-						rule(sockets_keep_ports) rule(credible_errors)
+						rule(sockets_keep_ports) rule(credible_errors)                        \
+						    rule(reverse_path_of_flows)
