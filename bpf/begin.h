@@ -285,13 +285,11 @@ static __always_inline void count_new(const struct scratch *here)
 		count_begun(here->service_id);
 }
 
-static __always_inline int
-put_both(struct frame_context *frame, struct scratch *here)
+/* Puts the client's entry; the backend's is under the key with its port. */
+static __always_inline int put_claimed(struct scratch *here)
 {
 	long result;
 
-	if (!claim_port(frame))
-		return OUTCOME_ANSWER | PACKET_NO_PORT;
 	here->entry.bytes = here->packet.end - l2_length(&here->packet);
 	result = put_half_open(&here->packet.key, &here->entry, BPF_NOEXIST);
 	if (result == -EEXIST) {
@@ -314,6 +312,13 @@ put_both(struct frame_context *frame, struct scratch *here)
 	}
 	bpf_map_delete_elem(&half_open, &here->partner_key);
 	return OUTCOME_DROP | PACKET_NO_ROOM;
+}
+
+static __always_inline int
+put_both(struct frame_context *frame, struct scratch *here)
+{
+	return claim_port(frame) ? put_claimed(here)
+				 : OUTCOME_ANSWER | PACKET_NO_PORT;
 }
 
 /*

@@ -238,6 +238,59 @@ VERIFIED_ONCE int forget_former(void)
 	return 0;
 }
 
+/*
+ * The same for a datagram to a backend on this node itself; claim_port() has
+ * let it pass the Bloom filter. Its client may have a flow with that backend
+ * through a service, from the same port: another node sends to pods, and what
+ * it masquerades to NodePorts. As the answers show only one of the two, they
+ * are those of the datagram from now on: an entry that changes nothing, of no
+ * service, has their key. The flow gets another port with its next packet.
+ */
+VERIFIED_ONCE int make_way(void)
+{
+	struct scratch *here = scratch();
+	struct connection *other, *found;
+	struct packet_key *answer, *client;
+
+	NEVER_NULL(here);
+	other = &here->other_backend;
+	client = &here->other_client_key;
+	answer = key_of_answers(here, PACKET_LEAVING);
+	if (!is_in_bloom(answer->source, answer->source_port_be, IPPROTO_UDP,
+			 PACKET_LEAVING))
+		return 0;
+	found = bpf_map_lookup_elem(&half_open, answer);
+	if (!found)
+		found = bpf_map_lookup_elem(&connections, answer);
+	if (!found || !copy_entry(answer, found, other) ||
+	    !(other->flags & CONNECTION_REVERSE))
+		return 0;
+	if (other->service_id == NO_SERVICE) {
+		found->last_used = seconds();
+		return 0;
+	}
+	turn_round(other, client);
+	client->protocol = IPPROTO_UDP;
+	client->side = answers_pod(other) ? PACKET_FROM_POD : PACKET_ARRIVING;
+	client->pad = 0;
+	bpf_map_delete_elem(&connections, client);
+	bpf_map_delete_elem(&half_open, client);
+	bpf_map_delete_elem(&connections, answer);
+	__builtin_memset(other, 0, sizeof(*other));
+	copy_addr(other->source, answer->source);
+	copy_addr(other->target, answer->target);
+	other->source_port_be = answer->source_port_be;
+	other->target_port_be = answer->target_port_be;
+	other->service_id = NO_SERVICE;
+	other->flags = CONNECTION_REVERSE;
+	other->created = seconds();
+	other->last_used = other->created;
+	/* The Bloom filter has the key. */
+	other->seal = connection_seal(answer, other);
+	bpf_map_update_elem(&half_open, answer, other, BPF_ANY);
+	return 0;
+}
+
 /* Continues the handshake with the client's packet. Returns whether it does. */
 static __always_inline bool
 go_on(struct connection *entry, struct scratch *here)
@@ -301,6 +354,9 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod, __u32 ifindex)
 		return OUTCOME_LEAVE;
 	if (!is_served && is_plain_syn(&here->packet))
 		forget_former();
+	if (!is_served && here->packet.key.protocol == IPPROTO_UDP && !at_pod &&
+	    !RULE(direct_keeps_port, false))
+		make_way();
 	is_port = is_served ||
 		  is_source_port(bpf_ntohs(here->packet.key.target_port_be));
 	if (!is_port && !may_answer_check(here))

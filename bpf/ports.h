@@ -416,6 +416,11 @@ VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 	if (all && needs_port_of_node(&here->entry))
 		all->port_tries += attempt.tries;
 	here->entry.source_port_be = here->partner_key.target_port_be;
+	/* What is sent to the backend itself is looked up; see make_way(). */
+	if (is_udp && here->partner_key.side == PACKET_LEAVING)
+		add_to_bloom(here->partner_key.source,
+			     here->partner_key.source_port_be, IPPROTO_UDP,
+			     PACKET_ARRIVING);
 	return attempt.found;
 }
 

@@ -7,6 +7,8 @@
  * ended, the newcomer gets it: its packets are translated when they leave, and
  * the answers when they arrive. The same for clients that are masqueraded with
  * the address and port of a service on this node, which would get the answers.
+ * A process whose socket has such a port keeps it, with entries that change
+ * nothing, unless the peer is a client of the service from the same port.
  *
  * nodelb's health checks of backends with direct return are translated, too:
  * their sockets connect to the backend's address, and the packets go to the
@@ -108,20 +110,37 @@ has_other_source(struct __sk_buff *skb, const struct packet_key *key)
 	return socket && socket->src_port != bpf_ntohs(key->source_port_be);
 }
 
-/* Whether the answers to a masqueraded packet would go to a service. */
-static __always_inline bool
-is_port_of_service(struct __sk_buff *skb, struct scratch *here)
+/* Who sends from the address and port of a service, and gets no answer. */
+enum sender {
+	SENDER_OTHER,
+	/* What passes this node and has been masqueraded. */
+	SENDER_MASQUERADED,
+	/*
+	 * A process of this node, whose socket has the port: the kernel chose
+	 * it, or the process had it before the service existed. Only for UDP:
+	 * unknown() leaves the answers of TCP to the stack.
+	 */
+	SENDER_PROCESS,
+};
+
+static __always_inline enum sender
+sender_of(struct __sk_buff *skb, struct scratch *here)
 {
 	const volatile struct packet_settings *now = settings();
 	const struct packet_key *key = &here->packet.key;
+	bool is_process = !has_other_source(skb, key);
 	struct frontend frontend = {};
 
 	NEVER_NULL(now);
-	if (now->is_draining || !has_other_source(skb, key))
-		return false;
+	if (now->is_draining || (is_process && key->protocol != IPPROTO_UDP))
+		return SENDER_OTHER;
 	set_destination(here, key->source, key->source_port_be);
-	return find_outside(&here->to, &frontend, &here->by_nodeport) &&
-	       is_tracked_request(skb, now);
+	if (!find_outside(&here->to, &frontend, &here->by_nodeport))
+		return SENDER_OTHER;
+	if (is_process)
+		return RULE(process_gets_answers, false) ? SENDER_OTHER
+							 : SENDER_PROCESS;
+	return is_tracked_request(skb, now) ? SENDER_MASQUERADED : SENDER_OTHER;
 }
 
 /*
@@ -199,6 +218,21 @@ fill_entry(struct __sk_buff *skb, struct scratch *here)
 	here->service_id = NO_SERVICE;
 }
 
+/*
+ * Puts the entry for the answers under the port that the packet has, if no
+ * connection has that key. Returns whether it did.
+ */
+VERIFIED_ONCE bool keep_port(void)
+{
+	struct scratch *here = scratch();
+
+	NEVER_NULL(here);
+	reverse(here);
+	here->idle_of_other = -1;
+	return !is_in_the_way(here) &&
+	       !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
+}
+
 /* As begin_at_node(), for the packet of a health check. */
 VERIFIED_ONCE int begin_check(struct __sk_buff *skb)
 {
@@ -228,15 +262,19 @@ VERIFIED_ONCE int begin_check(struct __sk_buff *skb)
 VERIFIED_ONCE int begin_at_node(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
+	enum sender sender;
 
 	if (!here)
 		return OUTCOME_LEAVE;
 	here->other_backend.backend_id = 0;
-	if (RULE(stack_gets_other_port, !is_port_of_other(skb, here)) &&
-	    RULE(client_gets_other_port, !is_port_of_service(skb, here)))
+	sender = sender_of(skb, here);
+	if (sender != SENDER_PROCESS &&
+	    RULE(stack_gets_other_port, !is_port_of_other(skb, here)) &&
+	    RULE(client_gets_other_port, sender != SENDER_MASQUERADED))
 		return OUTCOME_LEAVE;
 	fill_entry(skb, here);
-	if (put_both(skb, here) == OUTCOME_TRANSLATE)
+	if (((sender == SENDER_PROCESS && keep_port()) || claim_port(skb)) &&
+	    put_claimed(here) == OUTCOME_TRANSLATE)
 		return OUTCOME_TRANSLATE;
 	return OUTCOME_DROP | PACKET_NO_PORT;
 }

@@ -63,6 +63,11 @@ const fn of_node(client: &'static str, backend: &'static str) -> User {
     User { is_of_node: true, ..udp(client, backend, (0, 0), [backend; 2]) }
 }
 
+/// A client that asks a backend without a service.
+const fn unserved(client: &'static str, backend: &'static str) -> User {
+    udp(client, backend, (0, 0), [backend; 2])
+}
+
 const fn masqueraded(client: &'static str, backend: &'static str) -> User {
     User { is_masqueraded: true, ..of_node(client, backend) }
 }
@@ -86,7 +91,7 @@ const FAR_V6: [&str; 2] = ["[2001:db8:1002::78]:8080", "[2001:db8:1002::79]:8080
 const NEAR_V6_UDP: [&str; 2] = ["[2001:db8:1001::78]:5353", "[2001:db8:1001::79]:5353"];
 
 /// The honest clients.
-pub(crate) const USERS: [User; 26] = [
+pub(crate) const USERS: [User; 29] = [
     tcp("198.51.100.7:40000", "203.0.113.1:80", (1, 11), LOCAL),
     tcp("198.51.100.7:40001", "203.0.113.2:80", (5, 15), REMOTE),
     tcp("198.51.100.8:40000", "192.0.2.1:30080", (5, 15), REMOTE),
@@ -124,21 +129,34 @@ pub(crate) const USERS: [User; 26] = [
     tunnelled(udp("[2001:db8:c::8]:40005", "[2001:db8:f::79]:53", (79, 66), NEAR_V6_UDP)),
     // Direct return in tunnels, with another backend here.
     direct(tcp("198.51.100.8:40007", "203.0.113.82:80", (82, 69), ["10.0.2.84:8080", "10.0.2.85:8080"])),
+    // With and without the service, from the same port: another node sends both.
+    udp("198.51.100.9:40009", "203.0.113.83:53", (83, 70), ["10.0.1.85:5353", "10.0.1.86:5353"]),
+    unserved("198.51.100.9:40009", "10.0.1.85:5353"),
+    // A process whose port is a NodePort.
+    of_node("198.18.0.1:30053", "10.0.2.94:5353"),
 ];
 
 /// Other backends of a user with direct return.
 pub(crate) const MORE_BACKENDS: [(&str, u8); 2] = [("10.0.2.82", 19), ("10.0.2.83", 19)];
 
 /// The number of users.
-pub(crate) const COUNT: u8 = 26;
+pub(crate) const COUNT: u8 = 29;
 
 /// The user with direct return and a service that also has a backend here.
 pub(crate) const WITH_BACKEND_HERE: u8 = 25;
+
+/// The user of a service from whose port another one asks the backend itself, and that one.
+pub(crate) const WITH_ONE_PORT: [u8; 2] = [26, 27];
 
 /// The user of the service with session affinity.
 pub(crate) const WITH_AFFINITY: u8 = 5;
 
 impl User {
+    /// Whether the client asks the backend itself.
+    pub(crate) fn is_unserved(&self) -> bool {
+        self.service == self.backend
+    }
+
     pub(crate) fn of(number: u8) -> Self {
         USERS[usize::from(number % COUNT)]
     }
@@ -214,8 +232,10 @@ impl Client {
         User::of(self.label.user).is_of_node
     }
 
-    pub(crate) fn is_masqueraded(&self) -> bool {
-        User::of(self.label.user).is_masqueraded
+    /// Whether the packet alone does not show who has sent it: from the port of a service.
+    pub(crate) fn is_known_by_sender(&self) -> bool {
+        let user = User::of(self.label.user);
+        user.is_masqueraded || (user.is_of_node && endpoint(user.client).port == 30_053)
     }
 
     pub(crate) fn new(number: u8) -> Self {

@@ -187,7 +187,7 @@ impl<'a> Lab<'a> {
         match at {
             At::Device(device) => self.by_wire(device, frame),
             At::Client => self.by_client(frame),
-            At::Pod => self.route(frame, 0),
+            At::Pod => self.route(frame, self.world.devices["veth1"].ifindex),
             At::Node => self.by_node(frame),
             At::Past => self.deliver(&frame),
         }
@@ -214,15 +214,15 @@ impl<'a> Lab<'a> {
         panic!("packets go round for ever: {frames:#?}");
     }
 
-    /// What the programs at the device do with the frame.
-    fn rule(&mut self, device: &str, side: Side, frame: Vec<u8>) -> Ruled {
+    /// What the programs at the device do with the frame, which came by another one before; 0: the node itself has sent it.
+    fn rule(&mut self, device: &str, side: Side, (frame, came_by): (Vec<u8>, u32)) -> Ruled {
         let own = &self.world.devices[device];
         let is_masqueraded = side == Side::Leaving && is_of_masqueraded(&frame);
         let vlan_tag = (side == Side::Arriving && has_priority(&frame)).then_some(PRIORITY);
         let packet = Packet {
             bytes: frame,
             ifindex: own.ifindex,
-            came_by: if is_masqueraded { self.world.devices["veth1"].ifindex } else { 0 },
+            came_by: if is_masqueraded { self.world.devices["veth1"].ifindex } else { came_by },
             hook: own.hook(side),
             l2_length: own.l2_length,
             is_for_host: true,
@@ -248,7 +248,7 @@ impl<'a> Lab<'a> {
         if let Some(frame) = self.tunnels.wrapped(&self.world, &frame) {
             return self.by_wire("eth1", frame);
         }
-        let ruled = self.rule("eth0", Side::Arriving, frame);
+        let ruled = self.rule("eth0", Side::Arriving, (frame, 0));
         if ruled.verdict == Verdict::Next
             && let Read::Packet(headers) = parse(&ruled.bytes, 14, false)
             && let Parsed::Transport(Protocol::Tcp, ports) = headers.content
@@ -261,7 +261,7 @@ impl<'a> Lab<'a> {
     }
 
     fn by_wire(&mut self, device: &'static str, frame: Vec<u8>) {
-        let ruled = self.rule(device, Side::Arriving, frame);
+        let ruled = self.rule(device, Side::Arriving, (frame, 0));
         self.go_on(device, ruled);
     }
 
@@ -282,12 +282,12 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// The network stack of the node has the packet, which came by this device, or from a pod.
-    fn route(&mut self, frame: Vec<u8>, ifindex: u32) {
+    /// The network stack of the node has the packet, which came by this device; 0: the node itself has sent it.
+    fn route(&mut self, frame: Vec<u8>, came_by: u32) {
         let Read::Packet(headers) = parse(&frame, 14, false) else { return };
         let is_own = |addr: &Addr| self.world.state.node_addrs.contains(addr);
         // The node takes no packet from a wire with its own address.
-        if ifindex != 0 && is_own(&headers.source) {
+        if came_by != 0 && is_own(&headers.source) {
             return;
         }
         if is_own(&headers.target) {
@@ -312,7 +312,7 @@ impl<'a> Lab<'a> {
         if device.l2_length != 14 {
             return;
         }
-        let Ruled { verdict, bytes, .. } = self.rule(&name, Side::Leaving, frame);
+        let Ruled { verdict, bytes, .. } = self.rule(&name, Side::Leaving, (frame, came_by));
         match verdict {
             Verdict::Next => self.leave(ifindex, &bytes),
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),

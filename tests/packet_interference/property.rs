@@ -40,7 +40,7 @@ pub(crate) fn unanswered(steps: &[Step], removed: Option<Rule>) -> String {
         events.map(|(_, event)| event).any(|event| matches!(event, Event::Got(_, Kind::Answer, _)))
     };
     let without = asked.filter(|user| !is_answered(user)).map(User::of);
-    let has_backends = |user: &User| user.is_of_node || user.numbers.1 != 0;
+    let has_backends = |user: &User| user.is_unserved() || user.numbers.1 != 0;
     without.filter(has_backends).map(|user| format!("{} gets no answer\n", user.client)).collect()
 }
 

@@ -14,7 +14,7 @@ use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
 
 /// The rules without which a client alone gets no answer.
-const ALONE: [&str; 2] = ["client_gets_other_port", "priority_tags"];
+const ALONE: [&str; 4] = ["client_gets_other_port", "priority_tags", "process_gets_answers", "direct_keeps_port"];
 
 /// The rules that are not about what strangers change for honest parties, and the file with the packet
 /// case that shows each of them.
@@ -119,6 +119,8 @@ fn sequence_of_one_packet(rule: &str) -> Option<Vec<Step>> {
             Some([vec![Do(10, Ask)], (0..8).map(error).collect()].concat())
         }
         "priority_tags" => Some(vec![Do(2, Ask)]),
+        "process_gets_answers" => Some(vec![Do(28, Ask)]),
+        "direct_keeps_port" => Some(vec![Do(26, Ask), Do(27, Ask), Do(26, Ask)]),
         "owned_addresses" => {
             let sends = Sends::Odd(4);
             Some(vec![Stranger(Forged { by: Eth0, from: Own(1), to: Service(0), sends })])

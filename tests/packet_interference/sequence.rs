@@ -4,7 +4,7 @@
 use nodelb_core::model::addr::Family;
 use proptest::prelude::*;
 
-use crate::honest::{Act, COUNT, Client, User, WITH_BACKEND_HERE, endpoint};
+use crate::honest::{Act, COUNT, Client, User, WITH_BACKEND_HERE, WITH_ONE_PORT, endpoint};
 use crate::lab::{Lab, Programs};
 use crate::observed::{Excuse, Observed};
 use crate::socket::Socket;
@@ -141,7 +141,7 @@ impl Player<'_> {
         match step {
             Step::Do(user, act) => {
                 let client = &mut self.honest[usize::from(user % COUNT)];
-                if self.lab.programs.sees_tracking() || !client.is_masqueraded() {
+                if self.lab.programs.sees_tracking() || !client.is_known_by_sender() {
                     client.order(*act);
                 }
             }
@@ -151,6 +151,7 @@ impl Player<'_> {
                 if self.has_strangers
                     && let Some(packet) = forged.packet()
                 {
+                    self.excuse_answers(forged);
                     self.lab.arrive(forged.by.name(), &packet);
                 }
             }
@@ -160,6 +161,7 @@ impl Player<'_> {
                 {
                     self.has_tunnelled = true;
                     self.excuse_evicted();
+                    self.excuse_answers(forged);
                     self.lab.arrive(forged.by.name(), &tunnelled(&packet, *end));
                 }
             }
@@ -326,7 +328,22 @@ impl Player<'_> {
         for client in &self.honest {
             let number = client.number();
             let is_moved = self.has_changed[usize::from(number)] || (self.has_tunnelled && number == WITH_BACKEND_HERE);
-            if is_evicted && User::of(number).is_direct && is_moved {
+            let is_ended = User::of(number).is_direct && is_moved;
+            if is_evicted && (is_ended || WITH_ONE_PORT.contains(&number)) {
+                self.observed.excuse(client.number(), client.connection());
+            }
+        }
+    }
+
+    /// The answers of a backend on this node to a client's port are those of the service, or of what is sent to the backend
+    /// itself. A datagram with the address of the client, of the other kind, turns those that are on their way.
+    fn excuse_answers(&mut self, forged: &Forged) {
+        for client in self.honest.iter().filter(|client| !client.is_tcp()) {
+            let user = User::of(client.number());
+            let family = endpoint(user.client).addr.family();
+            let (source, target) = (forged.from.end(family), forged.to.end(family));
+            let is_to_backend = [user.backend, user.spare].iter().any(|own| endpoint(own) == target);
+            if endpoint(user.client).addr == source.addr && is_to_backend != user.is_unserved() {
                 self.observed.excuse(client.number(), client.connection());
             }
         }

@@ -287,9 +287,9 @@ fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> O
     let before = if spared.is_empty() { String::new() } else { format!("{},", reserved.trim()) };
     Some(format!(
         "the ephemeral port range of the kernel (net.ipv4.ip_local_port_range {first}-{last}) includes NodePorts \
-         {lowest} to {highest}: a process that gets the port of a service as its ephemeral port receives the \
-         connections from outside the node instead of the service. Reserve them: `sysctl \
-         net.ipv4.ip_local_reserved_ports={before}{start}-{end}`"
+         {lowest} to {highest}: unless nodelb translates packets (packets.mode), a process that gets the \
+         port of a service as its ephemeral port receives the connections from outside the node instead of the service. \
+         Reserve them: `sysctl net.ipv4.ip_local_reserved_ports={before}{start}-{end}`"
     ))
 }
 

@@ -15,4 +15,5 @@
 					rule(sent_on_by_ring) rule(unwrapped_stays) rule(only_own_tunnels)            \
 					    rule(served_source) rule(priority_tags) rule(owned_addresses)             \
 						rule(sockets_keep_ports) rule(credible_errors)                        \
-						    rule(reverse_path_of_flows)
+						    rule(process_gets_answers) rule(direct_keeps_port)                \
+							rule(reverse_path_of_flows)

@@ -100,6 +100,10 @@ impl PacketBloom {
         let (source, target) = entry.from;
         if is_leaving(key) {
             self.add(Side::Leaving, &source);
+            // As `claim_port()`.
+            if source.protocol == Protocol::Udp {
+                self.add(Side::Arriving, &source);
+            }
         } else {
             self.add(Side::Arriving, &target);
         }
