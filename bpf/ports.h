@@ -58,24 +58,36 @@ static __always_inline void reverse(struct scratch *here)
 	partner_of(key, &here->entry, &here->partner_key);
 }
 
-/* Whether a socket of this node would get the backend's packets. */
+/*
+ * Whether a socket of this node would get the backend's packets. The look-up
+ * also returns what another program of the host gives out for any port
+ * (BPF_PROG_TYPE_SK_LOOKUP): a socket with another port has not got this one.
+ */
 static __always_inline bool has_socket(struct frame_context *frame,
 				       const struct packet_key *key, bool is_v6)
 {
 	struct bpf_sock_tuple tuple = {};
 	__u32 size = tuple_of(key, is_v6, &tuple);
 	struct bpf_sock *found;
+	__u32 port = 0;
 
-	if (key->protocol == IPPROTO_TCP)
+	if (key->protocol == IPPROTO_TCP) {
 		found = bpf_skc_lookup_tcp(frame, &tuple, size,
 					   BPF_F_CURRENT_NETNS, 0);
-	else
+		if (found)
+			port = found->src_port;
+		/* The verifier permits one instruction one kind of socket. */
+		barrier_var(port);
+	} else {
 		found = bpf_sk_lookup_udp(frame, &tuple, size,
 					  BPF_F_CURRENT_NETNS, 0);
+		if (found)
+			port = found->src_port;
+	}
 	if (!found)
 		return false;
 	bpf_sk_release(found);
-	return true;
+	return port == bpf_ntohs(key->target_port_be);
 }
 
 /*

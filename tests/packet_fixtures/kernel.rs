@@ -38,8 +38,11 @@ pub(crate) fn apply(programs: &mut Programs, line: &str) {
     match words.next().unwrap() {
         "old" | "without-route-flags" | "lists-tracked" => {}
         "socket" => {
-            let at = addr(&mut words);
-            programs.add_socket_in(None, at, state(words.next()));
+            let (mut at, state) = (addr(&mut words), state(words.next()));
+            if words.next() == Some("every-port") {
+                at.port = 0;
+            }
+            programs.add_socket_in(None, at, state);
         }
         "connection" => {
             let (from, to) = (addr(&mut words), addr(&mut words));

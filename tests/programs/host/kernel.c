@@ -223,9 +223,14 @@ static struct bpf_sock *find_socket(const struct bpf_sock_tuple *tuple, __u32 si
 		ends.source_port_be = 0;
 		state = find_entry(map_by_name("sockets"), &ends);
 	}
+	/* Port 0: what a program of another owner gives out for all ports. */
+	if (!state) {
+		ends.target_port_be = 0;
+		state = find_entry(map_by_name("sockets"), &ends);
+	}
 	if (!state)
 		return NULL;
-	socket = (struct bpf_sock){.state = *state, .protocol = protocol};
+	socket = (struct bpf_sock){.state = *state, .protocol = protocol, .src_port = bpf_ntohs(ends.target_port_be)};
 	return &socket;
 }
 
