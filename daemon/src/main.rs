@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 /// The configured addresses that a command may query.
 fn configured(path: Option<&Path>) -> Result<Configured, Failure> {
     let config = Config::load(path).map_err(|error| Failure::new(Code::Config, error))?;
-    let node = Identity::new(&config.node);
+    let node = Identity::new(&config);
     let node = node.map_err(|error| Failure::message(Code::System, format!("asking for the node's name: {error}")))?;
     let (kubernetes, selection) = (config.kubernetes_settings(), config.kubernetes.selection());
     let Config { admin, state, .. } = config;

@@ -16,6 +16,7 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::Family;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::counted;
@@ -98,7 +99,7 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     let (config, absence) = loaded.map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
-    let identity = node::Identity::new(&config.node).map_err(system("asking for the node's name"))?;
+    let identity = node::Identity::new(&config).map_err(system("asking for the node's name"))?;
     let mode = options.datapath.unwrap_or(config.datapath.mode);
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "starting \
          nodelb");
@@ -358,7 +359,12 @@ async fn follow_node(
     owner: &OwnerHandle,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
-    let started = node::watch::start(identity, owner.changes.clone(), stop).await;
+    // Of several addresses where an earlier nodelb has served NodePorts, none is known to have been the primary one.
+    let served = owner.snapshot.borrow().realised.node_addrs.clone();
+    let of = |family| served.iter().copied().filter(move |addr| addr.family() == family);
+    let only = |family| of(family).next().filter(|_| of(family).count() == 1);
+    let former = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(only).collect();
+    let started = node::watch::start(identity, former, owner.changes.clone(), stop).await;
     started.map_err(system("asking for the node's addresses"))
 }
 

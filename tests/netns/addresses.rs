@@ -129,8 +129,8 @@ fn nodeports_follow_the_addresses() {
 }
 
 #[test]
-fn the_primary_address_follows_the_default_route() {
-    sandbox::run("addresses::the_primary_address_follows_the_default_route", |sandbox| {
+fn the_primary_address_stays_while_the_node_has_it() {
+    sandbox::run("addresses::the_primary_address_stays_while_the_node_has_it", |sandbox| {
         let host = host(sandbox);
         let _backend = backend("web", BACKEND);
         host.serve("web.yaml", WEB);
@@ -140,16 +140,20 @@ fn the_primary_address_follows_the_default_route() {
         let route = |verb, source| ip(&["route", verb, "default", "via", "203.0.113.1", "dev", "eth0", "src", source]);
         route("add", "203.0.113.8");
         let daemon = host.start();
-        assert_eq!(["203.0.113.7:30080", "203.0.113.8:30080"].map(answers), ["", "web"]);
+        let now = || ["203.0.113.7:30080", "203.0.113.8:30080"].map(answers);
+        assert_eq!(now(), ["", "web"], "the source of the default route");
         route("replace", "203.0.113.7");
-        soon("the other one is primary", "203.0.113.7:30080", "web");
-        assert_eq!(answers("203.0.113.8:30080"), "");
+        add("203.0.113.9/32");
+        eventually("the daemon has seen the change", || log_lines(&host, "203.0.113.9 came") == 1);
+        assert_eq!(now(), ["", "web"]);
+        daemon.stop();
+        let daemon = host.start();
+        assert_eq!(now(), ["", "web"], "after a restart");
+        remove("203.0.113.8/24");
+        soon("the next one is primary", "203.0.113.7:30080", "web");
         ip(&["route", "delete", "default"]);
-        // Without a default route the first address is primary, which it already was.
-        assert_eq!(answers("203.0.113.7:30080"), "web");
-        remove("203.0.113.7/24");
-        ip(&["address", "replace", "203.0.113.8/24", "dev", "eth0"]);
-        soon("the next one is primary", "203.0.113.8:30080", "web");
+        add("203.0.113.8/24");
+        assert_eq!(now(), ["web", ""], "it does not go back");
         daemon.stop();
     });
 }

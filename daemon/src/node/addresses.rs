@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::text::listed;
 
@@ -12,6 +13,9 @@ use nodelb_core::text::listed;
 const LEFTOVERS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
 const SHOWN: usize = 8;
+
+/// How many former primary addresses are remembered.
+const REMEMBERED: usize = 16;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
@@ -64,15 +68,29 @@ pub(crate) struct Addresses {
     pub(crate) own: BTreeSet<Addr>,
     /// The primary addresses, at most one per family.
     pub(crate) primary: BTreeSet<Addr>,
+    /// Those that have been the source of a route to distant addresses, the earliest first. What is primary without such a
+    /// route, as while a link is down, is so only for the time being.
+    pub(crate) settled: Vec<Addr>,
 }
 
 impl Addresses {
     /// Computes the addresses. An address on an interface that is down does not count: the kernel has no route to it
-    /// and does not answer. An unknown interface counts as an ordinary one.
-    pub(crate) fn new(machine: &Machine) -> Self {
+    /// and does not answer. An unknown interface counts as an ordinary one. `former` are the settled primary addresses so far,
+    /// and `services` the addresses that belong to services, which may move to another node.
+    pub(crate) fn new(machine: &Machine, former: &[Addr], services: &[IpNet]) -> Self {
         let counted: Vec<&Address> = machine.addresses.iter().filter(|address| counts(address, machine)).collect();
-        let primary = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(|family| primary(&counted, machine, family));
-        Self { primary: primary.collect(), own: counted.iter().map(|address| address.addr).collect() }
+        let own = counted.iter().map(|address| address.addr).collect();
+        let is_of_service = |address: &&Address| services.iter().any(|net| net.contains(&address.addr.ip()));
+        let nodes: Vec<&Address> = counted.into_iter().filter(|address| !is_of_service(address)).collect();
+        let (mut primary, mut settled) = (BTreeSet::new(), former.to_vec());
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let (found, is_settled) = self::primary(&nodes, machine, family, former);
+            primary.extend(found);
+            settled.extend(found.filter(|addr| is_settled && !former.contains(addr)));
+        }
+        let excess = settled.len().saturating_sub(REMEMBERED);
+        settled.drain(..excess);
+        Self { own, primary, settled }
     }
 
     /// The differences from the previous addresses, for the journal; `None` if there are none.
@@ -110,8 +128,9 @@ fn counts(address: &Address, machine: &Machine) -> bool {
 
 /// The address that the node uses towards other hosts: the source of its route to a distant address, otherwise the
 /// first global address in the order of its interfaces, loopback last. A deprecated or temporary one counts only if its
-/// interface has no other.
-fn primary(counted: &[&Address], machine: &Machine, family: Family) -> Option<Addr> {
+/// interface has no other. Among several addresses, the kernel's choice for IPv6 is the newest: the earliest that was
+/// primary therefore stays, or is so again. Also returns whether it is settled.
+fn primary(counted: &[&Address], machine: &Machine, family: Family, former: &[Addr]) -> (Option<Addr>, bool) {
     let is_loopback = |address: &Address| machine.interfaces.get(&address.interface).is_some_and(|it| it.is_loopback);
     let is_candidate = |address: &Address| {
         let addr = address.addr;
@@ -123,7 +142,9 @@ fn primary(counted: &[&Address], machine: &Machine, family: Family) -> Option<Ad
     let lasting = source.filter(|source| source.is_passing).and_then(|source| {
         candidates.iter().find(|address| address.interface == source.interface && !address.is_passing)
     });
-    lasting.or(source).or(candidates.first()).map(|address| address.addr)
+    let with = |former: &Addr| candidates.iter().find(|address| address.addr == *former && !address.is_passing);
+    let settled = former.iter().find_map(with).or(lasting).or(source);
+    (settled.or(candidates.first()).map(|address| address.addr), settled.is_some())
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nodelb_core::model::node::{NodeFacts, NodePortAddress, node_name};
 
 use super::addresses::Addresses;
-use crate::config::Node;
+use crate::config::Config;
 
 /// The configured facts about the node, and those that are read once: everything except its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,17 +17,21 @@ pub struct Identity {
     pub is_host_name: bool,
     pub zone: Arc<str>,
     pub nodeport_addresses: Vec<NodePortAddress>,
+    /// The addresses that belong to services even if the node has them: `datapath.own-addresses`.
+    pub service_addresses: Vec<IpNet>,
 }
 
 impl Identity {
     /// The configured identity, with the host name if the configuration sets no name. Both names are in lower case, as
     /// the kubelet registers the Node; kube-proxy does the same with `--hostname-override`.
-    pub fn new(node: &Node) -> io::Result<Self> {
+    pub fn new(config: &Config) -> io::Result<Self> {
+        let node = &config.node;
         let configured = node_name(&node.name);
         let is_host_name = configured.is_empty();
         let name = if is_host_name { host_name()? } else { configured };
         let nodeport_addresses = node.nodeport_addresses.clone();
-        Ok(Self { name: name.into(), is_host_name, zone: node.zone.as_str().into(), nodeport_addresses })
+        let (zone, service_addresses) = (node.zone.as_str().into(), config.datapath.own_addresses.clone());
+        Ok(Self { name: name.into(), is_host_name, zone, nodeport_addresses, service_addresses })
     }
 
     pub(super) fn facts(&self, addresses: &Addresses) -> NodeFacts {

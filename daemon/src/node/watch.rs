@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
+use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_host::clock::until;
 use nodelb_host::messages;
@@ -16,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, Machine};
 use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
 
@@ -30,18 +31,19 @@ const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends the owner the facts about the node, and from then on, until `shutdown`, each change of them. A new value of
-/// `identity` takes effect at once.
+/// `identity` takes effect at once. `former` are the primary addresses of an earlier nodelb.
 ///
 /// # Errors
 /// If the kernel does not list the addresses. Later failures are repeated, and the last known addresses stay in effect.
 pub async fn start(
     identity: watch::Receiver<Arc<Identity>>,
+    former: Vec<Addr>,
     changes: mpsc::Sender<Vec<Change>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     // Opened before the first read, so that no later change is missed.
     let events = Events::open()?;
-    let addresses = read().await?;
+    let addresses = Addresses::new(&read().await?, &former, &identity.borrow().service_addresses);
     info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
     let mut watch = Watch {
         events: Some(events),
@@ -131,8 +133,8 @@ impl Watch {
         }
         if let Some(difference) = addresses.difference(&self.addresses) {
             info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {difference}");
-            self.addresses = addresses;
         }
+        self.addresses = addresses;
         let identity = self.take_identity();
         self.look_at_host_name(&identity);
         self.publish(&identity).await
@@ -143,7 +145,8 @@ impl Watch {
         if self.events.is_none() {
             self.events = Some(Events::open()?);
         }
-        read().await
+        let machine = read().await?;
+        Ok(Addresses::new(&machine, &self.addresses.settled, &self.identity.borrow().service_addresses))
     }
 
     /// The current identity. A reload that made a new one has read the host name again, so earlier findings about it no
@@ -212,8 +215,8 @@ async fn next(events: &mut Option<Events>) -> io::Result<()> {
 }
 
 /// Reads the addresses on a separate thread, because a read may block.
-async fn read() -> io::Result<Addresses> {
-    let reading = tokio::task::spawn_blocking(|| netlink::read().map(|machine| Addresses::new(&machine)));
+async fn read() -> io::Result<Machine> {
+    let reading = tokio::task::spawn_blocking(netlink::read);
     match timeout(TIMEOUT, reading).await {
         Ok(read) => read.map_err(io::Error::other)?,
         Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),

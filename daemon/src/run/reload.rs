@@ -116,7 +116,7 @@ impl Reload {
         let (path, active) = (self.config_path.clone(), Arc::clone(&self.config.borrow()));
         let load = move || {
             let config = load(path.as_deref(), &active)?;
-            let identity = Identity::new(&config.node).map_err(|error| format!("the node's name: {error}"))?;
+            let identity = Identity::new(&config).map_err(|error| format!("the node's name: {error}"))?;
             Ok((config, identity))
         };
         match threads.begin(load) {

@@ -69,7 +69,7 @@ impl Rig {
 async fn the_owner_receives_differences_and_nothing_else() {
     let (identity_in, identity_out) = watch::channel(identity(&[NodePortAddress::Primary]));
     let (changes, mut reported) = mpsc::channel(8);
-    start(identity_out, changes, std::future::pending()).await.unwrap();
+    start(identity_out, Vec::new(), changes, std::future::pending()).await.unwrap();
     let first = facts(reported.try_recv().ok().as_deref());
     assert_eq!((&*first.name, &first.nodeport_addresses), ("n1", &vec![NodePortAddress::Primary]));
     assert!(first.primary.is_subset(&first.addresses));
