@@ -95,13 +95,19 @@ pub enum Reason {
     LinkLayer(u16),
 }
 
+impl Reason {
+    /// Whether it is only likely that the device does not lead to other machines: a route over it shows that it does.
+    fn is_about_kind(&self) -> bool {
+        matches!(self, Self::OtherNamespace | Self::Kind(_) | Self::Bridge | Self::Lower(_))
+    }
+}
+
 /// The interfaces with routes that [`devices`] needs: those that may lead to other machines.
 pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     let has_address = |index: u32| machine.addresses.iter().any(|it| it.interface == index && it.is_global);
     let may_lead_out = move |(index, interface): &(&u32, &Interface)| match obstacle(interface, machine) {
         None => interface.is_up,
-        Some(Reason::OtherNamespace) => has_address(**index),
-        Some(_) => false,
+        Some(reason) => reason.is_about_kind() && has_address(**index),
     };
     machine.interfaces.iter().filter(may_lead_out).map(|(index, _)| *index)
 }
@@ -203,8 +209,13 @@ impl Facts<'_> {
         let automatic = match obstacle(interface, self.machine) {
             None if !interface.is_up && is_tunnel(interface) => None,
             None if !self.is_in_use(index) => Some(Reason::NoAddress),
-            // In a container that is a node, as with kind: the pair leads to the machine and on to others.
-            Some(Reason::OtherNamespace) if self.has_default(index) => None,
+            // For example in a container that is a node, as with kind: the pair leads to the machine and on to others.
+            Some(Reason::Kind(_)) if self.has_default_route(index) => None,
+            Some(Reason::OtherNamespace | Reason::Bridge | Reason::Lower(_))
+                if self.leads_out(index, interface, DEPTH) =>
+            {
+                (!self.is_in_use(index)).then_some(Reason::NoAddress)
+            }
             obstacle => obstacle,
         };
         let is_needed = automatic.is_none() && self.is_needed(index);
@@ -225,11 +236,23 @@ impl Facts<'_> {
         has_address || self.routes.get(&index).is_some_and(|routes| routes.has_any)
     }
 
+    /// Whether packets to other machines leave by the device, or by one that it is on top of.
+    fn leads_out(&self, index: u32, interface: &Interface, depth: usize) -> bool {
+        let is_stacked = matches!(interface.kind.as_str(), "vlan" | "macvlan" | "ipvlan" | "macsec");
+        let lower =
+            self.machine.interfaces.get(&interface.lower).filter(|_| is_stacked && !interface.is_lower_elsewhere);
+        self.has_default(index)
+            || depth > 0 && lower.is_some_and(|lower| self.leads_out(interface.lower, lower, depth - 1))
+    }
+
     /// Whether the device has a default route, or the address that packets of a default route leave by.
     fn has_default(&self, index: u32) -> bool {
         let mut addresses = self.addresses(index);
-        let has_route = self.routes.get(&index).is_some_and(|routes| routes.has_default);
-        has_route || addresses.any(|address| self.machine.sources.contains(&address.addr))
+        self.has_default_route(index) || addresses.any(|address| self.machine.sources.contains(&address.addr))
+    }
+
+    fn has_default_route(&self, index: u32) -> bool {
+        self.routes.get(&index).is_some_and(|routes| routes.has_default) || self.machine.ways_out.contains(&index)
     }
 
     /// Whether packets of connections leave by the device whatever the configuration says: answers by a default route,

@@ -24,6 +24,8 @@ pub(crate) struct Machine {
     pub(crate) addresses: Vec<Address>,
     /// The source addresses of the routes to distant addresses.
     pub(crate) sources: Vec<Addr>,
+    /// The interfaces of these routes.
+    pub(crate) ways_out: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -156,7 +156,10 @@ fn read_once() -> io::Result<Machine> {
         }
     }
     for canary in CANARIES {
-        machine.sources.extend(kernel.source_towards(canary.addr)?);
+        if let Some(route) = kernel.route_to(canary.addr)? {
+            machine.sources.extend(source(&route));
+            machine.ways_out.extend(way_out(&route));
+        }
     }
     Ok(machine)
 }
@@ -207,7 +210,7 @@ impl Kernel {
     }
 
     /// The source address of packets to a distant address; `None` without a route, or with one that drops packets.
-    fn source_towards(&mut self, far: Addr) -> io::Result<Option<Addr>> {
+    fn route_to(&mut self, far: Addr) -> io::Result<Option<RouteMessage>> {
         let mut question = RouteMessage::default();
         (question.header.address_family, question.header.destination_prefix_length) = match far.family() {
             Family::Ipv4 => (AddressFamily::Inet, 32),
@@ -221,7 +224,7 @@ impl Kernel {
                 return Ok(None);
             }
         }
-        Ok(found.iter().find_map(source))
+        Ok(found.into_iter().find_map(unicast))
     }
 
     /// Processes one datagram. A message that cannot be decoded is left out: some types of interfaces have attributes
@@ -305,11 +308,20 @@ fn address(message: &AddressMessage) -> Option<Address> {
     })
 }
 
-fn source(message: &RouteNetlinkMessage) -> Option<Addr> {
+fn unicast(message: RouteNetlinkMessage) -> Option<RouteMessage> {
     let RouteNetlinkMessage::NewRoute(route) = message else { return None };
-    if route.header.kind != RouteType::Unicast {
-        return None;
-    }
+    (route.header.kind == RouteType::Unicast).then_some(route)
+}
+
+/// The interface by which packets leave.
+fn way_out(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
+}
+
+fn source(route: &RouteMessage) -> Option<Addr> {
     route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => Some(Addr::from(std::net::IpAddr::from(*v4))),
         RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => Some(Addr::from(std::net::IpAddr::from(*v6))),

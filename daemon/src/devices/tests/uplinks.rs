@@ -401,6 +401,34 @@ fn circles_end() {
 }
 
 #[test]
+fn a_route_shows_that_a_device_leads_out_whatever_is_below_it() {
+    let mut host = Host::new();
+    host.add("br0", "bridge");
+    host.elsewhere("veth1", "veth").elsewhere("eth1", "veth").port("veth1", "br0");
+    host.address("br0", "203.0.113.2").address("eth1", "198.51.100.2").stacked("vrrp51", "macvlan", "eth1");
+    assert_eq!(host.role("br0", ""), "a bridge without a port that leads to other machines");
+    assert_eq!(host.role("vrrp51", ""), "on top of eth1, which does not lead to other machines");
+    host.default_route("br0").default_route("eth1");
+    assert_eq!(host.role("br0", ""), "uplink");
+    assert_eq!(host.role("veth1", ""), "a port of br0");
+    assert_eq!(host.role("eth1", ""), "uplink");
+    assert_eq!(host.role("vrrp51", ""), "it has neither an address nor a route");
+    host.address("vrrp51", "198.51.100.100");
+    assert_eq!(host.role("vrrp51", ""), "uplink");
+    assert_eq!(host.role("vrrp51", "except = [\"vrrp*\"]"), Reason::ExcludedThoughNeeded.to_string());
+}
+
+#[test]
+fn a_pair_with_a_link_local_address_and_the_default_route_is_an_uplink() {
+    let mut host = Host::new();
+    host.elsewhere("veth1", "veth").address("veth1", "fe80::2").address("lo", "2001:db8::1");
+    assert_eq!(host.role("veth1", ""), "its other end is in another network namespace");
+    let index = host.index("veth1");
+    host.machine.ways_out.insert(index);
+    assert_eq!(host.role("veth1", ""), "uplink");
+}
+
+#[test]
 fn routes_are_read_only_for_devices_that_may_be_selected() {
     let mut host = Host::new();
     host.elsewhere("veth1", "veth").add("wg0", "wireguard");

@@ -25,7 +25,8 @@ fn machine(addresses: Vec<Address>, sources: &[&str]) -> Machine {
     };
     let names = [("lo", true), ("eth0", false), ("eth1", false), (LEFTOVERS[0], false)];
     let interfaces = (1..).zip(names.map(interface)).collect();
-    Machine { interfaces, addresses, sources: sources.iter().map(|text| addr(text)).collect() }
+    let sources = sources.iter().map(|text| addr(text)).collect();
+    Machine { interfaces, addresses, sources, ways_out: BTreeSet::new() }
 }
 
 fn computed(machine: &Machine) -> Addresses {
