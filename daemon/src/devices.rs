@@ -1,6 +1,7 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
 //! other machines, and the node's addresses and ports there.
 
+mod abandoned;
 pub mod events;
 mod failed;
 mod foreign;
@@ -220,6 +221,10 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         rules: rules::reader(reaper),
         findings,
         count: Arc::clone(&count),
+        end_abandoned: {
+            let connections = Arc::clone(&connections);
+            Arc::new(move |own| connections.end_abandoned(own))
+        },
     };
     let sweep = sweep.inspect_err(|error| {
         warn!(

@@ -1,9 +1,9 @@
 //! The maps under pressure: entries that are missing, invalid or do not fit, and what is counted.
 
 use libbpf_rs::{MapCore as _, MapFlags};
-use nodelb_datapath::packets::Packet;
+use nodelb_datapath::packets::{ConnectionReader, Packet};
 
-use super::frames::{ACK, SYN, TCP, first, frame, read};
+use super::frames::{ACK, SYN, TCP, UDP, first, frame, read};
 use super::translation::{at, clear, source_port};
 use super::{DIRECT, DROP, Lists, NEXT, PacketHook, REDIRECT, REVERSE, SERVICE, V4, V6, with_node};
 
@@ -225,5 +225,26 @@ fn a_node_that_does_not_forward_only_counts() {
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
         assert_eq!(node.arrives(&first(TCP, V4.client, V4.service)).0, DROP);
         assert_eq!((node.passed(9), node.dropped(9)), (1, 1));
+    });
+}
+
+#[test]
+fn connections_with_an_address_that_the_node_no_longer_has_end() {
+    with_node("programs::entries::connections_with_an_address_that_the_node_no_longer_has_end", |node| {
+        let reader = ConnectionReader::new(node.programs.maps()).unwrap();
+        for family in [V4, V6] {
+            for protocol in [TCP, UDP] {
+                node.serve_one(family, protocol, family.remote);
+                let (_, sent) = node.arrives(&first(protocol, family.client, family.service));
+                let (own, count) = (sent.source.ip().into(), node.entries().1.len());
+                assert_eq!((reader.end_abandoned(&[own].into()).unwrap(), node.entries().1.len()), (0, count));
+                assert_eq!((reader.end_abandoned(&[].into()).unwrap(), node.entries().1.len()), (2, 0));
+                // Backends here see the client's address.
+                node.serve_one(family, protocol, family.pod);
+                node.arrives(&first(protocol, family.client, family.service));
+                assert_eq!(reader.end_abandoned(&[].into()).unwrap(), 0);
+                clear(node);
+            }
+        }
     });
 }

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::abandoned::{self, Abandoned, EndAbandoned};
 use super::foreign::{UpdatePorts, log_unlisted};
 use super::hooks::Hooks;
 use super::mode::{self, Activity, Before, Decision};
@@ -64,6 +65,7 @@ pub(crate) struct DeviceInputs {
     /// was before the capabilities were dropped.
     pub(crate) findings: Findings,
     pub(crate) count: CountConnections,
+    pub(crate) end_abandoned: EndAbandoned,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
@@ -103,6 +105,7 @@ struct Task {
     /// Whether the last read failed, which was logged.
     has_failed: bool,
     happened: Vec<Event>,
+    abandoned: Abandoned,
 }
 
 impl Task {
@@ -123,6 +126,7 @@ impl Task {
             is_idle: false,
             has_failed: false,
             happened: Vec::new(),
+            abandoned: Abandoned::new(),
             inputs,
         }
     }
@@ -136,7 +140,12 @@ impl Task {
             if !self.refresh().await {
                 return;
             }
-            let next = Instant::now() + if self.uplinks.is_none() { LATE_RETRY } else { EVERY };
+            let pause = match self.uplinks {
+                None => LATE_RETRY,
+                Some(_) if self.abandoned.is_counting() => abandoned::LOOK_EVERY,
+                Some(_) => EVERY,
+            };
+            let next = Instant::now() + pause;
             tokio::select! {
                 event = event(&mut self.events) => self.settle(event).await,
                 changed = self.inputs.config.changed() => {
@@ -180,6 +189,7 @@ impl Task {
         };
         self.has_failed = false;
         uplinks::keep(&mut devices, &mut self.former, &machine);
+        self.end_abandoned(&machine).await;
         self.search(machine).await;
         let is_outside_served = self.is_any_served();
         let is_needed = config.packets.may_have_clients(is_outside_served);
@@ -260,6 +270,26 @@ impl Task {
                 message_id = %messages::NODE_UNKNOWN,
                 "cannot read the network devices of this node: {error}; the programs stay at the devices that have \
                  them, and nodelb retries"
+            );
+        }
+    }
+
+    /// Ends the connections that have an address which the node no longer has: their packets, of which each keeps its
+    /// connection, get no answer.
+    async fn end_abandoned(&mut self, machine: &Machine) {
+        if !self.abandoned.look(machine) {
+            return;
+        }
+        let end = Arc::clone(&self.inputs.end_abandoned);
+        let own = self.abandoned.own();
+        let ended = tokio::task::spawn_blocking(move || end(&own)).await;
+        if let Ok(Ok(entries)) = ended
+            && entries > 0
+        {
+            info!(
+                message_id = %messages::NODE_ADDRESSES,
+                "{} connections to backends on other nodes ended: the node no longer has the address that the backends saw",
+                entries.div_ceil(2)
             );
         }
     }

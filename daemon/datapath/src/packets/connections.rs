@@ -1,11 +1,12 @@
 //! Reads the connections of clients outside the node from the maps of the packet programs, in batches.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 
 use libbpf_rs::MapHandle;
 use nix::time::{ClockId, clock_gettime};
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::ServiceId;
 
@@ -89,7 +90,7 @@ pub struct ConnectionReader {
 }
 
 impl ConnectionReader {
-    pub(crate) fn new(maps: &PacketMaps) -> io::Result<Self> {
+    pub fn new(maps: &PacketMaps) -> io::Result<Self> {
         Ok(Self { connections: maps.handle("connections")?, half_open: maps.handle("half_open")? })
     }
 
@@ -119,6 +120,30 @@ impl ConnectionReader {
             found
         })?;
         Ok(found.is_break())
+    }
+
+    /// Ends the connections to backends on other machines that have an address of the node which is not among these. The next
+    /// datagram of a client begins a new flow, and the next TCP packet is refused. Returns how many entries are deleted.
+    pub fn end_abandoned(&self, own: &BTreeSet<Addr>) -> io::Result<u64> {
+        let is_abandoned = |entry: &ConnectionEntry| {
+            let of_node = if entry.is_reverse { entry.from.1 } else { entry.to.0 };
+            entry.is_redirected && entry.forward == Forward::Translate && !own.contains(&of_node.addr)
+        };
+        let mut ended = 0;
+        for map in [&self.connections, &self.half_open] {
+            let mut abandoned = Vec::new();
+            sys::each_batch(map, |keys, values| {
+                let entries = keys.iter().zip(values);
+                let found =
+                    entries.filter(|(key, value)| parse_connection(key, value).is_some_and(|it| is_abandoned(&it)));
+                abandoned.extend(found.map(|(key, _)| *key));
+            })?;
+            for key in &abandoned {
+                sys::delete(map, key)?;
+            }
+            ended += abandoned.len() as u64;
+        }
+        Ok(ended)
     }
 
     /// Passes each connection to `see`, until it breaks. Connections that begin or end at the same time may be missing,

@@ -12,6 +12,7 @@ use nodelb_sources::OwnerHandle;
 
 use super::super::hooks::tests::Fake;
 use super::*;
+use crate::node::addresses::{Address, Interface};
 use crate::reconcile::{Marker, Marks};
 use crate::sockets::nf_tables::KubeProxyRules;
 
@@ -81,6 +82,7 @@ fn prepare(((owner, marks), changes): Ends, keys: &str, rules: ReadRules) -> (De
         rules,
         findings: Findings::default(),
         count: Arc::new(|| Ok(ConnectionCount::default())),
+        end_abandoned: Arc::new(|_| Ok(0)),
     };
     (inputs, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
 }
@@ -243,4 +245,67 @@ async fn without_its_addresses_in_the_maps_a_device_gets_no_programs() {
     // The task tries again.
     timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
     assert!(rig.fake.kernel().devices.is_empty());
+}
+
+/// Looks at a machine with these addresses of one interface every second; the numbers of addresses when connections ended.
+struct Looks {
+    task: Task,
+    asked: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Looks {
+    fn new() -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        let (mut inputs, rig) = prepare(owner(true), "", Arc::new(|| Box::pin(async { Ok(Default::default()) })));
+        inputs.end_abandoned = Arc::new(move |own| {
+            log.lock().unwrap().push(own.len());
+            Ok(2)
+        });
+        Self { task: Task::new(inputs, Box::new(rig.fake), watch::channel(Arc::default()).0), asked }
+    }
+
+    async fn look(&mut self, addresses: &[&str], is_up: bool, times: usize) -> Vec<usize> {
+        let address = |text: &&str| Address {
+            interface: 1,
+            addr: text.parse().unwrap(),
+            is_global: true,
+            is_in_doubt: false,
+            is_passing: false,
+            is_secondary: false,
+        };
+        let addresses = addresses.iter().map(address).collect();
+        let interfaces = [(1, Interface { is_up, ..Interface::default() })].into();
+        let machine = Machine { addresses, interfaces, ..Machine::default() };
+        for _ in 0..times {
+            self.task.end_abandoned(&machine).await;
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+const OWN: [&str; 2] = ["203.0.113.1", "203.0.113.2"];
+
+#[tokio::test(start_paused = true)]
+async fn connections_outlive_an_address_that_is_soon_set_again() {
+    let mut looks = Looks::new();
+    assert_eq!(looks.look(&OWN, true, 6).await, [2], "those of an earlier nodelb");
+    looks.look(&OWN[1..], true, 5).await;
+    assert_eq!(looks.look(&OWN, true, 6).await, [2, 2]);
+    assert_eq!(looks.look(&OWN[1..], true, 60).await, [2, 2, 1], "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_outlive_a_pause_of_the_daemon_and_a_link_that_is_down() {
+    let mut looks = Looks::new();
+    looks.look(&OWN, true, 6).await;
+    looks.look(&OWN[1..], true, 1).await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(looks.look(&OWN[1..], true, 1).await, [2], "one late look");
+    assert_eq!(looks.look(&OWN[1..], false, 60).await, [2]);
+    assert_eq!(looks.look(&OWN, true, 6).await, [2, 2]);
+    let mut at_start = Looks::new();
+    assert_eq!(at_start.look(&OWN[1..], false, 60).await, [0; 0]);
+    assert_eq!(at_start.look(&OWN, true, 6).await, [2]);
 }
