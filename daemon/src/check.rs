@@ -37,7 +37,7 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
         let summary = "Configuration keys and values OK. The files and addresses in them were not checked.";
         return Ok(writeln!(out, "{summary}").context("writing the summary")?);
     }
-    for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)).chain(snat_notice(&config)) {
+    for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)).chain(snat_notices(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
     let (config_files, service_files) = named(&config, options.config.as_deref());
@@ -145,16 +145,22 @@ fn listen_notices(config: &Config) -> Vec<String> {
     config.admin.listen.iter().filter_map(notice).collect()
 }
 
-/// Returns a line if the source ports of connections to backends on other nodes are impossible or unfavourable on this
-/// host.
-fn snat_notice(config: &Config) -> Option<String> {
+/// Returns lines if the source ports of connections to backends on other nodes are impossible or unfavourable on this
+/// host, or if no NodePort may have them.
+fn snat_notices(config: &Config) -> Vec<String> {
     if !config.packets.is_on() {
-        return None;
+        return Vec::new();
     }
-    match devices::source_ports(config.packets.snat_ports.clone(), config.datapath.nodeport_range.clone()) {
+    let reserved = config.guard().source_ports.map(|ports| {
+        let (first, last) = ports.into_inner();
+        format!("note: NodePorts from {first} to {last} are refused, because packets.snat-ports contains these ports")
+    });
+    let notice = match devices::source_ports(config.packets.snat_ports.clone(), config.datapath.nodeport_range.clone())
+    {
         Ok((_, overlap)) => overlap.map(|overlap| format!("note: {overlap}")),
         Err(refused) => Some(format!("note: {refused}; connections from outside the node will not be translated")),
-    }
+    };
+    reserved.into_iter().chain(notice).collect()
 }
 
 /// Returns all paths that the daemon opens: the configuration with the files that it names for Kubernetes, and the

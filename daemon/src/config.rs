@@ -144,6 +144,7 @@ impl Config {
             own_ports: listen.chain(healthz).filter(|(port, _)| *port != 0).collect(),
             bypass: self.datapath.bypass.clone(),
             nodeport_range: self.datapath.nodeport_range.clone(),
+            source_ports: self.packets.ports_of_no_nodeport(&self.datapath.nodeport_range),
             external_ips: self.datapath.external_ips.clone(),
             own_addresses: self.datapath.own_addresses.clone(),
         }

@@ -149,7 +149,7 @@ impl SnatPorts {
     /// range, the range contains ports of it: the programs then find out whether a process uses a port.
     ///
     /// # Errors
-    /// If the NodePorts leave no large range. The message names the keys that make one.
+    /// If the NodePorts leave no large range. The message names the key that sets one.
     pub fn resolve(
         self,
         local: &RangeInclusive<u16>,
@@ -158,14 +158,11 @@ impl SnatPorts {
         if let Self::Range(range) = self {
             return Ok(range);
         }
-        let large = |is_free: &dyn Fn(&u16) -> bool| {
-            largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS)
-        };
-        let apart = large(&|port| !local.contains(port) && !nodeports.contains(port));
-        apart.or_else(|| large(&|port| !nodeports.contains(port))).ok_or_else(|| {
+        let apart = large_range(|port| !local.contains(port) && !nodeports.contains(port));
+        apart.or_else(|| large_range(|port| !nodeports.contains(port))).ok_or_else(|| {
             format!(
                 "fewer than {MIN_SNAT_PORTS} consecutive ports from {} to {} are outside of datapath.nodeport-range \
-                 ({}); make that range smaller, or set packets.snat-ports to a range outside of it",
+                 ({}); set packets.snat-ports to a range in which no service has a NodePort, such as \"20000-29999\"",
                 SNAT_CANDIDATES.start(),
                 SNAT_CANDIDATES.end(),
                 dashed(nodeports)
@@ -184,6 +181,11 @@ impl SnatPorts {
             )
         })
     }
+}
+
+/// The largest range of these ports, if it is large enough.
+fn large_range(is_free: impl Fn(&u16) -> bool) -> Option<RangeInclusive<u16>> {
+    largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS)
 }
 
 fn overlap(left: &RangeInclusive<u16>, right: &RangeInclusive<u16>) -> bool {
@@ -260,7 +262,8 @@ section! {
     snat: Snat = Snat::Remote;
 
     /// Ports of this node for connections to backends on other nodes. "auto": the largest range that is outside of
-    /// net.ipv4.ip_local_port_range and datapath.nodeport-range.
+    /// net.ipv4.ip_local_port_range and datapath.nodeport-range. If the latter leaves fewer than 4,096 ports, such as
+    /// "1-65535", set a range in which no service has a NodePort: nodelb refuses NodePorts in it.
     snat_ports: SnatPorts = SnatPorts::Auto;
 
     /// How the backend of a new connection is selected: "consistent", by the client's address and port, so that all
@@ -369,7 +372,8 @@ impl Packets {
         let (nodeports, SnatPorts::Range(snat)) = (&datapath.nodeport_range, &self.snat_ports) else {
             return Vec::new();
         };
-        if !overlap(snat, nodeports) {
+        // Where NodePorts leave no such range, those inside of it are refused one by one.
+        if !overlap(snat, nodeports) || large_range(|port| !nodeports.contains(port)).is_none() {
             return Vec::new();
         }
         let message = format!(
@@ -379,6 +383,14 @@ impl Packets {
             dashed(nodeports)
         );
         vec![("snat-ports".into(), message)]
+    }
+
+    /// The source ports, if NodePorts of the range might have them.
+    pub(super) fn ports_of_no_nodeport(&self, nodeports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
+        match &self.snat_ports {
+            SnatPorts::Range(ports) if self.is_on() && overlap(ports, nodeports) => Some(ports.clone()),
+            SnatPorts::Range(_) | SnatPorts::Auto => None,
+        }
     }
 
     /// Whether the change to `new` needs a restart although a reload applies other changes of the mode.

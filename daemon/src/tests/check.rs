@@ -82,6 +82,18 @@ fn an_address_that_nodelb_would_refuse_is_noted_before_the_start() {
 }
 
 #[test]
+fn the_nodeports_that_no_service_gets_are_noted() {
+    let notices = |text: &str| snat_notices(&Config::parse(text).unwrap()).join("\n");
+    let range = "[datapath]\nnodeport-range = \"1-65535\"\n[packets]\n";
+    let expected = "note: NodePorts from 20000 to 29999 are refused, because packets.snat-ports contains these ports";
+    assert!(notices(&format!("{range}snat-ports = \"20000-29999\"")).contains(expected));
+    assert_eq!(notices(&format!("{range}snat-ports = \"20000-29999\"\nmode = \"off\"")), "");
+    let unset = notices(range);
+    assert!(unset.contains("set packets.snat-ports to a range") && unset.contains("will not be translated"), "{unset}");
+    assert!(!notices("[packets]\nsnat-ports = \"20000-29999\"").contains("refused"));
+}
+
+#[test]
 fn keys_alone_are_good_or_not_whatever_they_name() {
     assert!(checked_as("kubeconfig = \"SCRATCH/missing\"", true).unwrap().contains("were not checked"));
     let failure = checked_as("kubeconfig = \"SCRATCH/missing\"\nqueue = 7", true).unwrap_err();

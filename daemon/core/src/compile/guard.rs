@@ -22,6 +22,9 @@ pub struct Guard {
     pub bypass: Vec<IpNet>,
     /// The range of valid NodePorts; configuration key `datapath.nodeport-range`.
     pub nodeport_range: RangeInclusive<u16>,
+    /// The ports from which this node connects to backends on other nodes, if NodePorts might have them; configuration
+    /// key `packets.snat-ports`.
+    pub source_ports: Option<RangeInclusive<u16>>,
     /// The networks of the Kubernetes `externalIPs` that are served; configuration key `datapath.external-ips`.
     pub external_ips: Vec<IpNet>,
     /// The networks of service addresses that may be on an interface of this node; configuration key
@@ -36,6 +39,7 @@ impl Default for Guard {
             own_ports: Vec::new(),
             bypass: Vec::new(),
             nodeport_range: 30_000..=32_767,
+            source_ports: None,
             external_ips: Vec::new(),
             own_addresses: Vec::new(),
         }
@@ -52,6 +56,12 @@ pub enum Refusal {
     /// The programs never look up a NodePort outside the range.
     #[error("NodePort outside {start}-{end}: change the port, or widen datapath.nodeport-range and restart nodelb", start = .0.start(), end = .0.end())]
     NodePortOutsideRange(RangeInclusive<u16>),
+    /// What arrives at a source port is a backend's answer.
+    #[error(
+        "NodePort inside {start}-{end}, from which nodelb connects to backends on other nodes: change the port, or change \
+         packets.snat-ports and restart nodelb", start = .0.start(), end = .0.end()
+    )]
+    NodePortIsSourcePort(RangeInclusive<u16>),
     /// The service would take connections away from nodelb's own listener.
     #[error(
         "reserved: nodelb itself listens on port {port}, as {key} specifies; change the port of the service, or change \
@@ -113,6 +123,9 @@ impl Guard {
             Err(Refusal::UnsupportedProtocol)
         } else if is_nodeport && !self.nodeport_range.contains(&spec.port) {
             Err(Refusal::NodePortOutsideRange(self.nodeport_range.clone()))
+        } else if is_nodeport && let Some(ports) = self.source_ports.as_ref().filter(|ports| ports.contains(&spec.port))
+        {
+            Err(Refusal::NodePortIsSourcePort(ports.clone()))
         } else if is_nodeport && let Some(&(port, key)) = self.own_port(spec.l4(protocol)) {
             Err(Refusal::OwnPort { port, key })
         } else if is_nodeport {

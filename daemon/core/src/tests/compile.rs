@@ -292,6 +292,25 @@ fn a_nodeport_on_one_of_nodelbs_own_ports_is_refused() {
 }
 
 #[test]
+fn a_nodeport_that_is_a_source_port_is_refused() {
+    let guard = Guard { nodeport_range: 1..=65_535, source_ports: Some(20_000..=29_999), ..Guard::default() };
+    let check = |port, kind| {
+        let addr = l4("0.0.0.0:1").addr;
+        guard.check_frontend(&FrontendSpec { addr, port, kind }, Protocol::Udp, &NodeFacts::default())
+    };
+    for port in [20_000, 29_999] {
+        assert_eq!(check(port, NodePort), Err(Refusal::NodePortIsSourcePort(20_000..=29_999)), "{port}");
+    }
+    for port in [19_999, 30_000] {
+        assert_eq!(check(port, NodePort), Ok(()), "{port}");
+    }
+    let refusal = check(20_000, NodePort).unwrap_err().to_string();
+    assert!(refusal.contains("inside 20000-29999") && refusal.contains("packets.snat-ports"), "{refusal}");
+    let elsewhere = FrontendSpec { addr: l4("198.51.100.1:1").addr, port: 20_000, kind: ClusterIP };
+    assert_eq!(guard.check_frontend(&elsewhere, Protocol::Udp, &NodeFacts::default()), Ok(()));
+}
+
+#[test]
 fn direct_needs_backends_with_the_port_of_the_frontend() {
     let port = port("http", Protocol::Tcp, &[("198.51.100.1:80", LoadBalancer), ("0.0.0.0:30080", NodePort)]);
     let with = |forward, backends: &[&str], direct_return| {

@@ -95,6 +95,23 @@ fn ranges_that_cannot_be_used_are_refused() {
 }
 
 #[test]
+fn where_nodeports_leave_no_range_those_in_the_source_ports_are_refused() {
+    let guarded = |nodeports: &str, rest: &str| {
+        let text =
+            format!("[datapath]\nnodeport-range = \"{nodeports}\"\n[packets]\nsnat-ports = \"20000-29999\"\n{rest}");
+        Config::parse(&text).map(|config| config.guard().source_ports).map_err(|problems| problems[0].to_string())
+    };
+    for nodeports in ["1-65535", "13000-63000"] {
+        assert_eq!(guarded(nodeports, ""), Ok(Some(20_000..=29_999)), "{nodeports}");
+    }
+    assert_eq!(guarded("1-65535", "mode = \"off\"\n"), Ok(None));
+    assert_eq!(guarded("30000-32767", ""), Ok(None));
+    let avoidable = guarded("20000-61439", "").unwrap_err();
+    assert!(avoidable.contains("use a range outside of it"), "{avoidable}");
+    assert_eq!(Config::parse("[datapath]\nnodeport-range = \"1-65535\"\n").unwrap().guard().source_ports, None);
+}
+
+#[test]
 fn devices_that_are_selected_and_excluded_are_refused() {
     let refused = |lists: &str| problems(&format!("[packets]\n{lists}\n")).join(" ");
     let text = refused("devices = [\"eth0\"]\nexcept = [\"eth*\"]");
