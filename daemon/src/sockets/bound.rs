@@ -285,11 +285,17 @@ fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> O
     let highest = shared.next_back().unwrap_or(lowest);
     let (start, end) = (nodeports.start(), nodeports.end());
     let before = if spared.is_empty() { String::new() } else { format!("{},", reserved.trim()) };
+    let remedy = if nodeports.contains(&first) && nodeports.contains(&last) {
+        // All of them would leave the kernel no port.
+        "Reserve those that services have in net.ipv4.ip_local_reserved_ports".to_owned()
+    } else {
+        format!("Reserve them: `sysctl net.ipv4.ip_local_reserved_ports={before}{start}-{end}`")
+    };
     Some(format!(
         "the ephemeral port range of the kernel (net.ipv4.ip_local_port_range {first}-{last}) includes NodePorts \
          {lowest} to {highest}: unless nodelb translates packets (packets.mode), a process that gets the \
          port of a service as its ephemeral port receives the connections from outside the node instead of the service. \
-         Reserve them: `sysctl net.ipv4.ip_local_reserved_ports={before}{start}-{end}`"
+         {remedy}"
     ))
 }
 

@@ -23,6 +23,11 @@ fn names_what_is_shared_and_the_remedy() {
     assert!(some.contains("reserved_ports=8080,32010-32767,30000-32767`"), "{some}");
     let one = overlap_of(&(30_000..=32_768), "32768 60999", "").unwrap();
     assert!(one.contains("NodePorts 32768 to 32768"), "{one}");
+    let no_port_left = overlap_of(&(1..=65_535), "32768 60999", "").unwrap();
+    assert!(
+        no_port_left.ends_with("Reserve those that services have in net.ipv4.ip_local_reserved_ports"),
+        "{no_port_left}"
+    );
 }
 
 #[test]
