@@ -25,6 +25,7 @@
 #include "affinity.h"
 #include "answers.h"
 #include "bind.h"
+#include "bound.h"
 #include "choose.h"
 #include "clients.h"
 #include "sockets.h"
@@ -67,10 +68,16 @@ static __always_inline int
 choose_tcp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 	   const struct service *service, struct view view)
 {
-	if (!service->affinity_seconds)
-		return choose_any(view);
-	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  service->affinity_seconds, word_of(view), NONE);
+	int offset;
+
+	if (service->affinity_seconds)
+		return choose_for(
+			bpf_get_netns_cookie(ctx), frontend->service_id,
+			service->affinity_seconds, word_of(view), NONE);
+	offset = choose_any(view);
+	return view.count > 1 && is_bound(ctx)
+		       ? choose_for_bound(ctx, word_of(view), offset)
+		       : offset;
 }
 
 static __always_inline struct answer

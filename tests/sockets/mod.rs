@@ -4,6 +4,7 @@
 mod affinity;
 mod atomic;
 mod bind;
+mod bound;
 mod content;
 mod counters;
 mod crash;
