@@ -108,6 +108,8 @@ fn messages_that_are_mentioned_exist() {
             "SO_ORIGINAL_DST",
             "MSG_ERRQUEUE",
             "IP_RECVERR",
+            "IP_UNICAST_IF",
+            "SO_BINDTODEVICE",
             "HTTP_PROXY",
             "TCP_RR",
             "TCP_CRR",
