@@ -137,29 +137,45 @@ static __always_inline bool is_in_the_middle(const struct packet *packet)
 }
 
 /*
- * A TCP packet that is not the first one of a connection, without an entry.
- * Another proxy may have made the connection; on an address of the node, it
- * may also be an answer to a connection that this node masquerades, and the
- * network stack answers the rest itself. Any other packet belongs to the
- * service: the stack would route it back to where it came from. If it
- * acknowledges something, its connection may continue; it is reset otherwise.
- * A RST is never answered.
+ * Whether another proxy may have made the connection of a packet without an
+ * entry: the packet is TCP and not the first one, or it is UDP and the daemon
+ * has seen another proxy.
+ */
+static __always_inline bool
+may_continue(const struct packet *packet,
+	     const volatile struct packet_settings *settings)
+{
+	return is_in_the_middle(packet) ||
+	       (packet->key.protocol == IPPROTO_UDP &&
+		settings->unknown == UNKNOWN_AUTO_WITH_PROXY);
+}
+
+/*
+ * A packet that may continue a connection of another proxy. If it is TCP, on an
+ * address of the node, it may also be an answer to a connection that this node
+ * masquerades, and the network stack answers the rest itself. Any other packet
+ * belongs to the service: the stack would route it back to where it came from.
+ * If it acknowledges something, its connection may continue; it is reset
+ * otherwise. A RST is never answered.
  */
 static __always_inline int
 unknown(struct frame_context *frame, const struct scratch *here,
 	const volatile struct packet_settings *settings)
 {
+	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
 	__u8 flags = here->packet.tcp_flags;
 
-	if (!chosen_way(here) &&
+	if (!chosen_way(here) && !is_udp &&
 	    bpf_map_lookup_elem(&node_addrs, here->to.addr))
 		return OUTCOME_LEAVE;
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
 		     ? is_served_by_other(frame, &here->packet.key)
-		     : !chosen_way(here) &&
+		     : !chosen_way(here) && !is_udp &&
 			       settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
+	if (is_udp)
+		return OUTCOME_TRANSLATE;
 	/* Another node of entry may have begun the connection. */
 	if (chosen_way(here) && !RULE(forwarded_by_ring, false))
 		return OUTCOME_TRANSLATE;
@@ -192,7 +208,7 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	if (!service)
 		return OUTCOME_LEAVE;
 	here->direct_return = direct_return_of(here, service);
-	if (is_in_the_middle(&here->packet))
+	if (may_continue(&here->packet, now))
 		outcome = unknown(frame, here, now);
 	if (outcome == OUTCOME_LEAVE)
 		return outcome;
