@@ -12,31 +12,27 @@
 
 /*
  * The node's address on the way to the backend: the route's source address, or
- * that of the device that the packet leaves by, if the route's may be a
- * service's.
+ * that of the device that the packet leaves by, if the route's is a service's.
  */
 static __always_inline bool
 masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
 {
 	bool is_v6 = !is_v4(here->entry.target);
 	__u32 flag = is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
-	__u32 *source = here->entry.source;
+	__u32 *source = here->entry.source, own[4] = {};
 
-	if (uplink && uplink->flags & flag) {
-		copy_addr(source, is_v6 ? uplink->v6 : uplink->v4);
-		if (!is_unspecified(source))
-			return true;
-	}
+	if (uplink)
+		copy_addr(own, is_v6 ? uplink->v6 : uplink->v4);
 	if (has_source && is_v6)
 		copy_addr(source, here->fib.ipv6_src);
 	else if (has_source)
 		set_v4(source, here->fib.ipv4_src);
-	if (has_source && !is_unspecified(source))
+	if (has_source && !is_unspecified(source) &&
+	    (!uplink || !(uplink->flags & flag) || is_unspecified(own) ||
+	     !bpf_map_lookup_elem(&outside_addrs, source)))
 		return true;
-	if (!uplink)
-		return false;
-	copy_addr(source, is_v6 ? uplink->v6 : uplink->v4);
-	return !is_unspecified(source);
+	copy_addr(source, own);
+	return !is_unspecified(own);
 }
 
 /*

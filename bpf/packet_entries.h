@@ -161,7 +161,7 @@ enum uplink_flags {
 	/*
 	 * An address of a service is assigned to this node. The kernel may
 	 * select it as the source of packets, but it may move to another node.
-	 * Packets to backends therefore get the node's address on the device.
+	 * Packets to backends then get the node's address on the device.
 	 */
 	UPLINK_OWN_V4 = 1,
 	/* UPLINK_OWN_V4 for IPv6. */

@@ -10,7 +10,6 @@
 void start_packet_unit(void)
 {
 	ADD_PACKET_MAPS();
-	CONTENT(outside_addrs, 256);
 	MAP(packet_event_scratch, 1);
 	/* The way of the only health check; see bpf_sk_storage_get(). */
 	add_map(&check_ways, "check_ways", BPF_MAP_TYPE_ARRAY, 4, sizeof(struct check_way), 1);

@@ -58,6 +58,7 @@ enum rule { NO_RULE, RULES(NUMBER) };
 		MAP(fragment_ids, FRAGMENT_IDS); \
 		MAP(foreign_ports, 64);          \
 		CONTENT(uplinks, MAX_UPLINKS);   \
+		CONTENT(outside_addrs, 256);     \
 		CONTENT(bare_devices, 64);       \
 		MAP(snat_cursors, SNAT_CURSORS); \
 		MAP(packet_counts, 1);           \
