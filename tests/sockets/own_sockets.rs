@@ -67,6 +67,16 @@ fn own_sockets_reach_the_address_they_connect_to() {
 }
 
 #[test]
+fn a_host_without_127_0_0_1_is_no_reason_not_to_start() {
+    in_sandbox("sockets::own_sockets::a_host_without_127_0_0_1_is_no_reason_not_to_start", |env| {
+        sandbox::command("ip", &["address", "delete", "127.0.0.1/8", "dev", "lo"]);
+        let kernel = Kernel::open(&options(env));
+        nodelb_host::sock_diag::try_destroy().unwrap();
+        drop_thread_privileges(&kernel.datapath).unwrap();
+    });
+}
+
+#[test]
 fn everything_works_without_capabilities() {
     in_sandbox("sockets::own_sockets::everything_works_without_capabilities", |env| {
         let mut kernel = Kernel::open(&options(env));

@@ -239,7 +239,7 @@ impl KernelDatapath {
     /// Tries each kind of operation that is needed after the start.
     pub(crate) fn try_everything(&self) -> io::Result<()> {
         self.writer.maps.try_system_calls()?;
-        self.own.register(UdpSocket::bind("127.0.0.1:0")?.as_fd())?;
+        self.own.register(UdpSocket::bind("0.0.0.0:0")?.as_fd())?;
         match self.verify_links().first() {
             None => Ok(()),
             Some(fault) => Err(io::Error::other(fault.to_string())),

@@ -3,7 +3,7 @@
 //! for.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{
@@ -176,24 +176,31 @@ fn is_answer_to(datagram: &[u8], sequence: u32) -> bool {
     array(datagram, 8).map(u32::from_ne_bytes) == Some(sequence)
 }
 
+/// A socket that is connected to itself, which no other one is, by the loopback address that the host has.
+pub fn connected_to_itself() -> io::Result<UdpSocket> {
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let socket = UdpSocket::bind(&loopback.map(|addr| SocketAddr::new(addr, 0))[..])?;
+    socket.connect(socket.local_addr()?)?;
+    Ok(socket)
+}
+
 /// Ends a socket of this process: the only way to find out whether the kernel supports and permits it.
 ///
 /// # Errors
 /// If the kernel does not support it (CONFIG_INET_DIAG_DESTROY), or does not permit it to this process (CAP_NET_ADMIN).
 pub fn try_destroy() -> io::Result<()> {
-    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let socket = connected_to_itself()?;
     let address = socket.local_addr()?;
-    // Connected to itself: no other socket has this address at both ends.
-    socket.connect(address)?;
+    let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
     let mut kernel = SockDiag::open()?;
     let mut own = None;
-    kernel.dump(&all(AF_INET, IPPROTO_UDP, StateFlags::ESTABLISHED), |found| {
+    kernel.dump(&all(family, IPPROTO_UDP, StateFlags::ESTABLISHED), |found| {
         let id = &found.header.socket_id;
         if id.source_port == address.port() && id.destination_port == address.port() {
             own = Some(id.clone());
         }
     })?;
-    kernel.destroy(AF_INET, IPPROTO_UDP, own.ok_or(io::ErrorKind::NotFound)?)
+    kernel.destroy(family, IPPROTO_UDP, own.ok_or(io::ErrorKind::NotFound)?)
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {

@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::net::UdpSocket;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -13,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
+use nodelb_host::sock_diag;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -149,14 +149,12 @@ impl ReaperLine {
     /// Makes the reaper end a socket of this process: the only way to find out whether the kernel supports and permits
     /// it.
     async fn try_out(&mut self) -> io::Result<Outcome> {
-        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        let socket = sock_diag::connected_to_itself()?;
         let address = socket.local_addr()?;
-        // Connected to itself: no other socket has this address at both ends.
-        socket.connect(address)?;
         let cookie = SockRef::from(&socket).cookie()?;
         let netns = fs::metadata("/proc/self/ns/net")?.ino().try_into().map_err(io::Error::other)?;
         let source = L4Addr::new(Addr::from(address.ip()), address.port(), Protocol::Udp);
-        let target = Socket { netns, cookie, family: Family::Ipv4, ifindex: 0, source };
+        let target = Socket { netns, cookie, family: source.addr.family(), ifindex: 0, source };
         let outcomes = self.order(&Order::Sockets(vec![(target, source)])).await?;
         outcomes.first().copied().ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
