@@ -238,8 +238,22 @@ VERIFIED_ONCE int forget_former(void)
 	return 0;
 }
 
+/* Makes an entry of no service that leaves packets with the key as they are. */
+static __always_inline void
+leave_unchanged(const struct packet_key *key, struct connection *entry)
+{
+	__builtin_memset(entry, 0, sizeof(*entry));
+	copy_addr(entry->source, key->source);
+	copy_addr(entry->target, key->target);
+	entry->source_port_be = key->source_port_be;
+	entry->target_port_be = key->target_port_be;
+	entry->service_id = NO_SERVICE;
+	entry->created = seconds();
+	entry->last_used = entry->created;
+}
+
 /*
- * The same for a datagram to a backend on this node itself; claim_port() has
+ * For a datagram to a backend on this node itself; claim_port() has
  * let it pass the Bloom filter. Its client may have a flow with that backend
  * through a service, from the same port: another node sends to pods, and what
  * it masquerades to NodePorts. As the answers show only one of the two, they
@@ -269,22 +283,12 @@ VERIFIED_ONCE int make_way(void)
 		found->last_used = seconds();
 		return 0;
 	}
-	turn_round(other, client);
-	client->protocol = IPPROTO_UDP;
-	client->side = answers_pod(other) ? PACKET_FROM_POD : PACKET_ARRIVING;
-	client->pad = 0;
+	partner_of(answer, other, client);
 	bpf_map_delete_elem(&connections, client);
 	bpf_map_delete_elem(&half_open, client);
 	bpf_map_delete_elem(&connections, answer);
-	__builtin_memset(other, 0, sizeof(*other));
-	copy_addr(other->source, answer->source);
-	copy_addr(other->target, answer->target);
-	other->source_port_be = answer->source_port_be;
-	other->target_port_be = answer->target_port_be;
-	other->service_id = NO_SERVICE;
+	leave_unchanged(answer, other);
 	other->flags = CONNECTION_REVERSE;
-	other->created = seconds();
-	other->last_used = other->created;
 	/* The Bloom filter has the key. */
 	other->seal = connection_seal(answer, other);
 	bpf_map_update_elem(&half_open, answer, other, BPF_ANY);

@@ -143,7 +143,7 @@ carry_out(struct __sk_buff *skb, struct scratch *here, int outcome)
  * own device shows it without its tag, and packet captures and bridges bring
  * frames of other machines. What arrives with no more than a priority is the
  * device's own, as it is for the stack. A pod's device may be the port of a
- * bridge, whose address the pod's frames are for.
+ * bridge: the pod's frames are for the bridge's address.
  */
 static __always_inline bool
 is_of_other_device(const struct __sk_buff *skb, __u32 side)

@@ -202,16 +202,9 @@ fill_entry(struct __sk_buff *skb, struct scratch *here)
 	const struct packet_key *key = &here->packet.key;
 	struct connection *entry = &here->entry;
 
-	__builtin_memset(entry, 0, sizeof(*entry));
-	copy_addr(entry->source, key->source);
-	copy_addr(entry->target, key->target);
-	entry->source_port_be = key->source_port_be;
-	entry->target_port_be = key->target_port_be;
-	entry->service_id = NO_SERVICE;
+	leave_unchanged(key, entry);
 	entry->backend_id = here->other_backend.backend_id;
 	entry->ifindex = skb->ifindex;
-	entry->created = seconds();
-	entry->last_used = entry->created;
 	entry->flags = CONNECTION_OF_NODE;
 	if (key->protocol == IPPROTO_TCP)
 		entry->acknowledgment = here->packet.sequence + 1;
