@@ -22,9 +22,9 @@ pub(crate) type EndAbandoned = Arc<dyn Fn(&BTreeSet<Addr>) -> io::Result<u64> + 
 /// The wait until the connections end that have an address of the node which it no longer has.
 #[derive(Debug)]
 pub(super) struct Abandoned {
-    /// The addresses of the node, with their interfaces.
+    /// The addresses of the node that backends may see, with their interfaces. Those of links come and go with pods.
     own: BTreeMap<Addr, u32>,
-    /// The looks at these addresses that are missing, and the last one.
+    /// The looks at these addresses that remain, and when the last one was.
     looks: u32,
     last: Option<Instant>,
     /// The addresses that are gone, and their interfaces; `None` after a start, when they are not known.
@@ -45,7 +45,8 @@ impl Abandoned {
     /// Looks at the addresses; returns whether the others are gone for good. While an interface is down, its addresses are
     /// not: the kernel removes those of IPv6 with the state of the link.
     pub(super) fn look(&mut self, machine: &Machine) -> bool {
-        let own: BTreeMap<Addr, u32> = machine.addresses.iter().map(|it| (it.addr, it.interface)).collect();
+        let addresses = machine.addresses.iter().filter(|it| !it.addr.is_link_local());
+        let own: BTreeMap<Addr, u32> = addresses.map(|it| (it.addr, it.interface)).collect();
         if self.own != own {
             let before = std::mem::replace(&mut self.own, own);
             if self.last.is_some() {
@@ -72,9 +73,5 @@ impl Abandoned {
             self.gone = Some(BTreeMap::new());
         }
         is_over
-    }
-
-    pub(super) fn own(&self) -> BTreeSet<Addr> {
-        self.own.keys().copied().collect()
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A device gets its programs after the maps have its addresses: the first packet finds everything that it needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::future::Future;
 use std::io;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::history::Event;
+use nodelb_core::model::addr::Addr;
 use nodelb_core::model::uplink::{Translation, Uplink};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::EntryKey;
@@ -281,7 +282,7 @@ impl Task {
             return;
         }
         let end = Arc::clone(&self.inputs.end_abandoned);
-        let own = self.abandoned.own();
+        let own: BTreeSet<Addr> = machine.addresses.iter().map(|it| it.addr).collect();
         let ended = tokio::task::spawn_blocking(move || end(&own)).await;
         if let Ok(Ok(entries)) = ended
             && entries > 0

@@ -309,3 +309,12 @@ async fn connections_outlive_a_pause_of_the_daemon_and_a_link_that_is_down() {
     assert_eq!(at_start.look(&OWN[1..], false, 60).await, [0; 0]);
     assert_eq!(at_start.look(&OWN, true, 6).await, [2]);
 }
+
+/// A walk over all connections for each pod that comes or goes would cost more than it ends.
+#[tokio::test(start_paused = true)]
+async fn addresses_of_links_are_not_waited_for() {
+    let mut looks = Looks::new();
+    looks.look(&OWN, true, 6).await;
+    assert_eq!(looks.look(&[OWN[0], OWN[1], "fe80::1"], true, 6).await, [2]);
+    assert_eq!(looks.look(&OWN, true, 6).await, [2]);
+}
