@@ -89,6 +89,44 @@ VERIFIED_ONCE bool copy_entry(const struct packet_key *key,
 
 #define find_in(map, key, copy) find_by(copy_entry, map, key, copy)
 
+/* Where find_either() has found an entry. */
+enum found {
+	FOUND_NOWHERE = 0,
+	FOUND_HALF_OPEN = 1,
+	FOUND_ESTABLISHED = 2,
+};
+
+/* find_in() without a call, for which Linux 6.1 has no stack. */
+#define find_here_in(map, key, copy)                                           \
+	({                                                                     \
+		struct connection *_entry = bpf_map_lookup_elem(map, key);     \
+		bool _found;                                                   \
+                                                                               \
+		_found = _entry && copy_connection(key, _entry, copy);         \
+		if (_entry && !_found) {                                       \
+			_entry = bpf_map_lookup_elem(map, key);                \
+			_found = _entry && copy_connection(key, _entry, copy); \
+		}                                                              \
+		_found;                                                        \
+	})
+
+/* Copies the entry for the key in one of both maps. */
+VERIFIED_ONCE int
+find_either(const struct packet_key *wanted, struct connection *copy)
+{
+	struct scratch *here = scratch();
+	struct packet_key *key;
+
+	if (!here || !wanted || !copy)
+		return FOUND_NOWHERE;
+	key = &here->wanted;
+	*key = *wanted;
+	if (find_here_in(&connections, key, copy))
+		return FOUND_ESTABLISHED;
+	return find_here_in(&half_open, key, copy) ? FOUND_HALF_OPEN
+						   : FOUND_NOWHERE;
+}
+
 /* As find_in(), without a call. */
 #define find_at_once_in(map, key, copy) find_by(copy_connection, map, key, copy)
 
@@ -155,19 +193,18 @@ VERIFIED_ONCE bool has_numbers_of_end(void)
 {
 	struct scratch *here = scratch();
 	struct packet_key *other;
-	bool is_established;
+	int found;
 	__u32 last;
 
 	NEVER_NULL(here);
 	other = &here->partner_key;
 	partner_of(&here->packet.key, &here->entry, other);
-	is_established = find_in(&connections, other, &here->partner);
-	if (!is_established && !find_in(&half_open, other, &here->partner))
-		return false;
-	if (!is_partner(&here->packet.key, &here->partner))
+	found = find_either(other, &here->partner);
+	if (!found || !is_partner(&here->packet.key, &here->partner))
 		return false;
 	last = here->partner.acknowledgment;
-	if (is_established || here->partner.flags & CONNECTION_ASSURED)
+	if (found == FOUND_ESTABLISHED ||
+	    here->partner.flags & CONNECTION_ASSURED)
 		return is_near(here->packet.sequence, last);
 	if (!(here->packet.tcp_flags & TCP_ACK))
 		return false;
@@ -412,8 +449,7 @@ VERIFIED_ONCE bool is_closing(void)
 	NEVER_NULL(here);
 	partner_of(&here->packet.key, &here->entry, &here->partner_key);
 	here->partner.flags = 0;
-	if (!find_in(&connections, &here->partner_key, &here->partner) &&
-	    !find_in(&half_open, &here->partner_key, &here->partner))
+	if (!find_either(&here->partner_key, &here->partner))
 		return bpf_map_lookup_elem(&connections, &here->packet.key);
 	flags = here->entry.flags & here->partner.flags & CONNECTION_FIN;
 	flags |= (here->entry.flags | here->partner.flags) & CONNECTION_RESET;

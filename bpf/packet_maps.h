@@ -413,6 +413,11 @@ struct scratch {
 	__s32 idle_of_other;
 	__u16 port_of_other_be;
 	struct bpf_fib_lookup fib;
+	/*
+	 * What find_either() and is_protected() look for: Linux 6.1 accepts no
+	 * argument of a function as the key of a map.
+	 */
+	struct packet_key wanted;
 	/* The destination of a new connection, and what it was found to be. */
 	struct frontend_key to;
 	__u32 service_id;

@@ -180,6 +180,7 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 	struct connection *client, *backend;
 	struct packet_key *client_key;
 	bool is_established;
+	int found;
 	__s32 idle, other;
 	__u32 now, ended;
 
@@ -188,15 +189,14 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 	client_key = &here->other_client_key;
 	client = &here->other_client;
 	backend = &here->other_backend;
-	is_established = find_in(&connections, &here->partner_key, backend);
-	if (!is_established &&
-	    !find_in(&half_open, &here->partner_key, backend))
+	found = find_either(&here->partner_key, backend);
+	if (!found)
 		return -1;
+	is_established = found == FOUND_ESTABLISHED;
 	now = seconds();
 	idle = idle_since(now, backend);
 	partner_of(&here->partner_key, backend, client_key);
-	if ((!find_in(&connections, client_key, client) &&
-	     !find_in(&half_open, client_key, client)) ||
+	if (!find_either(client_key, client) ||
 	    !is_partner(&here->partner_key, client)) {
 		/*
 		 * It was evicted, or another CPU is moving it. No entry has

@@ -59,8 +59,7 @@ is_port_of_other(struct __sk_buff *skb, struct scratch *here)
 	struct packet_key *answer = key_of_answers(here, PACKET_ARRIVING);
 	struct connection *other = &here->other_backend;
 
-	return (find_in(&connections, answer, other) ||
-		find_in(&half_open, answer, other)) &&
+	return find_either(answer, other) &&
 	       other->flags & CONNECTION_REVERSE &&
 	       (!skb->ingress_ifindex ||
 		skb->ingress_ifindex != other->ifindex);
@@ -183,8 +182,7 @@ static __always_inline int put_check(struct scratch *here)
 	struct connection *other = &here->other_backend;
 
 	reverse(here);
-	if (find_in(&connections, answer, other) ||
-	    find_in(&half_open, answer, other)) {
+	if (find_either(answer, other)) {
 		if (!(other->flags & CONNECTION_OF_NODE))
 			return OUTCOME_DROP | PACKET_NO_PORT;
 		bpf_map_delete_elem(&connections, answer);
