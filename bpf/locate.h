@@ -74,7 +74,7 @@ static long try_way_back(__u32 step, struct way_back *way)
 		source[3] = bpf_get_prandom_u32();
 	ask_between(here, frame_ifindex(way->frame), source,
 		    here->packet.key.source, here->packet.is_v6);
-	if (!is_routed(look_up_route(way->frame, here, 0)))
+	if (!is_routed(look_up_route(way->frame, 0)))
 		return 1;
 	way->found = !way->ifindex || here->fib.ifindex == way->ifindex;
 	return way->found;
@@ -174,7 +174,7 @@ stays_here(struct frame_context *frame, struct scratch *here,
 	long result;
 
 	ask_between(here, frame_ifindex(frame), source, target, !is_v4(target));
-	result = look_up_route(frame, here, 0);
+	result = look_up_route(frame, 0);
 	ifindex = here->fib.ifindex;
 	if (result == BPF_FIB_LKUP_RET_NOT_FWDED ||
 	    result == BPF_FIB_LKUP_RET_FWD_DISABLED)
@@ -227,11 +227,11 @@ VERIFIED_ONCE int locate(struct frame_context *frame)
 	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
 		return OUTCOME_TRANSLATE;
 	ask_for_backend(here, frame_ifindex(frame));
-	result = look_up_route(frame, here, FIB_SKIP_NEIGH | FIB_SOURCE);
+	result = look_up_route(frame, FIB_SKIP_NEIGH | FIB_SOURCE);
 	if (result == -EINVAL || result == FIB_RESULT_NO_SOURCE) {
 		has_source = false;
 		ask_for_backend(here, frame_ifindex(frame));
-		result = look_up_route(frame, here, 0);
+		result = look_up_route(frame, 0);
 	}
 	here->is_unforwarded =
 		result == BPF_FIB_LKUP_RET_FWD_DISABLED &&

@@ -35,7 +35,7 @@ would_be_routed(struct __sk_buff *skb, struct scratch *here)
 
 	ask_between(here, skb->ifindex, here->packet.key.source, target,
 		    !is_v4(target));
-	if (!is_routed(look_up_route(skb, here, 0)))
+	if (!is_routed(look_up_route(skb, 0)))
 		return false;
 	ifindex = here->fib.ifindex;
 	return bpf_map_lookup_elem(&uplinks, &ifindex);

@@ -87,10 +87,28 @@ static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 		    here->packet.is_v6);
 }
 
-static __always_inline long
-look_up_route(struct frame_context *frame, struct scratch *here, __u32 flags)
+/* The loopback device of each network namespace. */
+#define LOOPBACK_IFINDEX 1
+
+/*
+ * Looks up the route that was prepared. A lookup for IPv6 is repeated if it was
+ * refused because the device does not forward: for the kernel's own path, only
+ * net.ipv6.conf.all.forwarding counts, which it writes to the loopback device,
+ * too.
+ */
+VERIFIED_ONCE int look_up_route(struct frame_context *frame, __u32 flags)
 {
-	return bpf_fib_lookup(frame, &here->fib, sizeof(here->fib), flags);
+	struct scratch *here = scratch();
+	struct bpf_fib_lookup *fib;
+	long result;
+
+	NEVER_NULL(here);
+	fib = &here->fib;
+	result = bpf_fib_lookup(frame, fib, sizeof(*fib), flags);
+	if (result != BPF_FIB_LKUP_RET_FWD_DISABLED || fib->family != AF_INET6)
+		return result;
+	fib->ifindex = LOOPBACK_IFINDEX;
+	return bpf_fib_lookup(frame, fib, sizeof(*fib), flags);
 }
 
 /* Whether the lookup found a device for the packet. */
@@ -112,7 +130,7 @@ ask_past_stack(struct frame_context *frame, struct scratch *here, __u32 flags)
 	ask_for(here, frame_ifindex(frame));
 	here->fib.tot_len =
 		here->packet.size > 0xffff ? 0xffff : here->packet.size;
-	return look_up_route(frame, here, flags);
+	return look_up_route(frame, flags);
 }
 
 /*

@@ -168,7 +168,7 @@ static __always_inline bool
 leads_to_neighbour(struct __sk_buff *skb, struct scratch *here)
 {
 	ask_for(here, skb->ifindex);
-	return is_routed(look_up_route(skb, here, 0)) && is_at_neighbour(here);
+	return is_routed(look_up_route(skb, 0)) && is_at_neighbour(here);
 }
 
 /*

@@ -54,6 +54,8 @@ impl Network {
                 std::fs::write(format!("/proc/sys/net/{family}/conf/{name}/forwarding"), forwards).unwrap();
             }
         }
+        let forwards = if world.forwards_v6 { "1" } else { "0" };
+        std::fs::write("/proc/sys/net/ipv6/conf/lo/forwarding", forwards).unwrap();
         wait_until_up(world);
         let _ = Command::new("ip").args(["route", "flush", "type", "unreachable"]).status();
         ip(&commands);
@@ -99,6 +101,7 @@ fn wait_for_own_routes(world: &World) {
 /// The commands of ip(8) that make addresses, neighbours and routes.
 fn commands(world: &World) -> String {
     let mut text = String::new();
+    let _ = writeln!(text, "link set lo {}", if world.forwards_v6 { "alias forwards" } else { "alias keeps" });
     for (name, device) in &world.devices {
         for addr in &device.addrs {
             let _ = writeln!(text, "address add {} dev {name}", host(*addr));

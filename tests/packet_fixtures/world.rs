@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub(crate) routes: Vec<RouteLine>,
     pub(crate) limits: TableLimits,
     pub(crate) now_ns: u64,
+    /// Whether the loopback device forwards IPv6, which has the setting of the node.
+    pub(crate) forwards_v6: bool,
 }
 
 /// The words of a line.
@@ -105,7 +107,7 @@ impl World {
         };
         let limits = TableLimits { connections: 4_096, half_open: 4_096, fragments: 1_024 };
         let (state, devices, routes) = (MapState::default(), BTreeMap::new(), Vec::new());
-        Self { state, settings, devices, routes, limits, now_ns: 1_000_000_000_000 }
+        Self { state, settings, devices, routes, limits, now_ns: 1_000_000_000_000, forwards_v6: true }
     }
 
     pub(crate) fn node(&self) -> Node<'_> {
@@ -122,7 +124,10 @@ impl World {
         let subject = words.next().unwrap_or_else(|| panic!("empty line"));
         match subject {
             "device" => self.device(words),
-            "no-forwarding" => self.devices.get_mut(words.next().unwrap()).unwrap().forwards = false,
+            "no-forwarding" => match words.next().unwrap() {
+                "lo" => self.forwards_v6 = false,
+                name => self.devices.get_mut(name).unwrap().forwards = false,
+            },
             "strict" => self.strict(words.next().unwrap()),
             "node" => self.state.node_addrs.extend(words.map(|addr| addr.parse::<Addr>().unwrap())),
             "nodeports" => self.settings.nodeport_range = range(words.next().unwrap()),
@@ -314,9 +319,16 @@ impl World {
     }
 }
 
+/// The index of the loopback device.
+const LOOPBACK: u32 = 1;
+
 impl Routes for World {
     fn route(&self, query: &RouteQuery) -> Route {
-        if !self.devices.values().any(|device| device.ifindex == query.ifindex && device.forwards) {
+        let is_forwarding = match query.ifindex {
+            LOOPBACK => self.forwards_v6 && query.target.family() == Family::Ipv6,
+            ifindex => self.devices.values().any(|device| device.ifindex == ifindex && device.forwards),
+        };
+        if !is_forwarding {
             return Route::NoForwarding;
         }
         // The kernel's table of its own addresses is searched first.
