@@ -8,6 +8,7 @@
 
 #include "conntrack.h"
 #include "former.h"
+#include "ipsec.h"
 #include "locate.h"
 #include "ports.h"
 #include "ring.h"
@@ -348,7 +349,8 @@ continue_unknown(const struct scratch *here, int outcome)
 {
 	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
 	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE) ||
-	    outcome == (OUTCOME_DROP | PACKET_SERVED_SOURCE))
+	    outcome == (OUTCOME_DROP | PACKET_SERVED_SOURCE) ||
+	    outcome == (OUTCOME_DROP | PACKET_IPSEC))
 		return outcome;
 	if (outcome != OUTCOME_TRANSLATE || !is_certain(here) ||
 	    (here->entry.flags & CONNECTION_REDIRECTED &&
@@ -371,6 +373,8 @@ decide(struct frame_context *frame, struct scratch *here)
 		outcome = choose_backend(frame_ifindex(frame))
 				  ? locate(frame)
 				  : OUTCOME_DROP | PACKET_NO_BACKEND;
+	if (outcome == OUTCOME_TRANSLATE && is_begun_in_clear())
+		outcome = OUTCOME_DROP | PACKET_IPSEC;
 	if (outcome == OUTCOME_TRANSLATE && chosen_way(here) &&
 	    here->entry.flags & CONNECTION_REDIRECTED)
 		outcome = decide_forwarded(here);

@@ -55,6 +55,8 @@ struct way_back {
 	struct frame_context *frame;
 	/* The device, 0: any. */
 	__u32 ifindex;
+	/* Of the last lookup. */
+	long result;
 	bool found;
 };
 
@@ -74,19 +76,20 @@ static long try_way_back(__u32 step, struct way_back *way)
 		source[3] = bpf_get_prandom_u32();
 	ask_between(here, frame_ifindex(way->frame), source,
 		    here->packet.key.source, here->packet.is_v6);
-	if (!is_routed(look_up_route(way->frame, 0)))
+	way->result = look_up_route(way->frame, 0);
+	if (!is_routed(way->result))
 		return 1;
 	way->found = !way->ifindex || here->fib.ifindex == way->ifindex;
 	return way->found;
 }
 
 /*
- * Whether the stack would have accepted the client's packet, which does not
- * pass it: there is a way back to the client, whose address is not one of the
- * node; and with net.ipv4.conf.DEVICE.rp_filter = 1, that way begins at the
- * device. IPv6 has no such setting.
+ * The outcome is OUTCOME_TRANSLATE if the stack would have accepted the
+ * client's packet, which does not pass it: there is a way back to the client,
+ * whose address is not one of the node; and with net.ipv4.conf.DEVICE.rp_filter
+ * = 1, that way begins at the device. IPv6 has no such setting.
  */
-VERIFIED_ONCE bool has_way_back(struct frame_context *frame)
+VERIFIED_ONCE int find_way_back(struct frame_context *frame)
 {
 	struct way_back way = {.frame = frame};
 	struct scratch *here = scratch();
@@ -99,12 +102,16 @@ VERIFIED_ONCE bool has_way_back(struct frame_context *frame)
 		way.ifindex = ifindex;
 	if (!try_way_back(0, &way))
 		bpf_loop(MOST_NEXT_HOPS, try_way_back, &way, 0);
-	return way.found;
+	if (way.found)
+		return OUTCOME_TRANSLATE;
+	return way.result == BPF_FIB_LKUP_RET_UNSUPP_LWT
+		       ? OUTCOME_DROP | PACKET_ENCAPSULATION
+		       : OUTCOME_DROP | PACKET_REVERSE_PATH;
 }
 
 /*
- * has_way_back() for a datagram of a flow, with what was found in the same tick
- * of the kernel's timer: many clients have the same backend.
+ * find_way_back() for a datagram of a flow, with what was found in the same
+ * tick of the kernel's timer: many clients have the same backend.
  */
 VERIFIED_ONCE bool is_source_expected(struct frame_context *frame)
 {
@@ -121,7 +128,7 @@ VERIFIED_ONCE bool is_source_expected(struct frame_context *frame)
 		known->addr = addr;
 		known->ifindex = ifindex;
 		known->tick = tick;
-		known->is_expected = has_way_back(frame);
+		known->is_expected = find_way_back(frame) == OUTCOME_TRANSLATE;
 	}
 	return known->is_expected;
 }
@@ -241,7 +248,7 @@ VERIFIED_ONCE int locate(struct frame_context *frame)
 		return is_other_family(here) ? leave_to_backend(frame)
 					     : OUTCOME_TRANSLATE;
 	if (!is_routed(result))
-		return OUTCOME_DROP | PACKET_NO_ROUTE;
+		return no_route(result);
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	if (!uplink && is_other_family(here))
@@ -256,10 +263,10 @@ VERIFIED_ONCE int locate(struct frame_context *frame)
 	}
 	if (!masquerade(here, uplink, has_source))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	if (!here->at_pod && !RULE(reverse_path, has_way_back(frame)))
-		return OUTCOME_DROP | PACKET_REVERSE_PATH;
 	here->entry.flags |= CONNECTION_REDIRECTED;
-	return OUTCOME_TRANSLATE;
+	if (here->at_pod || RULE(reverse_path, false))
+		return OUTCOME_TRANSLATE;
+	return find_way_back(frame);
 }
 
 #endif

@@ -228,6 +228,22 @@ struct {
 } packet_settings SEC(".maps");
 
 /*
+ * Index -> a policy of IPsec on this node, in the order in which the kernel
+ * looks them up; packet_settings says which entries apply. The daemon writes a
+ * new list into the half that does not. Programs read it for each new
+ * connection, if there are policies. Of a list that does not fit, the rest of
+ * the addresses counts as protected.
+ */
+#define MAX_IPSEC_POLICIES 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * MAX_IPSEC_POLICIES);
+	__type(key, __u32);
+	__type(value, struct ipsec_policy);
+} ipsec_policies SEC(".maps");
+
+/*
  * Counts of packets. Each CPU writes its own; the daemon reads them all, and
  * sets them to 0 when it starts.
  */

@@ -55,8 +55,12 @@ enum packet_reason {
 	PACKET_ECHO = 18,
 	/* An ICMP error that anyone may have made up; see icmp.h. */
 	PACKET_FALSE_ERROR = 19,
+	/* A policy of IPsec on this node protects what would be sent. */
+	PACKET_IPSEC = 20,
+	/* The route has an encapsulation, which the programs cannot make. */
+	PACKET_ENCAPSULATION = 21,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 20,
+	PACKET_REASONS = 22,
 };
 
 /* What the programs did with a packet. */
@@ -125,7 +129,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 384, "layout");
+_Static_assert(sizeof(struct packet_counts) == 416, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96

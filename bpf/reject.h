@@ -312,6 +312,8 @@ take_answer(struct scratch *here, const struct drop_key *key)
 		return false;
 	if (reason == PACKET_NO_PORT && packet->key.protocol == IPPROTO_UDP)
 		return false;
+	if (is_protected(&packet->key))
+		return false;
 	if (may_answer(here, key))
 		return true;
 	count_dropped(here->service_id, PACKET_ANSWER_RATE, PACKET_DROPPED);

@@ -228,6 +228,14 @@ send_by_route(struct __sk_buff *skb, struct scratch *here)
 	return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
 }
 
+/* The outcome if the lookup has found no device. */
+static __always_inline int no_route(long result)
+{
+	return OUTCOME_DROP |
+	       (result == BPF_FIB_LKUP_RET_UNSUPP_LWT ? PACKET_ENCAPSULATION
+						      : PACKET_NO_ROUTE);
+}
+
 /* Why a packet cannot be redirected, by the result of the route's lookup. */
 static __always_inline int unroutable(const struct scratch *here, long result)
 {
@@ -237,7 +245,7 @@ static __always_inline int unroutable(const struct scratch *here, long result)
 						  : PACKET_MTU);
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED)
 		return OUTCOME_DROP | PACKET_NO_FORWARDING;
-	return OUTCOME_DROP | PACKET_NO_ROUTE;
+	return no_route(result);
 }
 
 #endif

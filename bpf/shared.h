@@ -312,6 +312,22 @@ enum unknown_packets {
 	UNKNOWN_AUTO_WITH_PROXY = 3,
 };
 
+/* A policy of IPsec, for packets in one of its two directions. */
+struct ipsec_policy {
+	/*
+	 * The packets that it selects have the same bits as the first one
+	 * where the second one has bits. Instead of the side, the bit is
+	 * whether it is IPv4.
+	 */
+	struct packet_key selector;
+	struct packet_key mask;
+	/* The bit of the list in which the first policy that fits decides. */
+	__u32 list;
+	/* Packets in clear text are neither sent nor accepted. */
+	__u32 is_protected;
+};
+_Static_assert(sizeof(struct ipsec_policy) == 88, "layout");
+
 /* Settings that the daemon writes through shared memory. */
 struct packet_settings {
 	/* No new connection is translated; existing ones are. */
@@ -331,7 +347,13 @@ struct packet_settings {
 	/* A service has direct return. Programs write it, too. */
 	__u32 has_direct_return;
 	__u32 pad2;
+	/*
+	 * Which entries of ipsec_policies apply: the index of the first one in
+	 * the upper half, their number in the lower half.
+	 */
+	__u32 policies;
+	__u32 pad3;
 };
-_Static_assert(sizeof(struct packet_settings) == 32, "layout");
+_Static_assert(sizeof(struct packet_settings) == 40, "layout");
 
 #endif

@@ -8,6 +8,7 @@ mod foreign;
 pub(crate) mod forwarding;
 pub mod hooks;
 pub mod mode;
+pub(crate) mod policies;
 mod privileged;
 pub mod proxies;
 pub mod report;
@@ -20,7 +21,7 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -40,9 +41,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::abandoned::EndConnections;
 use self::events::PacketWatchers;
 pub(crate) use self::foreign::foreign_connections;
 use self::mode::Before;
+use self::policies::PolicyInputs;
 use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
@@ -53,6 +56,7 @@ use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
 use crate::reconcile::Marks;
 use crate::sockets::reaper::Reaper;
+use crate::sockets::xfrm::{self, PolicyEvents};
 
 /// Passes each connection to the function, until that breaks.
 pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> + Send + Sync>;
@@ -164,6 +168,8 @@ pub struct Open {
     pub reaper: Option<Reaper>,
     /// The other service proxies that were found before the capabilities were dropped.
     pub findings: Findings,
+    /// What listens to changes of IPsec's policies since then; `None` if the kernel has none.
+    pub policy_events: Option<OwnedFd>,
 }
 
 /// Starts the tasks of the packet path, unless it is off. They end with `shutdown`; the programs stay attached.
@@ -192,14 +198,24 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
 }
 
 fn start_tasks<S: Future<Output = ()> + Send + 'static>(
-    Open { packets, reaper, findings }: Open,
+    Open { packets, reaper, findings, policy_events }: Open,
     (owner, marks): (&OwnerHandle, &Marks),
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> DeviceOutputs {
     report_start(&packets, &config.borrow().packets);
     let OpenedPackets {
-        mut hooks, settings, sweep, counter, foreign_ports, events, connections, max_connections, ..
+        mut hooks,
+        settings,
+        policies: policy_writer,
+        followed,
+        sweep,
+        counter,
+        foreign_ports,
+        events,
+        connections,
+        max_connections,
+        ..
     } = packets;
     let connections = Arc::new(connections);
     let count: CountConnections = {
@@ -210,6 +226,17 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
         hooks.change_filters_by(Box::new(ByReaper { reaper: reaper.clone(), runtime: Handle::current() }));
     }
+    let end: EndConnections = {
+        let connections = Arc::clone(&connections);
+        Arc::new(move |is_over| connections.end(is_over))
+    };
+    let policies = PolicyInputs {
+        read: policies::reader(reaper.clone()),
+        write: Arc::new(move |rules| policy_writer.set(rules)),
+        end: Arc::clone(&end),
+        events: policy_events.and_then(|socket| PolicyEvents::new(socket).ok()),
+        current: followed,
+    };
     let is_served = &marks.is_outside_served;
     let inputs = DeviceInputs {
         config: config.clone(),
@@ -221,10 +248,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         rules: rules::reader(reaper),
         findings,
         count: Arc::clone(&count),
-        end_abandoned: {
-            let connections = Arc::clone(&connections);
-            Arc::new(move |own| connections.end_abandoned(own))
-        },
+        end: Arc::clone(&end),
     };
     let sweep = sweep.inspect_err(|error| {
         warn!(
@@ -235,7 +259,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     });
     let sweep = sweep.ok().map(|it| (sweep::in_kernel(it), max_connections));
     DeviceOutputs {
-        devices: watch::start(inputs, Box::new(hooks), shutdown()),
+        devices: watch::start((inputs, policies), Box::new(hooks), shutdown()),
         sweep: sweep.map(|it| sweep::start(it, count, is_served.clone(), config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
         drops: {
@@ -278,6 +302,15 @@ pub fn find_proxies(packets: &Packets) -> Findings {
         Ok(machine) => proxies::find(&machine, rules::read_here()),
         Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
     }
+}
+
+/// Listens to changes of IPsec's policies, before capabilities are dropped and policies are read.
+pub fn listen_to_policies(packets: &Packets) -> Option<OwnedFd> {
+    let listening = if packets.is_on() { xfrm::listen() } else { Ok(None) };
+    listening.unwrap_or_else(|error| {
+        policies::log_unread(&error);
+        None
+    })
 }
 
 fn drops(counter: &PacketCounter) -> io::Result<Drops> {

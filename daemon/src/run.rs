@@ -120,6 +120,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let packet_reaper = kernel::packet_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
     let proxies = devices::find_proxies(&config.packets);
+    let policy_events = devices::listen_to_policies(&config.packets);
     let kernel::Opened { mut datapath, findings, packet_failure, has_ended_packets } = kernel::open(config, &proxies)?;
     let register = kernel::register(&datapath);
     // Ports below 1024 need a capability.
@@ -129,7 +130,10 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
     let packets = match datapath.take_packets() {
-        Some(packets) => PacketPath::Open(Box::new(Open { packets, reaper: packet_reaper, findings: proxies })),
+        Some(packets) => {
+            let findings = proxies;
+            PacketPath::Open(Box::new(Open { packets, reaper: packet_reaper, findings, policy_events }))
+        }
         None => packet_failure.map_or(PacketPath::Off { is_news: has_ended_packets }, PacketPath::Failed),
     };
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };

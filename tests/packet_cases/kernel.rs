@@ -69,7 +69,7 @@ pub(crate) struct Kernel {
 }
 
 /// Bytes of `struct packet_settings`, and of the part that the daemon writes.
-const SETTINGS: usize = 32;
+const SETTINGS: usize = 40;
 const WRITTEN_SETTINGS: usize = 24;
 
 /// More than the largest number of a backend.
@@ -116,6 +116,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram
         foreign_connections: None,
         xdp: Some(XdpMode::Generic),
         settings: PacketSettings::default(),
+        policies: nodelb_core::model::ipsec::Policies::default(),
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));

@@ -1,6 +1,8 @@
 //! What the kernel of a case's node has or lacks, and what other software there has made: lines `kernel …`.
 
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{L4Addr, parse_net};
+use nodelb_core::model::ipsec::{Policy, PolicyDirection, Selector};
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_programs::programs::{Load, Programs, Tracked};
 
 use crate::world::{Words, words};
@@ -30,6 +32,24 @@ fn state(name: Option<&str>) -> u32 {
         Some("listen") => 10,
         other => panic!("unknown state {other:?}"),
     }
+}
+
+/// `DIRECTION FROM TO protects|passes`, of each policy, the first one first.
+fn policies(words: Words<'_>) -> Vec<Policy> {
+    let words: Vec<&str> = words.collect();
+    let policy = |words: &[&str]| {
+        let &[direction, source, target, effect] = words else { panic!("DIRECTION FROM TO protects|passes") };
+        let direction = match direction {
+            "in" => PolicyDirection::In,
+            "out" => PolicyDirection::Out,
+            "forward" => PolicyDirection::Forward,
+            other => panic!("unknown direction {other}"),
+        };
+        let [source, target] = [source, target].map(|net| SourceRange::from(parse_net(net).expect("a network")));
+        let selector = Selector { source, target, ..Selector::everything(source.family()) };
+        Policy { direction, priority: 0, selector, is_protected: effect == "protects" }
+    };
+    words.chunks(4).map(policy).collect()
 }
 
 /// Tells the machine what the line says.
@@ -66,6 +86,10 @@ pub(crate) fn apply(programs: &mut Programs, line: &str) {
         "foreign" => {
             let (from, to) = (addr(&mut words), addr(&mut words));
             programs.add_foreign(from, to);
+        }
+        "policies" => programs.set_policies(&policies(words)),
+        "encapsulates" => {
+            programs.encapsulate(parse_net(words.next().expect("NETWORK")).expect("a network").into());
         }
         "check" => {
             let to = addr(&mut words);

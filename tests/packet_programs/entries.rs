@@ -1,7 +1,12 @@
 //! The maps under pressure: entries that are missing, invalid or do not fit, and what is counted.
 
+use std::net::SocketAddr;
+
 use libbpf_rs::{MapCore as _, MapFlags};
-use nodelb_datapath::packets::{ConnectionReader, Packet};
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::ipsec::{Policies, Policy, PolicyDirection, Selector};
+use nodelb_core::model::source_range::SourceRange;
+use nodelb_datapath::packets::{ConnectionEnds, ConnectionReader, MOST_POLICIES, Packet, PolicyWriter};
 
 use super::frames::{ACK, SYN, TCP, UDP, first, frame, read};
 use super::translation::{at, clear, source_port};
@@ -232,19 +237,56 @@ fn a_node_that_does_not_forward_only_counts() {
 fn connections_with_an_address_that_the_node_no_longer_has_end() {
     with_node("programs::entries::connections_with_an_address_that_the_node_no_longer_has_end", |node| {
         let reader = ConnectionReader::new(node.programs.maps()).unwrap();
+        let end = |own: Option<Addr>| {
+            let is_gone = |ends: &ConnectionEnds| ends.past_stack.is_some_and(|(source, _)| own != Some(source.addr));
+            reader.end(&is_gone).unwrap()
+        };
         for family in [V4, V6] {
             for protocol in [TCP, UDP] {
                 node.serve_one(family, protocol, family.remote);
                 let (_, sent) = node.arrives(&first(protocol, family.client, family.service));
                 let (own, count) = (sent.source.ip().into(), node.entries().1.len());
-                assert_eq!((reader.end_abandoned(&[own].into()).unwrap(), node.entries().1.len()), (0, count));
-                assert_eq!((reader.end_abandoned(&[].into()).unwrap(), node.entries().1.len()), (2, 0));
+                assert_eq!((end(Some(own)), node.entries().1.len()), (0, count));
+                assert_eq!((end(None), node.entries().1.len()), (2, 0));
                 // Backends here see the client's address.
                 node.serve_one(family, protocol, family.pod);
                 node.arrives(&first(protocol, family.client, family.service));
-                assert_eq!(reader.end_abandoned(&[].into()).unwrap(), 0);
+                assert_eq!(end(None), 0);
                 clear(node);
             }
         }
+    });
+}
+
+#[test]
+fn what_ipsec_protects_is_not_begun_and_ends() {
+    with_node("programs::entries::what_ipsec_protects_is_not_begun_and_ends", |node| {
+        let reader = ConnectionReader::new(node.programs.maps()).unwrap();
+        let writer = PolicyWriter::new(node.programs.maps()).unwrap();
+        for family in [V4, V6] {
+            node.serve_one(family, TCP, family.remote);
+            let client = at(family.client).ip();
+            let begin = |port| node.arrives(&first(TCP, &SocketAddr::new(client, port).to_string(), family.service)).0;
+            assert_eq!(begin(40_001), REDIRECT);
+            let remote = Addr::from(at(family.remote).ip());
+            let (target, everything) = (SourceRange::new(remote, 128), Selector::everything(remote.family()));
+            let selector = Selector { target, ..everything };
+            let policy = Policy { direction: PolicyDirection::Out, priority: 0, selector, is_protected: true };
+            // The list that a new one replaces is in the other half of the map.
+            for is_protected in [true, false, true] {
+                let policies = Policies::new(&[Policy { is_protected, ..policy }], MOST_POLICIES);
+                writer.set(&policies).unwrap();
+                assert_eq!(begin(if is_protected { 40_002 } else { 40_003 }) == DROP, is_protected, "{policies:?}");
+            }
+            let policies = Policies::new(&[policy], MOST_POLICIES);
+            let covers = |ends: &ConnectionEnds| {
+                ends.past_stack.is_some_and(|(source, backend)| policies.protect(source, backend))
+            };
+            assert_eq!((reader.end(&covers).unwrap(), node.entries().1.len()), (4, 0));
+            writer.set(&Policies::default()).unwrap();
+            assert_eq!(begin(40_001), REDIRECT);
+            clear(node);
+        }
+        assert_eq!(node.dropped(20), 4);
     });
 }

@@ -192,7 +192,7 @@ impl Node {
     fn settings(&self, fields: [u32; 4]) {
         let [is_draining, unknown, answers, always_masquerades] = fields;
         // No other proxy is there. The programs write has_direct_return, the seventh one; each eighth is padding.
-        let fields = [is_draining, unknown, answers, always_masquerades, 1, 0, 0, 0];
+        let fields = [is_draining, unknown, answers, always_masquerades, 1, 0, 0, 0, 0, 0];
         self.set("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
     }
 
@@ -380,6 +380,7 @@ fn options(source_ports: RangeInclusive<u16>, foreign_connections: Option<Foreig
         foreign_connections,
         xdp: None,
         settings: PacketSettings::default(),
+        policies: nodelb_core::model::ipsec::Policies::default(),
     }
 }
 

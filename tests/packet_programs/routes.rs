@@ -7,7 +7,7 @@ use super::translation::at;
 use super::{DROP, NEXT, Node, PacketHook, REDIRECT, V4, V6, ip, with_node};
 
 /// The reason `no-route`.
-const NO_ROUTE: usize = 8;
+const ENCAPSULATION: usize = 21;
 
 /// The kernel's lookup does not support such a route. If the backend counted as one on this node, the client's packets
 /// would leave with the client's address, and the answers would go past this node.
@@ -19,10 +19,10 @@ fn a_backend_behind_an_encapsulation_does_not_count_as_one_on_this_node() {
         for (family, backend) in [(V4, "198.51.100.12:8080"), (V6, "[2001:db8:2::12]:8080")] {
             for protocol in [TCP, UDP] {
                 node.serve_one(family, protocol, backend);
-                let before = node.dropped(NO_ROUTE);
+                let before = node.dropped(ENCAPSULATION);
                 let packet = first(protocol, family.client, family.service);
                 let (code, _) = node.run(PacketHook::UplinkIn, node.uplink, &packet.bytes());
-                assert_eq!((code, node.dropped(NO_ROUTE)), (DROP, before + 1), "{family:?}");
+                assert_eq!((code, node.dropped(ENCAPSULATION)), (DROP, before + 1), "{family:?}");
                 assert_eq!(node.entries(), (Vec::new(), Vec::new()));
             }
         }

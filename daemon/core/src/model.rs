@@ -6,6 +6,7 @@ pub mod cause;
 pub mod drain;
 pub mod forward;
 pub mod health_check;
+pub mod ipsec;
 pub mod moment;
 pub mod named;
 pub mod node;

@@ -23,12 +23,14 @@ macro_rules! field_of {
 
 pub(crate) mod connections;
 mod outside;
+mod policies;
 mod records;
 mod services;
 
 pub(crate) use outside::{
     OutsideBytes, RangeBytes, UplinkBytes, outside, parse_outside, parse_range, parse_uplink, range, ring_words, uplink,
 };
+pub(crate) use policies::policy;
 pub use records::Swept;
 pub(crate) use records::{FLOW_RECORD_SIZE, SWEEP_RECORD_SIZE, parse_flow_record, parse_sweep_record, sweep_timeouts};
 pub(crate) use services::{

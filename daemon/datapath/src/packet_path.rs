@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
+use nodelb_core::model::ipsec::Policies;
 
 use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod, OUTDATED};
 use crate::error::{OpenError, failed};
@@ -15,7 +16,7 @@ use crate::packets::maps::{self, ConnectionMaps, PERSISTENT};
 use crate::packets::outside_addrs::OutsideAddrs;
 use crate::packets::{
     CheckWays, ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
-    PacketPrograms, SettingsWriter, Sweep, XdpProgram, bloom,
+    PacketPrograms, PolicyWriter, SettingsWriter, Sweep, XdpProgram, bloom,
 };
 use crate::pins::{Pins, WITHOUT_DIRECT_RETURN};
 use crate::sys;
@@ -34,6 +35,9 @@ pub struct PacketFailure {
 pub struct OpenedPackets {
     pub hooks: DeviceHooks,
     pub settings: SettingsWriter,
+    pub policies: PolicyWriter,
+    /// The rules that the programs follow since this start.
+    pub followed: Policies,
     pub check_ways: CheckWays,
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
@@ -76,6 +80,7 @@ pub(crate) fn start(
     let programs = PacketPrograms::load_or_keep(options, given, Some(kept))?;
     let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
     settings.set(options.settings);
+    let policies = follow(&options.policies, programs.maps()).map_err(readable())?;
     let check_ways = CheckWays::new(programs.maps()).map_err(readable())?;
     let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
@@ -114,10 +119,11 @@ pub(crate) fn start(
     faults.extend(committed.err().map(|error| error.to_string()));
     faults.extend(pins.mark(OUTDATED, false).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
-    let connections = connection_reader;
     Ok(OpenedPackets {
         hooks,
         settings,
+        policies,
+        followed: options.policies.clone(),
         check_ways,
         sweep,
         counter,
@@ -125,12 +131,19 @@ pub(crate) fn start(
         outside_addrs,
         foreign_ports,
         events,
-        connections,
+        connections: connection_reader,
         maps,
         direct_return,
         max_connections,
         faults,
     })
+}
+
+/// Makes the programs follow these policies of IPsec.
+fn follow(policies: &Policies, maps: &PacketMaps) -> io::Result<PolicyWriter> {
+    let writer = PolicyWriter::new(maps)?;
+    writer.set(policies)?;
+    Ok(writer)
 }
 
 /// The maps that the programs get: these, and those of connections.

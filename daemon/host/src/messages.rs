@@ -279,6 +279,15 @@ messages! {
          there are more than it has room for. It may take a port that such a connection to the same backend uses, and the \
          backend may reset that connection.",
         "Look at the error in the line. Connections that nodelb translates are not affected.";
+    POLICIES_UNREAD = 0xc70a5a859d804a1cbf63e6d939ffdfba, "The policies of IPsec cannot be read",
+        "nodelb cannot list the policies of the kernel (`ip xfrm policy`). Connections of clients outside the node follow those \
+         that were last read; at a start there are none, and packets that a policy protects may be sent in clear text.",
+        "Look at the error in the line: listing them requires CAP_NET_ADMIN, which the reaper has.";
+    POLICIES_CHANGED = 0x1626d16ac4cb49f19dc0bb45f427dafb, "The policies of IPsec have changed",
+        "Policies of the kernel (`ip xfrm policy`) protect other packets than before. nodelb cannot encrypt, so connections of \
+         clients outside the node that a policy covers are refused, and those that exist have ended.",
+        "None, if these clients are not to connect. Otherwise, exclude the addresses of the node and of the backends from \
+         the policies, or let clients connect from the node itself.";
     NODE_UNKNOWN = 0x260f0f13df7c4023b7a591f54d086943, "The node's addresses are unknown",
         "The kernel does not report the addresses of the node. nodelb uses the last known ones and retries.",
         "If this continues, look at the error in the line.";

@@ -9,6 +9,7 @@ use crate::check::Check;
 mod daemon;
 mod earlier;
 mod effect;
+mod ipsec;
 mod problem;
 mod reason;
 mod services;

@@ -158,6 +158,7 @@ impl AdminState {
             },
             drops: self.recent_drops(now),
             not_forwarding: self.not_forwarding(&snapshot),
+            policies: Arc::clone(&self.devices().policies),
             has_other_proxy: self.devices().has_other_proxy,
             programs_ahead: self.devices().programs_ahead(),
             socket_programs: [true, false].map(|is_first| {

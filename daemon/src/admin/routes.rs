@@ -114,7 +114,8 @@ pub(super) static ROUTES: &[Route] = &[
             let (snapshot, history) = (state.snapshot(), state.history());
             let (decision, programs) = (devices.decision.as_ref(), &*state.datapath.socket_programs());
             let not_forwarding = query.to.and_then(|to| state.forwards_nothing(to.addr.family()));
-            let kernel = Kernel { decision, programs, not_forwarding: not_forwarding.as_deref() };
+            let policies = Some(&*devices.policies);
+            let kernel = Kernel { decision, programs, not_forwarding: not_forwarding.as_deref(), policies };
             ok(trace::trace(&snapshot, &history, kernel, (query, now))?, now)
         },
     },

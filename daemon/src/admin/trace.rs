@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use nodelb_core::history::History;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::BackendState;
 use nodelb_core::packets::admission::Admission;
@@ -57,12 +58,14 @@ pub(super) struct Kernel<'a> {
     pub(super) programs: &'a [SocketProgram],
     /// The setting because of which the kernel forwards no packet of clients outside the node.
     pub(super) not_forwarding: Option<&'a str>,
+    /// The policies of IPsec that the packet programs follow.
+    pub(super) policies: Option<&'a Policies>,
 }
 
 pub(super) fn trace(
     snapshot: &Snapshot,
     history: &History,
-    Kernel { decision, programs: others, not_forwarding }: Kernel<'_>,
+    Kernel { decision, programs: others, not_forwarding, policies }: Kernel<'_>,
     (query, now): (&Query, Clocks),
 ) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
@@ -71,12 +74,16 @@ pub(super) fn trace(
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
     let mut explanation = from.explanation(snapshot, to)?;
     let stopped = outside::stop(&mut explanation, snapshot, not_forwarding);
+    let protected = policies.and_then(|policies| outside::protect(&mut explanation, snapshot, policies));
     outside::own(&mut explanation, snapshot, decision);
     let is_nodeport = snapshot.desired.node_addrs.contains(&to.addr);
     let (is_found, first) = (explanation.found.is_some(), first_programs(explanation.hooks, others));
     let mut answer = answer(explanation, decision, now.moment);
     if let Some(finding) = stopped {
         insert_before_verdict(&mut answer, "forwarding", finding);
+    }
+    if let Some(finding) = protected {
+        insert_before_verdict(&mut answer, "ipsec", finding);
     }
     if let (Some(finding), Some(hook)) = (first, answer.trace.iter().position(|row| row.step == "hook")) {
         answer.trace.insert(hook, StepRow { step: "programs".into(), finding });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::model::addr::Addr;
+use nodelb_datapath::packets::ConnectionEnds;
 use tokio::time::Instant;
 
 use crate::node::addresses::Machine;
@@ -16,8 +17,13 @@ const LOOKS: u32 = 5;
 
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Ends the connections that have an address of the node which is not among these; returns how many entries it deletes.
-pub(crate) type EndAbandoned = Arc<dyn Fn(&BTreeSet<Addr>) -> io::Result<u64> + Send + Sync>;
+/// Ends connections; returns how many entries it deletes.
+pub(crate) type EndConnections = Arc<dyn Fn(&dyn Fn(&ConnectionEnds) -> bool) -> io::Result<u64> + Send + Sync>;
+
+/// Whether the backend sees an address of the node which is not among these.
+pub(super) fn is_abandoned(ends: &ConnectionEnds, own: &BTreeSet<Addr>) -> bool {
+    ends.past_stack.is_some_and(|(source, _)| !own.contains(&source.addr))
+}
 
 /// The wait until the connections end that have an address of the node which it no longer has.
 #[derive(Debug)]

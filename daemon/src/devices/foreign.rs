@@ -2,14 +2,11 @@
 //! query connection tracking. The connections are listed in this process if it has CAP_NET_ADMIN, and otherwise by a
 //! reaper, which has it.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nodelb_datapath::packets::{ForeignConnections, ForeignPorts};
 use nodelb_host::messages;
 use tracing::warn;
@@ -31,22 +28,13 @@ pub(crate) fn updater(ports: ForeignPorts, reaper: Option<PacketReaper>) -> Upda
             let here = tokio::task::spawn_blocking(move || conntrack::masqueraded(&range));
             let connections = match (here.await.map_err(io::Error::other)?, reaper) {
                 (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    listed(&reaper, ports.range().clone()).await?
+                    decode_ends(&reaper.list(&Order::Masqueraded(ports.range().clone())).await?)
                 }
                 (here, _) => here?,
             };
             tokio::task::spawn_blocking(move || ports.set(&connections)).await.map_err(io::Error::other)?
         })
     })
-}
-
-async fn listed(reaper: &PacketReaper, range: RangeInclusive<u16>) -> io::Result<ForeignConnections> {
-    let mut file = File::from(memfd_create(c"nodelb-ports", MFdFlags::MFD_CLOEXEC)?);
-    reaper.order(&Order::Masqueraded(range), Some(file.as_fd())).await?;
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
-    Ok(decode_ends(&bytes))
 }
 
 /// The connections that others have made from these ports, listed before capabilities are dropped.

@@ -1,10 +1,12 @@
-//! The reaper of the packet path, for what takes CAP_NET_ADMIN after the start: kube-proxy's rules are read, and filters
-//! at devices are changed.
+//! The reaper of the packet path, for what takes CAP_NET_ADMIN after the start: kube-proxy's rules, masqueraded
+//! connections and policies of IPsec are read, and filters at devices are changed.
 
-use std::io;
-use std::os::fd::BorrowedFd;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nodelb_datapath::{ChangeFilters, FilterChange};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -49,6 +51,16 @@ impl PacketReaper {
             0 => Ok(outcome.destroyed),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
+    }
+
+    /// Sends an order with a file, and returns what the reaper has written into it.
+    pub(crate) async fn list(&self, order: &Order) -> io::Result<Vec<u8>> {
+        let mut file = File::from(memfd_create(c"nodelb-list", MFdFlags::MFD_CLOEXEC)?);
+        self.order(order, Some(file.as_fd())).await?;
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

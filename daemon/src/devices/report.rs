@@ -1,5 +1,8 @@
 //! What is known about the devices, for readers such as the admin API.
 
+use std::sync::Arc;
+
+use nodelb_core::model::ipsec::Policies;
 use nodelb_core::text::listed;
 use nodelb_datapath::{HookMethod, XdpState};
 
@@ -26,6 +29,8 @@ pub struct DevicesReport {
     /// The names in `packets.devices` that no device has.
     pub missing: Vec<String>,
     pub has_other_proxy: bool,
+    /// The policies of IPsec that the programs follow.
+    pub policies: Arc<Policies>,
     /// Why the packet path could not be started, if so.
     pub failure: Option<Failure>,
 }

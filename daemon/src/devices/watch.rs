@@ -24,10 +24,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::abandoned::{self, Abandoned, EndAbandoned};
+use super::abandoned::{self, Abandoned, EndConnections, is_abandoned};
 use super::foreign::{UpdatePorts, log_unlisted};
 use super::hooks::Hooks;
 use super::mode::{self, Activity, Before, Decision};
+use super::policies::{Follower, PolicyInputs};
 use super::proxies::{self, Findings};
 use super::report::{self, DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
@@ -66,17 +67,17 @@ pub(crate) struct DeviceInputs {
     /// was before the capabilities were dropped.
     pub(crate) findings: Findings,
     pub(crate) count: CountConnections,
-    pub(crate) end_abandoned: EndAbandoned,
+    pub(crate) end: EndConnections,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
 pub(crate) fn start(
-    inputs: DeviceInputs,
+    (inputs, policies): (DeviceInputs, PolicyInputs),
     attach: Box<dyn Attach>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<DevicesReport>> {
     let (report, reports) = watch::channel(Arc::default());
-    let task = Task::new(inputs, attach, report);
+    let task = Task::new(inputs, policies, attach, report);
     tokio::spawn(until(shutdown, task.run()));
     reports
 }
@@ -107,10 +108,16 @@ struct Task {
     has_failed: bool,
     happened: Vec<Event>,
     abandoned: Abandoned,
+    policies: Follower,
 }
 
 impl Task {
-    fn new(inputs: DeviceInputs, attach: Box<dyn Attach>, report: watch::Sender<Arc<DevicesReport>>) -> Self {
+    fn new(
+        inputs: DeviceInputs,
+        policies: PolicyInputs,
+        attach: Box<dyn Attach>,
+        report: watch::Sender<Arc<DevicesReport>>,
+    ) -> Self {
         Self {
             hooks: Some(Hooks::new(attach)),
             has_unlisted: false,
@@ -128,6 +135,7 @@ impl Task {
             has_failed: false,
             happened: Vec::new(),
             abandoned: Abandoned::new(),
+            policies: Follower::new(policies),
             inputs,
         }
     }
@@ -156,6 +164,7 @@ impl Task {
                     self.inputs.config.mark_changed();
                 }
                 () = is_served(&mut self.inputs.is_served), if self.is_idle => {}
+                () = self.policies.changed() => {}
                 () = sleep_until(next) => {}
             }
         }
@@ -191,6 +200,7 @@ impl Task {
         self.has_failed = false;
         uplinks::keep(&mut devices, &mut self.former, &machine);
         self.end_abandoned(&machine).await;
+        self.happened.extend(self.policies.follow().await);
         self.search(machine).await;
         let is_outside_served = self.is_any_served();
         let is_needed = config.packets.may_have_clients(is_outside_served);
@@ -228,6 +238,7 @@ impl Task {
             devices,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
+            policies: Arc::clone(&self.policies.current),
         };
         self.hooks = Some(hooks);
         // The programs may follow in a second.
@@ -281,9 +292,9 @@ impl Task {
         if !self.abandoned.look(machine) {
             return;
         }
-        let end = Arc::clone(&self.inputs.end_abandoned);
+        let end = Arc::clone(&self.inputs.end);
         let own: BTreeSet<Addr> = machine.addresses.iter().map(|it| it.addr).collect();
-        let ended = tokio::task::spawn_blocking(move || end(&own)).await;
+        let ended = tokio::task::spawn_blocking(move || end(&|ends| is_abandoned(ends, &own))).await;
         if let Ok(Ok(entries)) = ended
             && entries > 0
         {

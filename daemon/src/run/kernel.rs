@@ -117,6 +117,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         source_ports,
         xdp: packets.xdp.mode(),
         settings,
+        policies: devices::policies::policies(),
     }))
 }
 

@@ -51,7 +51,7 @@ impl Netfilter {
             if from.is_none_or(|from| from.pid() != 0) {
                 continue;
             }
-            if read(&buffer[..length], &mut take)? {
+            if read(&buffer[..length], NFGENMSG, &mut take)? {
                 return Ok(());
             }
         }
@@ -66,8 +66,9 @@ fn dump(request: u16, attributes: &[u8]) -> Vec<u8> {
     [&header.concat()[..], &[0; NFGENMSG], attributes].concat()
 }
 
-/// Reads one datagram; returns whether the answer ends with it.
-pub(super) fn read(datagram: &[u8], take: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+/// Reads one datagram; returns whether the answer ends with it. `skipped`: the bytes of each object's own header that are not
+/// handed on.
+pub(super) fn read(datagram: &[u8], skipped: usize, take: &mut impl FnMut(&[u8])) -> io::Result<bool> {
     for message in messages(datagram) {
         match u16::from_ne_bytes([message[4], message[5]]) {
             NLMSG_DONE => return Ok(true),
@@ -81,7 +82,7 @@ pub(super) fn read(datagram: &[u8], take: &mut impl FnMut(&[u8])) -> io::Result<
                     error => Err(io::Error::from_raw_os_error(error)),
                 };
             }
-            _ => take(message.get(HEADER + NFGENMSG..).unwrap_or_default()),
+            _ => take(message.get(HEADER + skipped..).unwrap_or_default()),
         }
     }
     Ok(false)

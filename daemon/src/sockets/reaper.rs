@@ -1,5 +1,5 @@
 //! The reaper: a small process that does for the daemon what takes capabilities after the start: it ends sockets in any
-//! network namespace, and executes two orders for the packet path. Ending a socket takes CAP_NET_ADMIN in its namespace, entering the namespace takes CAP_SYS_ADMIN, and finding
+//! network namespace, and executes orders for the packet path. Ending a socket takes CAP_NET_ADMIN in its namespace, entering the namespace takes CAP_SYS_ADMIN, and finding
 //! it takes CAP_SYS_PTRACE. The daemon has none of them while it runs: either systemd starts the reaper when the daemon
 //! connects to its socket (`contrib/systemd/nodelb-reaper.socket`), or the daemon starts it before it drops its own
 //! capabilities.
@@ -12,8 +12,9 @@
 //! it. An order identifies a socket by its cookie and addresses, which the kernel compares, so it cannot end a
 //! different socket. The daemon decides which sockets to end.
 //!
-//! Two more orders are for the packet path, because both take CAP_NET_ADMIN: the reaper answers whether kube-proxy has
-//! rules in nftables, and it changes nodelb's filters at network devices on kernels without tcx links. The daemon sends
+//! More orders are for the packet path, because they take CAP_NET_ADMIN: the reaper answers whether kube-proxy has rules in
+//! nftables, lists masqueraded connections and the policies of IPsec, and changes nodelb's filters at network devices on
+//! kernels without tcx links. The daemon sends
 //! the descriptor of the program that a filter is to run; the reaper cannot load one.
 
 mod child;

@@ -46,14 +46,14 @@ impl Coverage {
         self.extend(fields.into_iter().chain(of_limits(&options.limits)));
         self.extend([("types", has_types.to_string()), ("locked memory", may_lock.to_string())]);
         if let Some(packets) = &options.packets {
-            // Settings are in a map, which the daemon writes at any time.
+            // Settings and policies are in maps, which the daemon writes at any time.
             let fields = fields!(
                 PacketOptions in packets,
                 {
                     nodeport_range, source_ports, max_connections, max_handshakes, max_fragments, count_connections,
                     has_pods, direct_return, foreign_connections, xdp
                 },
-                without { limits, settings }
+                without { limits, settings, policies }
             );
             self.extend(fields);
         }

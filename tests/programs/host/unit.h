@@ -51,20 +51,21 @@ enum rule { NO_RULE, RULES(NUMBER) };
 		MAP_OF_MAPS(former_half_open);   \
 	} while (0)
 
-#define ADD_PACKET_MAPS()                        \
-	do {                                     \
-		ADD_SHARED_MAPS();               \
-		MAP(fragments, 1);               \
-		MAP(fragment_ids, FRAGMENT_IDS); \
-		MAP(foreign_ports, 64);          \
-		CONTENT(uplinks, MAX_UPLINKS);   \
-		CONTENT(outside_addrs, 256);     \
-		CONTENT(bare_devices, 64);       \
-		MAP(snat_cursors, SNAT_CURSORS); \
-		MAP(packet_counts, 1);           \
-		MAP(packet_drops, MAX_DROPS);    \
-		MAP(outside_counters, 128);      \
-		MAP(packet_watch, 1);            \
+#define ADD_PACKET_MAPS()                                        \
+	do {                                                     \
+		ADD_SHARED_MAPS();                               \
+		MAP(fragments, 1);                               \
+		MAP(fragment_ids, FRAGMENT_IDS);                 \
+		MAP(foreign_ports, 64);                          \
+		CONTENT(uplinks, MAX_UPLINKS);                   \
+		CONTENT(ipsec_policies, 2 * MAX_IPSEC_POLICIES); \
+		CONTENT(outside_addrs, 256);                     \
+		CONTENT(bare_devices, 64);                       \
+		MAP(snat_cursors, SNAT_CURSORS);                 \
+		MAP(packet_counts, 1);                           \
+		MAP(packet_drops, MAX_DROPS);                    \
+		MAP(outside_counters, 128);                      \
+		MAP(packet_watch, 1);                            \
 	} while (0)
 
 /* The constants of service.h, bloom.h and packet.h. */

@@ -1,6 +1,7 @@
 //! What the host answers about a packet, and what it asks while a program runs.
 
 use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::source_range::SourceRange;
 
 use crate::headers::ETHERNET;
 use crate::node::{Node, Packet, REASONS, Reason, Route, RouteQuery, Verdict};
@@ -86,15 +87,17 @@ const SUCCESS: u32 = 0;
 const UNREACHABLE: u32 = 2;
 const NOT_FORWARDED: u32 = 4;
 const NO_FORWARDING: u32 = 5;
+const ENCAPSULATED: u32 = 6;
 
 /// The addresses of all routers.
 const ROUTERS: [&str; 2] = ["169.254.0.1", "fe80::1"];
 
 /// `struct route_answer` of `host/host.h`.
-pub(crate) fn answer_about_route(node: &Node<'_>, question: &[u8]) -> Vec<u8> {
+pub(crate) fn answer_about_route(node: &Node<'_>, encapsulated: &[SourceRange], question: &[u8]) -> Vec<u8> {
     let query =
         RouteQuery { ifindex: u32_at(question, 4), source: addr_at(question, 12), target: addr_at(question, 28) };
     let (result, route) = match node.routes.route(&query) {
+        Route::Device { .. } if encapsulated.iter().any(|it| it.contains(query.target)) => (ENCAPSULATED, None),
         Route::Device { ifindex, mtu, preferred, is_neighbor, macs } => {
             (SUCCESS, Some((ifindex, mtu, preferred, is_neighbor, macs)))
         }

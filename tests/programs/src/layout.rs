@@ -4,11 +4,19 @@ use std::collections::HashMap;
 
 use crate::connections::{Affinity, Connection, Flags, FragmentPorts};
 use crate::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};
-use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
+use nodelb_core::model::ipsec::{PolicyRule, Selector};
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::ring;
+
+/// Bytes of `struct packet_settings`.
+pub const SETTINGS: usize = 40;
+
+/// Where its number of policies is.
+pub const POLICIES: usize = 32;
 
 /// The bytes of a key and a value of the map.
 pub fn sizes(map: &str) -> (usize, usize) {
@@ -16,7 +24,7 @@ pub fn sizes(map: &str) -> (usize, usize) {
         "connections" | "half_open" => (40, 80),
         "fragments" => (40, 8),
         "affinity" => (16, 16),
-        "packet_settings" => (4, 32),
+        "packet_settings" => (4, SETTINGS),
         "fragment_ids" => (4, 8),
         "snat_cursors" | "udp_entries" => (4, 4),
         "outside" | "frontends" => (20, 8),
@@ -26,11 +34,26 @@ pub fn sizes(map: &str) -> (usize, usize) {
         "services" => (4, 32),
         "slots" => (4, SLOT),
         "frontend_epoch" => (4, 8),
-        "packet_counts" => (4, 384),
+        "packet_counts" => (4, 416),
         "outside_counters" => (4, 16),
         "packet_drops" => (8, 24),
         _ => panic!("the sizes of {map} are not known here"),
     }
+}
+
+/// `struct ipsec_policy`.
+pub fn policy(rule: &PolicyRule) -> Vec<u8> {
+    let Selector { family, source, target, source_port, target_port, protocol } = rule.selector;
+    let mask = |range: SourceRange| u128::MAX.checked_shl(128 - u32::from(range.prefix)).unwrap_or(0).to_be_bytes();
+    let ports = |ports: [u16; 2]| ports.map(u16::to_be_bytes).concat();
+    let is_v4 = family == Family::Ipv4;
+    let any = if protocol == 0 { 0 } else { u8::MAX };
+    let wanted = [source.addr.octets(), target.addr.octets()].concat();
+    let bits = [mask(source), mask(target)].concat();
+    let numbers = [u32::from(rule.list), u32::from(rule.is_protected)].map(u32::to_ne_bytes);
+    let wanted = [wanted, ports([source_port.port, target_port.port]), vec![protocol, is_v4.into(), 0, 0]].concat();
+    let bits = [bits, ports([source_port.mask, target_port.mask]), vec![any, 1, 0, 0]].concat();
+    [wanted, bits, numbers.concat()].concat()
 }
 
 fn port_at(bytes: &[u8], at: usize) -> u16 {

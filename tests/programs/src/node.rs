@@ -220,10 +220,14 @@ pub enum Reason {
     Echo,
     /// An ICMP error about a datagram that anyone may have made up.
     FalseError,
+    /// A policy of IPsec protects what would be sent.
+    Ipsec,
+    /// The route has an encapsulation.
+    Encapsulation,
 }
 
 /// All reasons, in the order of `enum packet_reason`.
-pub const REASONS: [Reason; 20] = [
+pub const REASONS: [Reason; 22] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -244,6 +248,8 @@ pub const REASONS: [Reason; 20] = [
     Reason::NotServed,
     Reason::Echo,
     Reason::FalseError,
+    Reason::Ipsec,
+    Reason::Encapsulation,
 ];
 
 impl fmt::Display for Reason {
@@ -269,6 +275,8 @@ impl fmt::Display for Reason {
             Self::NotServed => "not-served",
             Self::Echo => "echo",
             Self::FalseError => "false-error",
+            Self::Ipsec => "ipsec",
+            Self::Encapsulation => "encapsulation",
         })
     }
 }

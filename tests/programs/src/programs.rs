@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::ipsec::{Policies, Policy};
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 
@@ -141,6 +143,7 @@ pub struct Programs {
     random: Option<u32>,
     /// Whether packets that leave come from the socket of a health check.
     is_check: bool,
+    encapsulated: Vec<SourceRange>,
 }
 
 impl Programs {
@@ -158,6 +161,7 @@ impl Programs {
             rings,
             random: None,
             is_check: false,
+            encapsulated: Vec::new(),
         };
         programs.send_constants(Request::Start, node.settings);
         programs.set(node);
@@ -221,7 +225,8 @@ impl Programs {
         let owns_addresses = u32::from(settings.unknown != Unknown::AutoWithProxy);
         let fields = [is_draining, unknown, answers, always_masquerades, owns_addresses].map(u32::to_ne_bytes).concat();
         // The programs write has_direct_return.
-        let mut value = self.list("packet_settings").pop().map_or_else(|| vec![0; 32], |(_, value)| value);
+        let mut value =
+            self.list("packet_settings").pop().map_or_else(|| vec![0; layout::SETTINGS], |(_, value)| value);
         value[..fields.len()].copy_from_slice(&fields);
         self.put("packet_settings", &[0; 4], &value);
     }
@@ -365,6 +370,23 @@ impl Programs {
         self.put("foreign_ports", &layout::ends(Some(from), to), &[0; 4]);
     }
 
+    /// These policies of IPsec are in effect.
+    pub fn set_policies(&mut self, policies: &[Policy]) {
+        let rules = Policies::new(policies, 1024).rules;
+        for (index, rule) in rules.iter().enumerate() {
+            self.put("ipsec_policies", &size(index).to_ne_bytes(), &layout::policy(rule));
+        }
+        let mut value =
+            self.list("packet_settings").pop().map_or_else(|| vec![0; layout::SETTINGS], |(_, value)| value);
+        value[layout::POLICIES..][..4].copy_from_slice(&size(rules.len()).to_ne_bytes());
+        self.put("packet_settings", &[0; 4], &value);
+    }
+
+    /// Routes to these addresses have an encapsulation.
+    pub fn encapsulate(&mut self, addresses: SourceRange) {
+        self.encapsulated.push(addresses);
+    }
+
     /// Reports all packets, for an hour.
     pub fn watch(&mut self, now_ns: u64) {
         let mut value = vec![0; 72];
@@ -394,6 +416,7 @@ impl Programs {
             self.bare.push(packet.ifindex);
         }
         let request = self.request(node, packet, program);
+        let encapsulated = self.encapsulated.clone();
         let host = self.host();
         host.send(Request::Run, &[&request, &packet.bytes]);
         loop {
@@ -402,7 +425,7 @@ impl Programs {
             if kind == 0 {
                 return outcome(packet, program, &answer);
             }
-            let reply = answer_about_route(node, &answer);
+            let reply = answer_about_route(node, &encapsulated, &answer);
             host.reply(&reply);
         }
     }

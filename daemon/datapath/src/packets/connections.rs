@@ -1,12 +1,11 @@
 //! Reads the connections of clients outside the node from the maps of the packet programs, in batches.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 
 use libbpf_rs::MapHandle;
 use nix::time::{ClockId, clock_gettime};
-use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::ServiceId;
 
@@ -63,6 +62,29 @@ pub struct Connection {
     pub age: u32,
     /// Bytes of IP packets in both directions.
     pub bytes: u64,
+}
+
+/// The two ends of a connection, and what nodelb is to each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionEnds {
+    pub client: L4Addr,
+    pub frontend: L4Addr,
+    /// What the backend sees, the address of the client or of the node, and the backend; `None` if packets to it pass the
+    /// network stack of the node, or keep the addresses that they have.
+    pub past_stack: Option<(L4Addr, L4Addr)>,
+}
+
+impl ConnectionEnds {
+    fn of(entry: &ConnectionEntry) -> Self {
+        let ((client, frontend), (source, backend)) =
+            if entry.is_reverse { (swapped(entry.to), swapped(entry.from)) } else { (entry.from, entry.to) };
+        let is_past_stack = entry.is_redirected && entry.forward == Forward::Translate;
+        Self { client, frontend, past_stack: is_past_stack.then_some((source, backend)) }
+    }
+}
+
+const fn swapped((first, second): (L4Addr, L4Addr)) -> (L4Addr, L4Addr) {
+    (second, first)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,26 +144,22 @@ impl ConnectionReader {
         Ok(found.is_break())
     }
 
-    /// Ends the connections to backends on other machines that have an address of the node which is not among these. The next
-    /// datagram of a client begins a new flow, and the next TCP packet is refused. Returns how many entries are deleted.
-    pub fn end_abandoned(&self, own: &BTreeSet<Addr>) -> io::Result<u64> {
-        let is_abandoned = |entry: &ConnectionEntry| {
-            let of_node = if entry.is_reverse { entry.from.1 } else { entry.to.0 };
-            entry.is_redirected && entry.forward == Forward::Translate && !own.contains(&of_node.addr)
-        };
+    /// Ends connections. The next datagram of a client begins a new flow, and the next TCP packet is refused. Returns how many
+    /// entries are deleted.
+    pub fn end(&self, is_over: &dyn Fn(&ConnectionEnds) -> bool) -> io::Result<u64> {
         let mut ended = 0;
         for map in [&self.connections, &self.half_open] {
-            let mut abandoned = Vec::new();
+            let mut over = Vec::new();
             sys::each_batch(map, |keys, values| {
+                let ends = |key, value| parse_connection(key, value).map(|entry| ConnectionEnds::of(&entry));
                 let entries = keys.iter().zip(values);
-                let found =
-                    entries.filter(|(key, value)| parse_connection(key, value).is_some_and(|it| is_abandoned(&it)));
-                abandoned.extend(found.map(|(key, _)| *key));
+                let found = entries.filter(|(key, value)| ends(key, value).is_some_and(|it| is_over(&it)));
+                over.extend(found.map(|(key, _)| *key));
             })?;
-            for key in &abandoned {
+            for key in &over {
                 sys::delete(map, key)?;
             }
-            ended += abandoned.len() as u64;
+            ended += over.len() as u64;
         }
         Ok(ended)
     }

@@ -15,7 +15,7 @@ use crate::skeleton::packet::types;
 use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 20] = [
+pub const REASONS: [&str; 22] = [
     "short",
     "ttl",
     "mtu",
@@ -36,6 +36,8 @@ pub const REASONS: [&str; 20] = [
     "not-served",
     "echo",
     "false-error",
+    "ipsec",
+    "encapsulation",
 ];
 
 /// What the programs did with a packet, in the order of `enum packet_verdict`.

@@ -10,6 +10,7 @@ use std::path::Path;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenObject};
 use nodelb_core::datapath::Limits;
+use nodelb_core::model::ipsec::Policies;
 
 use crate::counters::Counters;
 use crate::error::{OpenError, failed, into_io};
@@ -53,6 +54,8 @@ pub struct PacketOptions {
     /// How to load the XDP program; `None`: it is not loaded.
     pub xdp: Option<XdpMode>,
     pub settings: PacketSettings,
+    /// The policies of IPsec at the moment.
+    pub policies: Policies,
 }
 
 impl PacketOptions {

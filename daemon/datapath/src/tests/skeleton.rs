@@ -85,7 +85,7 @@ fn shared_structs_have_the_same_sizes_in_rust() {
         types: affinity affinity_key counter flow frontend frontend_key node_addr outside overflow overflow_key
             range_key service slot tcp_socket translation udp_socket view;
         flows: flow_record;
-        packet: check_way connection drop_count drop_key fragment fragment_key packet_counts packet_event packet_key
+        packet: check_way connection drop_count drop_key fragment fragment_key ipsec_policy packet_counts packet_event packet_key
             packet_settings packet_watch uplink;
     };
     let headers = ["shared.h", "packet_entries.h", "packet_reports.h"]

@@ -1,15 +1,14 @@
 //! The full account of a connection: the programs that see it, the frontend that matches or almost matches, the view
 //! and the reason for it, the result for each backend, and the end. [`nodelb_core::trace`] decides; this module
-//! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
+//! gives the reasons: facts only, and the callers that display an explanation provide the texts.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::explain::kept::why_kept;
-use crate::explain::outside;
-use crate::explain::ranges::Admitted;
 use crate::explain::reports::{backends, distinct, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
+use crate::explain::{outside, ranges::Admitted};
 use crate::filter::Filter;
 use nodelb_core::claims::Claim;
 use nodelb_core::compile::select::Choice;
@@ -193,12 +192,14 @@ pub enum DropReason {
     NoLocalBackend,
     /// The client is in none of the service's source ranges.
     NotAdmitted,
-    /// No backend has an address of this node, and its kernel does not forward packets.
+    /// The kernel of this node does not forward packets.
     NotForwarded,
     /// The client has the address and port of a service.
     ServedSource,
     /// No service has the port and protocol, and only nodelb has the address.
     NotServed,
+    /// A policy of IPsec protects the packets.
+    Ipsec,
 }
 
 /// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::problem::{DroppedPackets, HOOKS, Observed, Problem, TableUsage, Untranslated};
+use super::ipsec;
+use super::problem::{DROPS_WITHIN, DroppedPackets, HOOKS, Observed, Problem, SHOWN, TableUsage, Untranslated};
 use super::reason::{Reason, Severity};
 use crate::time::Time;
 use nodelb_core::history::{History, Record, What};
@@ -24,10 +25,6 @@ const EXTERNAL_WITHIN: u64 = 900_000;
 const SLOW: (u64, u64) = (300_000, 10_000);
 /// The file descriptors count as nearly used up from this usage, in percent.
 const FILES_PERCENT: u64 = 80;
-/// The window for dropped packets, in milliseconds.
-const DROPS_WITHIN: u64 = 300_000;
-/// The maximum number of names in one line.
-const SHOWN: usize = 4;
 
 pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     let mut found = Vec::new();
@@ -185,6 +182,7 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
         found.push(Problem::new(Reason::NotConsistent, "map slots", cause));
     }
     observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
+    found.extend(ipsec::protected(observed));
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
     }
@@ -229,6 +227,11 @@ fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
                 .to_owned(),
         ),
         "no-route" => (Reason::PacketsNotRouted, "this node has no route to a backend or to a client".to_owned()),
+        "encapsulation" => (
+            Reason::PacketsNotRouted,
+            "the route to a backend or to a client has an encapsulation, which packets cannot get past the network stack"
+                .to_owned(),
+        ),
         "no-forwarding" => (
             Reason::PacketsNotRouted,
             match &observed.not_forwarding {

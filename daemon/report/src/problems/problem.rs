@@ -11,11 +11,18 @@ use crate::check::Check;
 use crate::explain::summary::Summary;
 use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
+use nodelb_core::model::ipsec::Policies;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 
 /// How the detail of an event about repaired hooks begins, as opposed to one about entries of maps.
 pub const HOOKS: &str = "hooks: ";
+
+/// The window for dropped packets, in milliseconds.
+pub(super) const DROPS_WITHIN: u64 = 300_000;
+
+/// The maximum number of names in one line about the node.
+pub(super) const SHOWN: usize = 4;
 
 /// A table counts as nearly full from this usage, in percent.
 const TABLE_PERCENT: u64 = 90;
@@ -173,6 +180,8 @@ pub struct Observed {
     /// The sysctls without which the kernel forwards no packets of clients outside the node; `None` if they could not be
     /// read.
     pub not_forwarding: Option<Vec<String>>,
+    /// The policies of IPsec that the packet programs follow.
+    pub policies: Arc<Policies>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
     pub earlier: Earlier,

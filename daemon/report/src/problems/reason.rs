@@ -129,6 +129,8 @@ reasons! {
         "In the last 5 minutes, no source port was free for a connection from outside the node to a backend elsewhere";
     PacketsNotRouted, Warning, "nodelb drops", ["NodelbPacketsNotRouted"],
         "In the last 5 minutes, the node had no route for packets from outside, or may not forward them";
+    IpsecProtects, Warning, "ip xfrm policy", ["NodelbIpsecProtects"],
+        "Policies of IPsec protect packets of services, which nodelb cannot encrypt, so that it drops connections from outside";
     SweepFailing, Warning, "journalctl -u nodelb", [],
         "Connections from outside the node that have ended cannot be deleted and occupy room";
     ReaperDown, Warning, "systemctl status nodelb-reaper.socket", ["NodelbReaperDown"],

@@ -20,6 +20,7 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::model::drain::Drain;
 use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{
@@ -739,6 +740,24 @@ fn packets_that_are_not_forwarded_are_a_problem_as_long_as_the_setting_lasts() {
     assert_eq!(found(Some(&[]), first), [], "it is 1 again");
     assert_eq!(only(&found(None, first)).reason, Reason::PacketsNotRouted, "it cannot be read");
     assert_eq!(only(&found(None, Time(now.0 - 3_600_000))).since, None, "there may have been a gap");
+}
+
+#[test]
+fn what_ipsec_protects_is_a_problem() {
+    let node = Node::new();
+    let now = node.observed().clocks.time;
+    let drops = vec![dropped("ipsec", now)];
+    let found = problems(&Observed { drops: drops.clone(), ..node.observed() });
+    let Problem { reason, cause, .. } = only(&found);
+    assert_eq!(*reason, Reason::IpsecProtects);
+    let expected = "policies of IPsec protect packets that nodelb cannot encrypt: clients outside the node that they cover are \
+                    dropped; 3 packets dropped";
+    assert_eq!(cause, expected);
+    let policies = Arc::new(Policies { is_cut: true, ..Policies::default() });
+    let cut = problems(&Observed { drops, policies, ..node.observed() });
+    assert!(only(&cut).cause.starts_with("there are more policies of IPsec than nodelb follows"), "{cut:?}");
+    let old = vec![dropped("ipsec", Time(now.0 - 3_600_000))];
+    assert_eq!(problems(&Observed { drops: old, ..node.observed() }), []);
 }
 
 #[test]

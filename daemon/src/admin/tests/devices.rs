@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use strum::VariantNames;
 
 use nodelb_core::model::uplink::UplinkEntry;
@@ -34,6 +36,7 @@ fn report() -> DevicesReport {
     DevicesReport {
         failure: None,
         has_other_proxy: false,
+        policies: Arc::default(),
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         is_needed: true,
         is_outside_served: true,

@@ -7,10 +7,11 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Family, L4Addr, Protocol, parse_net};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::ipsec::{Policies, Policy, PolicyDirection, Selector};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServicePort, Slice, SliceName, SlicePort, Source,
@@ -269,6 +270,25 @@ fn another_port_of_an_address_that_only_nodelb_has_is_refused() {
     assert_eq!(end("198.51.100.9:81", Client::Outside, Activity::Draining), passes);
     let sentence = outside::refused("198.51.100.9:81".parse().unwrap(), false);
     assert!(sentence.starts_with("refused with RST: no service has this port"), "{sentence}");
+}
+
+/// It was said to be forwarded, and went out in clear text.
+#[test]
+fn what_ipsec_protects_is_dropped() {
+    let end = |protected: &str, from: &str| {
+        let snapshot = served();
+        let (to, from) = ("198.51.100.9:80".parse().unwrap(), (from.parse().unwrap(), None));
+        let mut explanation = explanation::explain_from(&snapshot, to, from);
+        let target = parse_net(protected).unwrap().into();
+        let selector = Selector { target, ..Selector::everything(Family::Ipv4) };
+        let policy = Policy { direction: PolicyDirection::Out, priority: 0, selector, is_protected: true };
+        let found = outside::protect(&mut explanation, &snapshot, &Policies::new(&[policy], 100));
+        (explanation.result == ConnectResult::Dropped(DropReason::Ipsec), found.unwrap_or_default())
+    };
+    let answer = end("203.0.113.9/32", "203.0.113.9");
+    let sentence = "a policy of IPsec on this node protects packets between 203.0.113.9 and 198.51.100.9";
+    assert_eq!(answer, (true, sentence.to_owned()));
+    assert_eq!(end("203.0.113.8/32", "203.0.113.9"), (false, String::new()));
 }
 
 #[test]

@@ -2,15 +2,20 @@
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
+use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::text::listed;
 use nodelb_core::trace::is_of_service_outside;
 use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
 use nodelb_report::explain::rows::OutsideAccess;
 
 use super::phrases;
 use crate::devices::mode::{Activity, Decision};
+
+/// How many backends a sentence names.
+const SHOWN: usize = 4;
 
 /// Whether clients outside the node are served at the address, or why not.
 pub(super) fn access(explanation: &Explanation, decision: Option<&Decision>) -> Option<String> {
@@ -99,6 +104,7 @@ pub(super) fn dropped(reason: DropReason) -> String {
         DropReason::NotForwarded => "dropped by the kernel: this node does not forward packets".into(),
         DropReason::NotAdmitted => "dropped: the client is not in loadBalancerSourceRanges".into(),
         DropReason::NotServed => format!("dropped: {NOT_SERVED}"),
+        DropReason::Ipsec => "dropped: a policy of IPsec protects the packets, which nodelb cannot encrypt".into(),
         DropReason::ServedSource => {
             "dropped: the client has the address and port of a service, from which nothing begins a connection".into()
         }
@@ -171,6 +177,37 @@ pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: 
         explanation.result = ConnectResult::Dropped(DropReason::NotForwarded);
     }
     Some(format!("{setting}: packets reach only backends with an address of this node, and the others are dropped"))
+}
+
+/// Makes the connection of a client outside the node one that is dropped, if a policy of IPsec protects its packets or those
+/// to every backend. Returns the sentence about it.
+pub(super) fn protect(explanation: &mut Explanation, snapshot: &Snapshot, policies: &Policies) -> Option<String> {
+    let is_forwarded = matches!(explanation.result, ConnectResult::Forwarded(_) | ConnectResult::Depends(_));
+    if explanation.from != Client::Outside || !is_forwarded {
+        return None;
+    }
+    let to = explanation.to;
+    let client = explanation.client_address.map(|it| L4Addr { addr: it.addr, port: it.port.unwrap_or(0), ..to });
+    if let Some(client) = client.filter(|client| policies.protect(*client, to)) {
+        explanation.result = ConnectResult::Dropped(DropReason::Ipsec);
+        return Some(format!(
+            "a policy of IPsec on this node protects packets between {} and {}",
+            client.addr, to.addr
+        ));
+    }
+    let used: Vec<L4Addr> = explanation.backends.iter().filter(|it| it.share.0 > 0).map(|it| it.row.address).collect();
+    let is_protected = |backend: &&L4Addr| policies.protect_to(**backend, snapshot.realised.uplinks.values());
+    let protected: Vec<&L4Addr> = used.iter().filter(is_protected).collect();
+    if protected.is_empty() {
+        return None;
+    }
+    if protected.len() == used.len() {
+        explanation.result = ConnectResult::Dropped(DropReason::Ipsec);
+    }
+    Some(format!(
+        "policies of IPsec on this node protect packets to {}: connections to these backends are dropped",
+        listed(&protected, SHOWN)
+    ))
 }
 
 /// Makes the connection of a client outside the node one that passes, if new ones are not translated now. Returns the

@@ -5,8 +5,10 @@ use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{OutsideEntry, Realised, ServiceId};
+use nodelb_datapath::packets::ConnectionEnds;
 use nodelb_host::clock::Clock;
 use nodelb_sources::OwnerHandle;
 
@@ -65,7 +67,7 @@ fn start_with_owner(owner: Ends, keys: &str, has_table: bool) -> Rig {
     let rules: ReadRules =
         Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) }));
     let (inputs, rig) = prepare(owner, keys, rules);
-    Rig { reports: start(inputs, Box::new(rig.fake.clone()), std::future::pending()), ..rig }
+    Rig { reports: start((inputs, no_policies()), Box::new(rig.fake.clone()), std::future::pending()), ..rig }
 }
 
 fn prepare(((owner, marks), changes): Ends, keys: &str, rules: ReadRules) -> (DeviceInputs, Rig) {
@@ -82,9 +84,29 @@ fn prepare(((owner, marks), changes): Ends, keys: &str, rules: ReadRules) -> (De
         rules,
         findings: Findings::default(),
         count: Arc::new(|| Ok(ConnectionCount::default())),
-        end_abandoned: Arc::new(|_| Ok(0)),
+        end: Arc::new(|_| Ok(0)),
     };
     (inputs, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
+}
+
+fn no_policies() -> PolicyInputs {
+    PolicyInputs {
+        read: Arc::new(|| Box::pin(async { Ok(Policies::default()) })),
+        write: Arc::new(|_| Ok(())),
+        end: Arc::new(|_| Ok(0)),
+        events: None,
+        current: Policies::default(),
+    }
+}
+
+/// A connection to a backend on another node that sees this address of the node.
+fn connection_of(own: &str) -> ConnectionEnds {
+    let at = |text: &str| text.parse().unwrap();
+    ConnectionEnds {
+        client: at("203.0.113.9:40000/TCP"),
+        frontend: at("198.51.100.9:80/TCP"),
+        past_stack: Some((at(&format!("{own}:10000/TCP")), at("203.0.113.8:80/TCP"))),
+    }
 }
 
 /// Makes an address one for clients outside the node.
@@ -169,7 +191,7 @@ async fn the_first_address_for_clients_outside_is_no_change_of_the_translation()
         prepare(owner(true), "mode = \"on\"", Arc::new(|| Box::pin(async { Ok(Default::default()) })));
     let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
     inputs.snapshot = snapshot;
-    let mut task = Task::new(inputs, Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
+    let mut task = Task::new(inputs, no_policies(), Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
     let mut events = || {
         let config = task.latest_config();
         let is_needed = task.is_any_served();
@@ -195,7 +217,7 @@ async fn no_device_with_the_programs_is_no_translation() {
     let (_snapshot_in, snapshot) = watch::channel(Arc::new(snapshot));
     inputs.snapshot = snapshot;
     let (report, reports) = watch::channel(Arc::default());
-    let mut task = Task::new(inputs, Box::new(rig.fake.clone()), report);
+    let mut task = Task::new(inputs, no_policies(), Box::new(rig.fake.clone()), report);
     task.translation = Translation::On;
     assert!(task.refresh().await);
     let decision = reports.borrow().decision.clone().unwrap();
@@ -224,7 +246,7 @@ async fn a_reload_during_events_of_devices_searches_for_other_proxies() {
         Box::pin(async { Ok(KubeProxyRules { has_table: true, has_chains: false }) })
     });
     let (inputs, rig) = prepare(owner(true), "mode = \"auto\"", rules);
-    let mut task = Task::new(inputs, Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
+    let mut task = Task::new(inputs, no_policies(), Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
     for _ in 0..2 {
         assert!(task.refresh().await);
     }
@@ -258,11 +280,12 @@ impl Looks {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
         let (mut inputs, rig) = prepare(owner(true), "", Arc::new(|| Box::pin(async { Ok(Default::default()) })));
-        inputs.end_abandoned = Arc::new(move |own| {
-            log.lock().unwrap().push(own.len());
+        inputs.end = Arc::new(move |is_over| {
+            let ends = |own: &&str| is_over(&connection_of(own));
+            log.lock().unwrap().push(OWN.iter().filter(|own| !ends(own)).count());
             Ok(2)
         });
-        Self { task: Task::new(inputs, Box::new(rig.fake), watch::channel(Arc::default()).0), asked }
+        Self { task: Task::new(inputs, no_policies(), Box::new(rig.fake), watch::channel(Arc::default()).0), asked }
     }
 
     async fn look(&mut self, addresses: &[&str], is_up: bool, times: usize) -> Vec<usize> {

@@ -20,6 +20,7 @@ use super::namespaces::Home;
 use super::wire::{self, HEADER, Hello, Order, Outcome};
 use crate::sockets::conntrack;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
+use crate::sockets::xfrm;
 
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
 
@@ -79,6 +80,7 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
             Order::Rules(legacy) => vec![rules(legacy)],
             Order::Masqueraded(ports) => vec![Outcome::new(masqueraded(&ports, descriptor))],
+            Order::Policies => vec![Outcome::new(policies(descriptor))],
             Order::Filter { ifindex, change } => {
                 let program = descriptor.as_ref().map(OwnedFd::as_fd);
                 vec![Outcome::new(InThisProcess.change(ifindex, change, program).map(|()| 0))]
@@ -119,6 +121,13 @@ fn rules(legacy: LegacyTables) -> Outcome {
 fn masqueraded(ports: &RangeInclusive<u16>, file: Option<OwnedFd>) -> io::Result<u32> {
     let found = conntrack::masqueraded(ports)?;
     File::from(file.ok_or(io::ErrorKind::InvalidInput)?).write_all(&wire::encode_ends(&found))?;
+    Ok(u32::try_from(found.len()).unwrap_or(u32::MAX))
+}
+
+/// Writes the policies of IPsec into the file; returns their number.
+fn policies(file: Option<OwnedFd>) -> io::Result<u32> {
+    let found = xfrm::read()?;
+    File::from(file.ok_or(io::ErrorKind::InvalidInput)?).write_all(&wire::encode_policies(&found))?;
     Ok(u32::try_from(found.len()).unwrap_or(u32::MAX))
 }
 

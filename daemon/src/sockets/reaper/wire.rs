@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::ipsec::{Policy, PolicyDirection, PortMask, Selector};
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::stale::Socket;
 use nodelb_datapath::packets::ForeignConnections;
 use nodelb_datapath::xtables::LegacyTables;
 use nodelb_datapath::{Direction, FilterChange};
 
 /// The version of this protocol. It must change with every incompatible change.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
 pub const BATCH: usize = 256;
@@ -32,6 +34,7 @@ const INODE: usize = 4;
 const LEGACY_TABLES: usize = 2;
 const PORTS: usize = 4;
 const FILTER_CHANGE: usize = 8;
+const POLICY: usize = 52;
 pub const OUTCOME: usize = 8;
 pub const HELLO: usize = 8;
 
@@ -52,6 +55,9 @@ pub enum Order {
     /// Lists the connections of others with source ports in this range, which takes CAP_NET_ADMIN. The first byte comes
     /// with the descriptor of a file, into which the reaper writes them ([`encode_ends`]).
     Masqueraded(RangeInclusive<u16>),
+    /// Lists the policies of IPsec, which takes CAP_NET_ADMIN, as [`Order::Masqueraded`] lists connections
+    /// ([`encode_policies`]).
+    Policies,
     /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
     /// comes with the descriptor of the program.
     Filter { ifindex: u32, change: FilterChange },
@@ -66,7 +72,7 @@ pub mod rules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Masqueraded`] the
-    /// connections, for [`Order::Filter`] 0.
+    /// connections, for [`Order::Policies`] the policies, for [`Order::Filter`] 0.
     pub destroyed: u32,
     /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
     pub errno: i32,
@@ -119,6 +125,7 @@ const SPARE: u8 = 4;
 const RULES: u8 = 5;
 const FILTER: u8 = 6;
 const MASQUERADED: u8 = 7;
+const POLICIES: u8 = 8;
 
 /// The changes of filters, by their number.
 const FILTER_CHANGES: [FilterChange; 6] = [
@@ -136,7 +143,7 @@ impl Order {
             Self::Sockets(targets) => targets.len().min(BATCH),
             Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
             Self::Within(_) | Self::Spare(_) => 0,
-            Self::Rules(_) | Self::Masqueraded(_) | Self::Filter { .. } => 1,
+            Self::Rules(_) | Self::Masqueraded(_) | Self::Policies | Self::Filter { .. } => 1,
         }
     }
 
@@ -160,6 +167,7 @@ impl Order {
                 let [[a, b], [c, d]] = [ports.start(), ports.end()].map(|port| port.to_ne_bytes());
                 frame(MASQUERADED, &[[a, b, c, d]])
             }
+            Self::Policies => frame::<0>(POLICIES, &[]),
             Self::Filter { ifindex, change } => frame(FILTER, &[encode_filter(*ifindex, *change)]),
             Self::Spare(inodes) => {
                 let inodes = inodes.iter().take(usize::from(u16::MAX));
@@ -178,6 +186,7 @@ impl Order {
             SPARE => Ok(count * INODE),
             RULES if count == 1 => Ok(LEGACY_TABLES),
             MASQUERADED if count == 1 => Ok(PORTS),
+            POLICIES if count == 0 => Ok(0),
             FILTER if count == 1 => Ok(FILTER_CHANGE),
             _ => Err(refused()),
         }
@@ -206,6 +215,7 @@ impl Order {
                 let &[a, b, c, d] = body else { return Err(refused()) };
                 Ok(Self::Masqueraded(u16::from_ne_bytes([a, b])..=u16::from_ne_bytes([c, d])))
             }
+            POLICIES => Ok(Self::Policies),
             FILTER => decode_filter(body).ok_or_else(refused),
             _ => Err(refused()),
         }
@@ -266,6 +276,60 @@ pub fn decode_ends(bytes: &[u8]) -> ForeignConnections {
     bytes.as_chunks::<ENTRY>().0.iter().filter_map(ends).collect()
 }
 
+pub fn encode_policies(policies: &[Policy]) -> Vec<u8> {
+    policies.iter().flat_map(encode_policy).collect()
+}
+
+/// Decodes policies. Entries that are not valid are left out.
+pub fn decode_policies(bytes: &[u8]) -> Vec<Policy> {
+    bytes.as_chunks::<POLICY>().0.iter().filter_map(decode_policy).collect()
+}
+
+fn encode_policy(policy: &Policy) -> [u8; POLICY] {
+    let Selector { family, source, target, source_port, target_port, protocol } = policy.selector;
+    let mut entry = [0; POLICY];
+    let numbers = [
+        policy.direction as u8,
+        u8::from(policy.is_protected),
+        u8::from(family == Family::Ipv4),
+        protocol,
+        source.prefix,
+        target.prefix,
+    ];
+    entry[..numbers.len()].copy_from_slice(&numbers);
+    entry[8..12].copy_from_slice(&policy.priority.to_ne_bytes());
+    let ports = [source_port.port, source_port.mask, target_port.port, target_port.mask].map(u16::to_ne_bytes);
+    entry[12..20].copy_from_slice(ports.as_flattened());
+    entry[20..36].copy_from_slice(&source.addr.octets());
+    entry[36..].copy_from_slice(&target.addr.octets());
+    entry
+}
+
+fn decode_policy(entry: &[u8; POLICY]) -> Option<Policy> {
+    let [direction, is_protected, is_v4, protocol, source_prefix, target_prefix] = part(entry, 0)?;
+    let number = |at| part(entry, at).map(u16::from_ne_bytes);
+    let port = |at| Some(PortMask { port: number(at)?, mask: number(at + 2)? });
+    let range = |at, prefix: u8| {
+        let addr = Addr::from_octets(part(entry, at)?);
+        (prefix <= 128).then(|| SourceRange::new(addr, prefix))
+    };
+    let selector = Selector {
+        family: if is_v4 == 0 { Family::Ipv6 } else { Family::Ipv4 },
+        source: range(20, source_prefix)?,
+        target: range(36, target_prefix)?,
+        source_port: port(12)?,
+        target_port: port(16)?,
+        protocol,
+    };
+    let direction = *PolicyDirection::ALL.get(usize::from(direction))?;
+    Some(Policy { direction, priority: u32::from_ne_bytes(part(entry, 8)?), selector, is_protected: is_protected != 0 })
+}
+
+/// The bytes of an entry from this one on.
+fn part<const N: usize>(entry: &[u8], at: usize) -> Option<[u8; N]> {
+    entry.get(at..)?.first_chunk().copied()
+}
+
 /// A placeholder for a socket, where any will do.
 fn any_source(to: L4Addr) -> Socket {
     let source = L4Addr { port: 0, ..to };
@@ -290,9 +354,6 @@ fn encode(socket: &Socket, peer: L4Addr) -> [u8; ENTRY] {
 }
 
 fn decode(entry: &[u8; ENTRY]) -> Option<(Socket, L4Addr)> {
-    fn part<const N: usize>(entry: &[u8; ENTRY], at: usize) -> Option<[u8; N]> {
-        entry.get(at..)?.first_chunk().copied()
-    }
     let [family, protocol] = part(entry, 16)?;
     let protocol = Protocol::from_repr(protocol).filter(|protocol| *protocol != Protocol::Sctp)?;
     let address = |port, addr| Some(L4Addr::new(Addr::from_octets(addr), u16::from_ne_bytes(port), protocol));

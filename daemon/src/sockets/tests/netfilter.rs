@@ -16,7 +16,8 @@ pub(in crate::sockets) fn message(kind: u16, attributes: &[u8]) -> Vec<u8> {
 
 fn taken(datagram: &[u8]) -> (bool, Vec<Vec<u8>>) {
     let mut values = Vec::new();
-    let is_end = read(datagram, &mut |attributes| values.extend(attribute(attributes, 3).map(<[u8]>::to_vec))).unwrap();
+    let is_end =
+        read(datagram, 4, &mut |attributes| values.extend(attribute(attributes, 3).map(<[u8]>::to_vec))).unwrap();
     (is_end, values)
 }
 
@@ -42,7 +43,7 @@ fn a_refusal_is_an_error_and_a_kernel_without_the_kind_has_no_objects() {
         let [a, b, c, d] = (-code).to_ne_bytes();
         let mut error = message(NLMSG_ERROR, &[]);
         error[HEADER..].copy_from_slice(&[a, b, c, d]);
-        read(&error, &mut |_: &[u8]| panic!("no object"))
+        read(&error, 4, &mut |_: &[u8]| panic!("no object"))
     };
     assert_eq!(answer(libc::EPERM).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     assert!(answer(libc::EOPNOTSUPP).unwrap());

@@ -33,6 +33,7 @@ fn orders_arrive_as_they_were_sent() {
         Order::Spare((0..u32::from(u16::MAX)).collect()),
         Order::Rules(LegacyTables { v4: false, v6: true }),
         Order::Masqueraded(10_000..=29_999),
+        Order::Policies,
         Order::Filter { ifindex: u32::MAX, change: FilterChange::AddQdisc },
     ]
     .into_iter()
@@ -120,4 +121,23 @@ proptest! {
         drop(Order::decode(header, &bytes));
         decode_outcomes(&bytes);
     }
+}
+
+#[test]
+fn policies_are_decoded_as_they_were_encoded() {
+    let selector = Selector {
+        source: SourceRange::new("203.0.113.0".parse().unwrap(), 120),
+        source_port: PortMask { port: 80, mask: 0xfff0 },
+        target_port: PortMask { port: 443, mask: 0xffff },
+        protocol: 17,
+        ..Selector::everything(Family::Ipv4)
+    };
+    let policy = Policy { direction: PolicyDirection::Forward, priority: 77, selector, is_protected: true };
+    let v6 = Policy { selector: Selector::everything(Family::Ipv6), is_protected: false, ..policy };
+    let mut bytes = encode_policies(&[policy, v6]);
+    assert_eq!(decode_policies(&bytes), [policy, v6]);
+    bytes[0] = 3;
+    assert_eq!(decode_policies(&bytes), [v6], "no such direction");
+    bytes[POLICY + 4] = 129;
+    assert_eq!(decode_policies(&bytes), [], "no such prefix");
 }
