@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use crate::cases;
 use crate::model::Host;
 use crate::world::{
-    CLIENTS, SOURCES, all_passed, changes, changes_and_order, destinations, disputed, facts, guard, reordered, settled,
-    without,
+    CLIENTS, SOURCES, all_passed, changes, changes_and_order, contested, destinations, disputed, facts, guard,
+    reordered, settled, without,
 };
 
 /// Where a client is.
@@ -302,10 +302,10 @@ proptest! {
         // remove an address.
         let then = settled(&facts(&all)).held();
         let addrs = then.node_addrs.intersection(held.node_addrs.clone());
-        // A source may report that an address is not for clients outside any more. Of services of equal rank, the one that
-        // had the address may do so, although the other one would have it without a history.
-        let disputed = disputed(&facts(&all));
-        let is_outside = |to: &L4Addr| then.outside.contains_key(to) && !disputed.contains(to);
+        // A source may report that an address is not for clients outside any more. Of several services with the address, the one
+        // that had it may do so, before the one that will have it arrives.
+        let contested = contested(&facts(&all));
+        let is_outside = |to: &L4Addr| then.outside.contains_key(to) && !contested.contains(to);
         let outside = held.outside.into_iter().filter(|(to, _)| is_outside(to)).collect();
         assert_nothing_taken(&MapState { node_addrs: addrs, outside, ..held }, &log)?;
         if !facts(&all).iter().any(|change| matches!(change, Change::NodeObject(_))) {
@@ -318,6 +318,7 @@ proptest! {
         host.send(all_passed());
         host.settle();
         let then = settled(&[facts(&all), all_passed()].concat());
+        let disputed = disputed(&facts(&all));
         prop_assert_eq!(without(&host.text(), &disputed), without(&then.text(), &disputed));
     }
 }

@@ -224,6 +224,15 @@ pub(crate) fn disputed(facts: &[Change]) -> BTreeSet<L4Addr> {
     disputed
 }
 
+/// The addresses that more than one service claims.
+pub(crate) fn contested(facts: &[Change]) -> BTreeSet<L4Addr> {
+    let (mut seen, mut contested) = (BTreeSet::new(), BTreeSet::new());
+    for service in described(facts).values() {
+        contested.extend(claims_of(service).into_iter().filter(|address| !seen.insert(*address)));
+    }
+    contested
+}
+
 /// A dump without the frontends at these addresses.
 pub(crate) fn without(text: &str, addresses: &BTreeSet<L4Addr>) -> String {
     let is_other = |line: &&str| {
