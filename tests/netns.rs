@@ -140,6 +140,8 @@ mod outside_flood;
 mod outside_flows;
 #[path = "netns/outside_hand_over.rs"]
 mod outside_hand_over;
+#[path = "netns/outside_ipsec.rs"]
+mod outside_ipsec;
 #[path = "netns/outside_load.rs"]
 mod outside_load;
 #[path = "netns/outside_more.rs"]
