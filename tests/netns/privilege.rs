@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use nodelb_datapath::features::{OPTIONAL, Optional};
 
@@ -136,16 +136,20 @@ fn canary() -> Option<String> {
     Some(format!("{result}: {}", row["detail"].as_str()?))
 }
 
-/// Runs a command that `/readyz` recommends and waits until every check passes; returns its output.
-fn run_remedy(host: &Host, arguments: &[&str]) -> String {
+fn nodelb(host: &Host, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+    command.args(arguments).arg("--config").arg(host.path("nodelb.toml")).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Runs a command that `/readyz` recommends, with more options, and waits until every check passes; returns its output.
+fn run_remedy(host: &Host, arguments: &[&str], more: &[&str]) -> String {
     let command = format!("nodelb {}", arguments.join(" "));
     let is_reported =
         || canary().is_some_and(|says| says.starts_with("failed: programs of another") && says.contains(&command));
     eventually(&command, is_reported);
     assert!(get("/readyz").is_none(), "not ready as long as it lasts");
-    let mut cleanup = Command::new(env!("CARGO_BIN_EXE_nodelb"));
-    cleanup.args(arguments).arg("--config").arg(host.path("nodelb.toml"));
-    let output = cleanup.output().unwrap();
+    let output = nodelb(host, &[arguments, more].concat());
     assert!(output.status.success(), "{output:?}");
     eventually("ready again", || get("/readyz").is_some());
     String::from_utf8(output.stdout).unwrap()
@@ -169,7 +173,7 @@ fn old_programs_are_reported_until_the_command_detaches_them() {
         serve(&host, "192.0.2.12:8080");
         let daemon = host.start();
         assert_eq!(answering(SERVICE), ["1"], "the old programs are in effect");
-        run_remedy(&host, &["cleanup", "--pin-directory", before.to_str().unwrap()]);
+        run_remedy(&host, &["cleanup", "--pin-directory", before.to_str().unwrap()], &[]);
         assert_eq!(answering(SERVICE), ["2"]);
         daemon.stop();
 
@@ -178,7 +182,10 @@ fn old_programs_are_reported_until_the_command_detaches_them() {
         serve(&host, "192.0.2.13:8080");
         let daemon = host.start();
         assert_eq!(answering(SERVICE), ["2"], "the old programs are in effect");
-        let said = run_remedy(&host, &["cleanup", "--hidden"]);
+        let asked = nodelb(&host, &["cleanup", "--hidden"]);
+        assert_eq!(asked.status.code(), Some(64), "without a terminal to ask on: {asked:?}");
+        assert_eq!(answering(SERVICE), ["2"], "nothing was detached");
+        let said = run_remedy(&host, &["cleanup", "--hidden"], &["--yes"]);
         assert!(said.contains("detached 10 links"), "{said}");
         assert_eq!(answering(SERVICE), ["3"]);
         daemon.stop();

@@ -11,8 +11,7 @@ use std::time::Duration;
 use nodelb_core::datapath::{Datapath as _, Limits, MapError};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
 use nodelb_datapath::{
-    CrashPoint, HiddenReport, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, detach_hidden,
-    drop_thread_privileges,
+    CrashPoint, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, drop_thread_privileges,
 };
 use nodelb_prober::SetAtEnd;
 
@@ -323,28 +322,6 @@ fn what_is_pinned_outlives_its_pins_while_the_daemon_runs() {
     });
 }
 
-/// The kernel describes the descriptor of a link that was opened by its pin differently from that
-/// of a link that was created.
-#[test]
-fn hidden_links_that_a_restarted_daemon_holds_are_left() {
-    in_sandbox("sockets::lifecycle::hidden_links_that_a_restarted_daemon_holds_are_left", |env| {
-        let options = options(env);
-        drop(Kernel::open(&options));
-        let restarted = Kernel::open(&options);
-        let cgroup = options.cgroup.as_deref();
-        assert_eq!(detach_hidden(cgroup).unwrap(), HiddenReport::default(), "no link is hidden");
-        mount_over(&env.bpffs, "bpf");
-        let report = detach_hidden(cgroup).unwrap();
-        assert!(report.detached.is_empty(), "{:?}", report.detached);
-        assert_eq!(report.held.len(), 10, "{:?}", report.held);
-        let own = std::process::id();
-        assert!(report.held.iter().all(|link| link.holder == Some(own)), "{own}: {:?}", report.held);
-        drop(restarted);
-        let report = detach_hidden(cgroup).unwrap();
-        assert_eq!((report.detached.len(), report.held), (10, Vec::new()));
-    });
-}
-
 /// A bpffs was mounted over the pins of one daemon, and a second one was started there.
 #[test]
 fn what_a_second_daemon_pinned_is_left_to_it() {
@@ -364,7 +341,7 @@ fn what_a_second_daemon_pinned_is_left_to_it() {
     });
 }
 
-fn mount_over(directory: &Path, kind: &str) {
+pub(super) fn mount_over(directory: &Path, kind: &str) {
     let mounted = Command::new("mount").args(["-t", kind, kind]).arg(directory).status().unwrap();
     assert!(mounted.success());
 }

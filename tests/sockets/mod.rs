@@ -9,6 +9,7 @@ mod content;
 mod counters;
 mod crash;
 mod flows;
+mod hidden;
 mod hostile;
 mod layout;
 mod lifecycle;

@@ -49,8 +49,11 @@ pub struct CleanupOptions {
     /// Pin directory, overrides the configuration
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
-    /// Detach only programs that are pinned in no mounted BPF file system and that no process holds; nodelb may be
-    /// running
+    /// List nodelb's programs that are pinned in no mounted BPF file system and that no process holds, and detach them
+    /// after a confirmation; nodelb may be running
     #[arg(long, conflicts_with = "pin_directory")]
     pub hidden: bool,
+    /// With --hidden: detach them without asking
+    #[arg(long, requires = "hidden")]
+    pub yes: bool,
 }

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::attach::{self, Links};
 use crate::mounts;
+use crate::pinned_links::identity;
 use crate::versions;
 
 /// How many levels below a mount are searched.
@@ -31,60 +31,35 @@ impl Links {
 
 /// The pin directories, other than `own`, that have a link on this cgroup.
 pub(crate) fn attached(own: &Path, cgroup: &Path, mountinfo: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let seen = identity(own).into_iter().collect();
-    let visit = |directory: &Path, versions: &[PathBuf]| {
-        if versions.iter().any(|version| attach::has_link_on(&version.join("links"), cgroup)) {
-            found.push(directory.to_path_buf());
-        }
-    };
-    Search { seen, directories: DIRECTORIES, visit }.search_all(mountinfo, DEPTH);
-    found.sort_unstable();
-    found
+    let mut search = Search { seen: identity(own).into_iter().collect(), cgroup, found: Vec::new() };
+    for mount in mounts::by_type(mountinfo, "bpf") {
+        search.search(&mount.point(), DEPTH);
+    }
+    search.found.sort_unstable();
+    search.found
 }
 
-/// The ids of all links that are pinned in any mounted BPF file system under nodelb's names, at any depth.
-pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
-    let mut ids = BTreeSet::new();
-    let visit = |_: &Path, versions: &[PathBuf]| {
-        ids.extend(versions.iter().flat_map(|version| attach::links_in(&version.join("links"))));
-    };
-    Search { seen: BTreeSet::new(), directories: usize::MAX, visit }.search_all(mountinfo, usize::MAX);
-    ids
-}
-
-struct Search<V> {
+struct Search<'a> {
     /// Device and inode of each directory seen: a directory may be mounted several times.
     seen: BTreeSet<(u64, u64)>,
-    /// The maximum number of directories in it.
-    directories: usize,
-    /// Called with each directory and the versions in it, possibly none.
-    visit: V,
+    cgroup: &'a Path,
+    found: Vec<PathBuf>,
 }
 
-impl<V: FnMut(&Path, &[PathBuf])> Search<V> {
-    fn search_all(&mut self, mountinfo: &str, depth: usize) {
-        for mount in mounts::by_type(mountinfo, "bpf") {
-            self.search(&mount.point(), depth);
-        }
-    }
-
+impl Search<'_> {
     fn search(&mut self, directory: &Path, depth: usize) {
-        let is_new = self.seen.len() < self.directories && identity(directory).is_some_and(|it| self.seen.insert(it));
+        let is_new = self.seen.len() < DIRECTORIES && identity(directory).is_some_and(|it| self.seen.insert(it));
         if !is_new {
             return;
         }
         let versions = versions::all(directory).unwrap_or_default();
-        let versions: Vec<PathBuf> = versions.into_iter().map(|(_, version)| version).collect();
-        (self.visit)(directory, &versions);
+        if versions.iter().any(|(_, version)| attach::has_link_on(&version.join("links"), self.cgroup)) {
+            self.found.push(directory.to_path_buf());
+        }
         let Some(depth) = depth.checked_sub(1) else { return };
         let below = fs::read_dir(directory).into_iter().flatten().flatten();
         for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             self.search(&entry.path(), depth);
         }
     }
-}
-
-fn identity(directory: &Path) -> Option<(u64, u64)> {
-    fs::metadata(directory).ok().map(|found| (found.dev(), found.ino()))
 }

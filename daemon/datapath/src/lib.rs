@@ -37,6 +37,7 @@ mod outside;
 mod own_sockets;
 mod packet_path;
 pub mod packets;
+mod pinned_links;
 mod pins;
 mod privilege;
 mod probe;
@@ -59,7 +60,7 @@ pub use device_hooks::{Ahead, Attach, DeviceHooks, HookError, HookFault, HookMet
 pub use error::OpenError;
 pub use filter_changes::{ChangeFilters, FilterChange, InThisProcess};
 pub use flows::FlowReader;
-pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
+pub use hidden::{HiddenLink, LinkUser, detach_hidden, hidden_links};
 pub use hook_point::{DeviceSide, Direction, HookedDevice, XdpFit};
 pub use kept::ProgramCount;
 pub use kernel::{KernelDatapath, Options, PIN_DIRECTORY, Repair, StartReport};

@@ -2,6 +2,7 @@
 //! mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
+pub(crate) mod btf;
 mod call;
 pub(crate) mod lease;
 pub(crate) mod program;

@@ -488,7 +488,7 @@ fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
 fn end_others(directories: &[PathBuf]) -> String {
     if directories.is_empty() {
         return "Their links are in no pin directory that nodelb finds; another file system may be mounted over it. nodelb \
-             cleanup --hidden, run as root, detaches them and keeps those of this daemon"
+             cleanup --hidden, run as root, lists them, and after a confirmation detaches those that no nodelb uses"
             .into();
     }
     let commands = directories.iter().map(|it| format!("nodelb cleanup --pin-directory {}", it.display()));
