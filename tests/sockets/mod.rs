@@ -8,6 +8,7 @@ mod bound;
 mod content;
 mod counters;
 mod crash;
+mod failed_starts;
 mod flows;
 mod hidden;
 mod hostile;

@@ -2,6 +2,7 @@
 //! outlives the process, and its program is replaced in one step, so that the hook always has a program. The daemon
 //! also holds the link open, so that its program stays attached when the pin is removed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -119,9 +120,12 @@ impl Attachment {
 
     /// The error for a hook that cannot be attached.
     fn refused(&self, error: &io::Error, hook: Hook, pins: &Pins) -> OpenError {
-        let exclusive = || exclusive_at(&self.cgroup, hook);
-        let is_refused = error.raw_os_error() == Some(libc::EPERM);
-        is_refused.then(exclusive).flatten().unwrap_or_else(|| failed("attaching", &pins.link(hook.name))(error))
+        let cause = match error.raw_os_error() {
+            Some(libc::EPERM) => exclusive_at(&self.cgroup, hook),
+            Some(libc::E2BIG) => full_at(&self.cgroup, hook),
+            _ => None,
+        };
+        cause.unwrap_or_else(|| failed("attaching", &pins.link(hook.name))(error))
     }
 }
 
@@ -182,10 +186,13 @@ impl Cgroup {
 /// Whether this directory contains a pinned link of a hook on this cgroup.
 pub(crate) fn has_link_on(pins: &Path, cgroup: &Path) -> bool {
     let Ok(cgroup) = Cgroup::open(cgroup) else { return false };
-    HOOKS.iter().any(|hook| {
-        let link = sys::open_link(&pins.join(hook.name)).ok().flatten();
-        link.is_some_and(|link| target(link.as_fd()) == Some((cgroup.id, hook.attach_type)))
-    })
+    HOOKS.iter().any(|hook| is_linked(*hook, pins, &cgroup))
+}
+
+/// Whether this directory contains a pinned link of the hook on this cgroup.
+fn is_linked(hook: Hook, pins: &Path, cgroup: &Cgroup) -> bool {
+    let link = sys::open_link(&pins.join(hook.name)).ok().flatten();
+    link.is_some_and(|link| target(link.as_fd()) == Some((cgroup.id, hook.attach_type)))
 }
 
 /// The hook that the link is attached to, if it is one of nodelb's on this cgroup.
@@ -213,13 +220,34 @@ fn exclusive_at(cgroup: &Path, hook: Hook) -> Option<OpenError> {
             && !is_shared
             && !is_replaceable
         {
-            // Reading names takes CAP_SYS_ADMIN.
-            let name = ProgInfoIter::default().find(|info| info.id == program);
-            let name = name.map(|info| info.name.to_string_lossy().into_owned()).filter(|name| !name.is_empty());
+            let name = names().remove(&program);
             return Some(OpenError::Exclusive { hook: hook.name, cgroup: at.into(), is_here, program, name });
         }
     }
     None
+}
+
+/// The names of all programs that have one, by id; none without CAP_SYS_ADMIN.
+fn names() -> BTreeMap<u32, String> {
+    let named = ProgInfoIter::default().map(|info| (info.id, info.name.to_string_lossy().into_owned()));
+    named.filter(|(_, name)| !name.is_empty()).collect()
+}
+
+/// A hook that takes no further program, if nodelb would need a new link there. `pins`: the directories with its links.
+pub(crate) fn full(cgroup: &Path, pins: &[PathBuf]) -> Option<OpenError> {
+    let opened = Cgroup::open(cgroup).ok()?;
+    let missing = HOOKS.iter().filter(|hook| !pins.iter().any(|pins| is_linked(**hook, pins, &opened)));
+    missing.filter_map(|hook| full_at(cgroup, *hook)).next()
+}
+
+fn full_at(cgroup: &Path, hook: Hook) -> Option<OpenError> {
+    let (_, programs) = sys::attached(File::open(cgroup).ok()?.as_fd(), hook.attach_type).ok()?;
+    if programs.len() < sys::MOST_ATTACHED as usize {
+        return None;
+    }
+    let mut names = names();
+    let programs = programs.into_iter().map(|id| (id, names.remove(&id))).collect();
+    Some(OpenError::Full { hook: hook.name, cgroup: cgroup.into(), programs })
 }
 
 fn attach(

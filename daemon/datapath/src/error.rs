@@ -1,5 +1,6 @@
 //! The reasons why the kernel side cannot start. Each variant needs a different action by the administrator.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,19 @@ pub enum OpenError {
         program: u32,
         /// Name of the program, if this process may look it up.
         name: Option<String>,
+    },
+    #[error(
+        "{hook} of {} has {} programs, and the kernel allows no more at a hook of a cgroup: nodelb's program cannot be \
+         attached there. They are {}. Find their owner with bpftool cgroup show {}: software that attaches a program at each \
+         start and never detaches it fills the hook. Remove what is not needed with bpftool cgroup detach {} {hook} id \
+         PROGRAM, or, if a link holds it, with bpftool link detach id LINK",
+        cgroup.display(), programs.len(), by_name(programs), cgroup.display(), cgroup.display()
+    )]
+    Full {
+        hook: &'static str,
+        cgroup: PathBuf,
+        /// The ids of the programs, with their names if this process may look them up.
+        programs: Vec<(u32, Option<String>)>,
     },
     #[error(
         "the BPF JIT is off, and the kernel accepts nodelb's programs only with it ({reason}): set \
@@ -117,6 +131,27 @@ fn named(name: &Option<String>) -> String {
     name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default()
 }
 
+/// The number of ids that an error lists for a name.
+const IDS: usize = 4;
+
+/// The programs by their names, the most frequent name first.
+fn by_name(programs: &[(u32, Option<String>)]) -> String {
+    let mut names = BTreeMap::<_, Vec<String>>::new();
+    for (id, name) in programs {
+        names.entry(name).or_default().push(id.to_string());
+    }
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_by_key(|(_, ids)| std::cmp::Reverse(ids.len()));
+    let of_name = |(name, ids): (&Option<String>, Vec<String>)| {
+        let name = name.as_deref().unwrap_or("of a name that only root can see");
+        let more = ids.len().saturating_sub(IDS);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let noun = if ids.len() == 1 { "id" } else { "ids" };
+        format!("{} {name} ({noun} {}{more})", ids.len(), ids[..ids.len().min(IDS)].join(", "))
+    };
+    names.into_iter().map(of_name).collect::<Vec<_>>().join("; ")
+}
+
 fn are(names: &[&str]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", names.join(", "))
@@ -150,3 +185,7 @@ pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
     };
     io::Error::from_raw_os_error(number)
 }
+
+#[cfg(test)]
+#[path = "tests/error.rs"]
+mod tests;

@@ -14,7 +14,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
-use crate::attach::{LinkFault, LinkState, Links, OpenLinks};
+use crate::attach::{self, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::device_hooks::{self, HookMethod};
@@ -32,7 +32,7 @@ use crate::own_sockets::OwnSockets;
 use crate::packet_path::{OpenedPackets, PacketFailure};
 use crate::packets::{self, PacketOptions};
 use crate::pins::{self, Pins};
-use crate::probe;
+use crate::probe::{self, Features};
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Origin, Start};
 use crate::sys;
@@ -122,11 +122,33 @@ impl KernelDatapath {
     /// translated as before, and the next call continues from there.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing that worked before is undone.
+    /// See [`OpenError`]. Nothing that worked before is undone; a hook that had no program of nodelb has none, and a pin
+    /// directory that was absent is absent.
     pub fn open(options: &Options) -> Result<(Self, StartReport), OpenError> {
         let (features, cgroup) = probe::check(&options.pin_directory, options.cgroup.as_deref())?;
+        // An unreadable directory is an error below.
+        let versions = versions::all(&options.pin_directory).unwrap_or_default();
+        let links: Vec<PathBuf> = versions.into_iter().map(|(_, version)| version.join("links")).collect();
+        if let Some(full) = attach::full(&cgroup, &links) {
+            return Err(full);
+        }
         let crash = CrashPoint::new(options.crash_after);
-        let PinSetup { pins, predecessor, lock } = versions::enter(&options.pin_directory, options.layout, &crash)?;
+        let mut setup = versions::enter(&options.pin_directory, options.layout, &crash)?;
+        let opened = Self::open_in(&mut setup, options, features, cgroup);
+        if opened.is_err() {
+            setup.undo();
+        }
+        opened.map(|(datapath, report)| (Self { lock: setup.lock, ..datapath }, report))
+    }
+
+    /// Opens it in this pin directory, whose lock the caller keeps.
+    fn open_in(
+        setup: &mut PinSetup,
+        options: &Options,
+        features: Features,
+        cgroup: PathBuf,
+    ) -> Result<(Self, StartReport), OpenError> {
+        let (pins, predecessor) = (setup.pins.clone(), setup.predecessor.take());
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let packets = options.packets.as_ref().map(|packets| (packets, options.hook_method));
         let prepared = load::prepare(&mut object, options, features)?;
@@ -134,7 +156,7 @@ impl KernelDatapath {
         let kept = KeptPrograms::open(&pins);
         let start = Start::new((&pins, &kept), predecessor, &prepared, (cgroup.clone(), packets))?;
         let opened = start.run(prepared)?;
-        versions::remove_others(&options.pin_directory, options.layout, &crash)?;
+        versions::remove_others(&options.pin_directory, options.layout, pins.crash())?;
         let flows = FlowReader::load(&opened.persistent, &kept).map_err(|error| error.to_string());
         let mut findings = features.findings();
         findings.note(Feature::Flows, flows.is_ok());
@@ -162,6 +184,7 @@ impl KernelDatapath {
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
         let flows = flows.ok();
+        let lock = Lock::default();
         let datapath = Self { writer, links, open_links, open_maps, own, flows, order, packets, pins, lock };
         Ok((datapath, report))
     }

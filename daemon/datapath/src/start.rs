@@ -13,7 +13,7 @@ use nodelb_core::state::entries::{MapOp, MapState, OutsideEntry};
 use nodelb_core::state::kernel_check::Content;
 use nodelb_core::state::runs::Runs;
 
-use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
+use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks, remove_link};
 use crate::counters::Counters;
 use crate::device_hooks::{self, HookMethod};
 use crate::error::{OpenError, failed};
@@ -23,7 +23,7 @@ use crate::maps::{Epoch, Handles, Maps, NAMES};
 use crate::outside::OutsideMaps;
 use crate::packet_path::{self, OpenedPackets, PacketFailure};
 use crate::packets::{self, PacketOptions};
-use crate::pins::{Pins, WITHOUT_DIRECT_RETURN};
+use crate::pins::{Pins, UNFINISHED, WITHOUT_DIRECT_RETURN};
 use crate::read;
 use crate::spec::Spec;
 use crate::sys;
@@ -193,7 +193,7 @@ impl<'p> Start<'p> {
         writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
-        let links = attachment.attach(self.pins, &mut open_links)?;
+        let links = attach_all(&attachment, self.pins, &mut open_links)?;
         Ok(Opened {
             writer,
             attachment,
@@ -261,7 +261,7 @@ impl<'p> Start<'p> {
         writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
-        let links = attachment.attach(self.pins, &mut open_links)?;
+        let links = attach_all(&attachment, self.pins, &mut open_links)?;
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
         Ok(Opened { writer, attachment, open_links, persistent, generation, origin, links, corrupt, packets })
@@ -322,6 +322,26 @@ impl<'p> Start<'p> {
         }
         Ok(())
     }
+}
+
+/// Makes every hook run the programs of this start. If one cannot, the hooks that had no program of nodelb have none
+/// afterwards; the others run the program of this start or of the previous one.
+fn attach_all(
+    attachment: &Attachment,
+    pins: &Pins,
+    open_links: &mut OpenLinks,
+) -> Result<Vec<(&'static str, LinkState)>, OpenError> {
+    let names = HOOKS.map(|hook| [hook.name.to_owned(), format!("{}{UNFINISHED}", hook.name)]);
+    let paths = names.map(|names| names.map(|name| pins.link(&name)));
+    let is_link = |path: &&PathBuf| sys::open_link(path).is_ok_and(|link| link.is_some());
+    let absent: Vec<_> = paths.iter().filter(|paths| !paths.iter().any(|path| is_link(&path))).flatten().collect();
+    let attached = attachment.attach(pins, open_links);
+    if attached.is_err() {
+        // The error of the start says more than one about this, and `nodelb cleanup` can repeat it.
+        let added = absent.into_iter().rev().filter(is_link);
+        added.for_each(|path| drop(remove_link(path, pins.crash())));
+    }
+    attached
 }
 
 /// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.

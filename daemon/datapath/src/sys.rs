@@ -49,12 +49,13 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
 }
 
+/// Maximum number of programs at a hook of a cgroup: `BPF_CGROUP_MAX_PROGS` of the kernel.
+pub(crate) const MOST_ATTACHED: u32 = 64;
+
 /// The programs that are attached to a cgroup at a hook: the flags of the attachment, and the ids. Takes CAP_NET_ADMIN.
 pub(crate) fn attached(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<(u32, Vec<u32>)> {
-    // The kernel's limit of programs per hook.
-    const MOST: u32 = 64;
-    let mut ids = vec![0u32; MOST as usize];
-    let (mut flags, mut count) = (0u32, MOST);
+    let mut ids = vec![0u32; MOST_ATTACHED as usize];
+    let (mut flags, mut count) = (0u32, MOST_ATTACHED);
     // SAFETY: the descriptor is open for the call; the kernel writes the flags, at most `count` ids to the array that has
     // room for them, and their number to `count`.
     check(unsafe {

@@ -132,12 +132,30 @@ pub(crate) struct PinSetup {
     pub(crate) pins: Pins,
     pub(crate) predecessor: Option<Predecessor>,
     pub(crate) lock: Lock,
+    /// Whether this start has created the directory of the version, and the pin directory.
+    is_new: bool,
+    has_new_directory: bool,
+}
+
+impl PinSetup {
+    /// Removes the directories that this start has created, with what is in them: it has failed. Errors would be about
+    /// what the next start replaces.
+    pub(crate) fn undo(&self) {
+        let (root, crash) = (self.pins.root(), self.pins.crash());
+        if self.is_new {
+            let _ = remove(root, crash);
+        }
+        if let Some(directory) = root.parent().filter(|_| self.has_new_directory) {
+            let _ = pins::remove_empty(directory, crash);
+        }
+    }
 }
 
 /// Locks the pin directory and creates the missing directories of this version. Creates and changes nothing if the
 /// current version is one that this one cannot take over from.
 pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<PinSetup, OpenError> {
     predecessor(pin_directory, layout, crash)?;
+    let has_new_directory = !pin_directory.exists();
     let mut lock = loop {
         pins::make_directory(pin_directory, crash).map_err(failed("making", pin_directory))?;
         // A cleanup may have removed the directory again.
@@ -153,7 +171,7 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     if is_new {
         lock.add(pins.root(), pin_directory)?;
     }
-    Ok(PinSetup { pins, predecessor, lock })
+    Ok(PinSetup { pins, predecessor, lock, is_new, has_new_directory })
 }
 
 /// All versions that have a directory, oldest first.

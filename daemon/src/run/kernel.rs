@@ -285,7 +285,10 @@ pub(crate) fn refused(error: OpenError) -> Failure {
         | OpenError::NoJit { .. }
         | OpenError::NoLookup { .. }
         | OpenError::Refused { may_pass: false, .. } => Code::Permission,
-        OpenError::Refused { may_pass: true, .. } | OpenError::NoMap { .. } | OpenError::Failed { .. } => Code::System,
+        OpenError::Refused { may_pass: true, .. }
+        | OpenError::Full { .. }
+        | OpenError::NoMap { .. }
+        | OpenError::Failed { .. } => Code::System,
     };
     Failure::new(code, error)
 }
