@@ -17,6 +17,7 @@ use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_datapath::is_open_for_writing;
+use nodelb_host::cgroup as own_cgroup;
 use nodelb_kube::apiserver::credentials::{self, Named, credstore};
 use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::source::state_file;
@@ -130,7 +131,23 @@ fn unit_notices(config: &Config) -> Vec<String> {
         let path = state.display();
         format!("note: state.directory: nodelb.service may not write there unless it has ReadWritePaths={path}")
     });
-    hidden.chain(state).collect()
+    hidden.chain(state).chain(cgroup_notice(config)).collect()
+}
+
+/// The cgroup of nodelb.service without a drop-in, below the root.
+const UNIT_CGROUP: &str = "system.slice/nodelb.service";
+
+/// Returns a line if `nodelb.service` refuses to start unless it runs in another slice than the usual one.
+fn cgroup_notice(config: &Config) -> Option<String> {
+    let (cgroup, unit) = (config.datapath.cgroup()?, own_cgroup::root()?.join(UNIT_CGROUP));
+    (!unit.starts_with(cgroup)).then(|| {
+        format!(
+            "note: datapath.cgroup: nodelb starts only in {} or in a cgroup below it, but nodelb.service is in {} unless a \
+             drop-in sets Slice=",
+            cgroup.display(),
+            unit.display()
+        )
+    })
 }
 
 /// Returns a line for each address of the admin API that this host does not have. Ports are not tested, because a

@@ -12,7 +12,7 @@ use nodelb_prober::Transport;
 
 use crate::host::{Daemon, Host, answer, backend, connect, eventually, get};
 use crate::pod::Pod;
-use crate::sandbox::{self, Sandbox, command};
+use crate::sandbox::{self, command};
 
 /// The node's addresses towards the first and the second pod.
 pub(crate) const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
@@ -37,16 +37,11 @@ ports: [{name: a, port: 8080, protocol: TCP}, {name: b, port: 8080, protocol: UD
 endpoints: [{addresses: [192.0.2.11]}]
 ";
 
-/// A node without translation of sockets, with these keys in `[packets]`.
-pub(crate) fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
-    let other = sandbox.cgroup.join("other");
-    fs::create_dir_all(&other).unwrap();
+/// A node with these keys in `[packets]`.
+pub(crate) fn configure(host: &Host, packets: &str) {
     host.configure(&format!(
         "[node]\nnodeport-addresses = [\"203.0.113.128/25\"]\n[packets]\ndevices = [\"pod*\"]\n{packets}\n"
     ));
-    let text = fs::read_to_string(host.path("nodelb.toml")).unwrap();
-    let text = text.replace(&format!("cgroup = {:?}", sandbox.cgroup), &format!("cgroup = {other:?}"));
-    host.write("nodelb.toml", &text);
 }
 
 /// The row of `/devices` for a device.
@@ -102,8 +97,8 @@ fn start(host: &Host) -> Daemon {
 #[test]
 fn outside_clients_reach_a_nodeport() {
     sandbox::run("outside_devices::outside_clients_reach_a_nodeport", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let daemon = start(&host);
         eventually("an answer", || works(&client, NODE[0]));
@@ -130,8 +125,8 @@ fn outside_clients_reach_a_nodeport() {
 #[test]
 fn a_connection_outlives_restarts() {
     sandbox::run("outside_devices::a_connection_outlives_restarts", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let client = Pod::new(0);
         echo("192.0.2.11:8080");
         let mut daemon = start(&host);
@@ -140,7 +135,7 @@ fn a_connection_outlives_restarts() {
         talk(&stream);
         for sizes in ["", "max-connections = 1000\nmax-handshakes = 1000", "max-connections = 500"] {
             daemon.kill();
-            configure(&host, sandbox, &format!("mode = \"on\"\n{sizes}"));
+            configure(&host, &format!("mode = \"on\"\n{sizes}"));
             talk(&stream);
             daemon = host.start();
             talk(&stream);
@@ -154,8 +149,8 @@ fn a_connection_outlives_restarts() {
 #[test]
 fn a_new_device_gets_programs_within_a_second() {
     sandbox::run("outside_devices::a_new_device_gets_programs_within_a_second", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let (_first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let daemon = start(&host);
         let second = Pod::new(1);
@@ -182,8 +177,8 @@ fn rename(from: &str, to: &str) {
 #[test]
 fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
     sandbox::run("outside_devices::a_device_with_another_name_is_a_problem_until_it_has_its_own_again", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let daemon = start(&host);
         eventually("an answer", || works(&client, NODE[0]));
@@ -210,8 +205,8 @@ fn a_device_with_another_name_is_a_problem_until_it_has_its_own_again() {
 #[test]
 fn draining_without_a_device_translates_nothing() {
     sandbox::run("outside_devices::draining_without_a_device_translates_nothing", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"drain\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"drain\"");
         let _client = Pod::new(0);
         let daemon = start(&host);
         rename("pod0", "wan0");
@@ -231,8 +226,8 @@ fn draining_without_a_device_translates_nothing() {
 #[test]
 fn devices_that_do_not_fit_harm_no_other() {
     sandbox::run("outside_devices::devices_that_do_not_fit_harm_no_other", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let pair = |n: u32| {
             let ends = [("a", 77), ("b", 78)]
@@ -259,8 +254,8 @@ fn devices_that_do_not_fit_harm_no_other() {
 #[test]
 fn draining_leaves_new_connections_to_others() {
     sandbox::run("outside_devices::draining_leaves_new_connections_to_others", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let client = Pod::new(0);
         echo("192.0.2.11:8080");
         let daemon = start(&host);
@@ -268,12 +263,12 @@ fn draining_leaves_new_connections_to_others() {
         eventually("the service", connects);
         let stream = talk_to(&client, NODE[0]);
         talk(&stream);
-        configure(&host, sandbox, "mode = \"drain\"");
+        configure(&host, "mode = \"drain\"");
         daemon.signal(Signal::SIGHUP);
         eventually("the new mode", || translation() == "draining");
         assert!(!connects(), "the node itself does not listen there");
         talk(&stream);
-        configure(&host, sandbox, "mode = \"on\"");
+        configure(&host, "mode = \"on\"");
         daemon.signal(Signal::SIGHUP);
         eventually("the first mode", || translation() == "on");
         assert!(connects());
@@ -284,8 +279,8 @@ fn draining_leaves_new_connections_to_others() {
 #[test]
 fn without_an_address_to_serve_no_program_is_attached() {
     sandbox::run("outside_devices::without_an_address_to_serve_no_program_is_attached", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"auto\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"auto\"");
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let daemon = host.start();
         eventually("the devices", || device("pod0").is_some());
@@ -341,8 +336,8 @@ fn a_failed_packet_path_harms_nothing_else() {
 #[test]
 fn another_service_proxy_is_found() {
     sandbox::run("outside_devices::another_service_proxy_is_found", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"auto\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"auto\"");
         let _client = Pod::new(0);
         command("nft", &["add", "table", "ip", "kube-proxy"]);
         command("nft", &["add", "chain", "ip", "kube-proxy", "services"]);
@@ -383,8 +378,8 @@ fn another_service_proxy_is_found() {
 #[test]
 fn a_process_without_privileges_does_not_end_the_service() {
     sandbox::run("outside_devices::a_process_without_privileges_does_not_end_the_service", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"auto\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"auto\"");
         let _client = Pod::new(0);
         host.serve("web.yaml", SERVICE);
         let daemon = host.start();

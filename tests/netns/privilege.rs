@@ -107,6 +107,27 @@ fn what_is_short_ends_it_with_a_code_that_systemd_tries_again() {
 }
 
 #[test]
+fn a_cgroup_without_nodelb_is_refused_before_anything_is_attached() {
+    sandbox::run("privilege::a_cgroup_without_nodelb_is_refused_before_anything_is_attached", |sandbox| {
+        let host = Host::new(sandbox);
+        let other = sandbox.cgroup.join("other");
+        fs::create_dir(&other).unwrap();
+        let text = fs::read_to_string(host.path("nodelb.toml")).unwrap();
+        host.write("nodelb.toml", &text.replace(&format!("{:?}", sandbox.cgroup), &format!("{other:?}")));
+        assert_eq!(host.spawn(None).wait().code(), Some(78), "{}", host.log());
+        assert!(host.log().contains("does not contain nodelb, which is in"), "{}", host.log());
+        assert!(!host.pins.exists());
+        let checked = Command::new(env!("CARGO_BIN_EXE_nodelb"))
+            .args(["check-config", "--config"])
+            .arg(host.path("nodelb.toml"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(checked.stdout).unwrap();
+        assert!(said.contains("note: datapath.cgroup: nodelb starts only in"), "{said}");
+    });
+}
+
+#[test]
 fn programs_of_another_pin_directory_are_reported_at_start() {
     sandbox::run("privilege::programs_of_another_pin_directory_are_reported_at_start", |sandbox| {
         let mut host = Host::new(sandbox);

@@ -185,7 +185,7 @@ fn sockets_older_than_their_service_count_only_in_the_daemons_cgroup() {
         let _backends = [backend("1", ONE), backend("early", EARLY)];
         let path = host.path("reaper.sock");
         let _unit = SocketUnit::start(&host, &path, 0o600);
-        let _daemon = as_unit(&host, &path);
+        let _daemon = within(&served, sandbox, || as_unit(&host, &path));
         eventually("a reaper", is_up);
         let inside = within(&served, sandbox, || connected(EARLY));
         let outside = connected(EARLY);
@@ -226,13 +226,16 @@ fn the_reaper_rejects_other_users() {
 #[test]
 fn the_reaper_attaches_programs_to_devices_that_appear_later() {
     sandbox::run("reaper::the_reaper_attaches_programs_to_devices_that_appear_later", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
+        let host = Host::without_the_test(sandbox);
+        configure(&host, "mode = \"on\"");
         let path = host.path("reaper.sock");
         let unit = SocketUnit::start(&host, &path, 0o600);
         let (first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         host.serve("web.yaml", SERVICE);
-        let mut command = sandbox::program("setpriv");
+        let join =
+            format!("echo $$ >{}/cgroup.procs && exec setpriv \"$0\" \"$@\"", sandbox.cgroup.join("node").display());
+        let mut command = sandbox::program("sh");
+        command.args(["-c", &join]);
         command.env("NODELB_TEST_HOOKS", "clsact");
         let daemon = as_unit_with(&host, &path, command);
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {

@@ -455,7 +455,7 @@ fn sockets_older_than_their_service_reconnect() {
         fs::create_dir_all(served.join("below")).unwrap();
         let host = Host::new(&Sandbox { cgroup: served.clone(), bpffs: sandbox.bpffs.clone() });
         let _backends = [backend("1", ONE)];
-        let _daemon = host.start();
+        let _daemon = within(&served, sandbox, || host.start());
         let pod = PodWithProcess::new(1);
         let (here, elsewhere) = within(&served, sandbox, || (connected(EARLY), connected("192.0.2.98:53")));
         let there = within(&served.join("below"), sandbox, || pod.pod.run(|| connected(EARLY)));

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cgroup;
 pub mod clock;
 pub mod lines;
 pub mod messages;

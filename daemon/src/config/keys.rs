@@ -201,7 +201,7 @@ section! {
     mode: DatapathChoice = DatapathChoice::Kernel;
 
     /// Cgroup of the processes that get their connections translated. Default: the root of cgroup v2, which includes all
-    /// processes.
+    /// processes. It must contain nodelb itself (`Slice=` of its unit), which tests the programs by its own connections.
     cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
 
     /// Directory for the pins of maps and links: nodelb's own directory in a BPF file system. Before you change it,

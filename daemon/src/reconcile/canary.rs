@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::state::entries::CANARIES;
+use nodelb_host::cgroup;
 
 /// The outcome of a connect() to a canary frontend.
 type Answer = Result<(), Errno>;
@@ -143,11 +144,8 @@ fn try_connect(
     Ok(Some((answer, was_observed(socket.as_fd())?)))
 }
 
-/// Returns the cgroup v2 of this process, for the message only.
 fn own_cgroup() -> String {
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
-    own.unwrap_or("(unknown)").to_owned()
+    cgroup::own().map_or_else(|| "(unknown)".to_owned(), |own| own.display().to_string())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use nodelb_datapath::{
     HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PacketFailure,
     PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
 };
+use nodelb_host::cgroup;
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use nodelb_host::sock_diag;
@@ -81,12 +82,29 @@ pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opene
         layout: layout()?,
         crash_after: crash_after()?,
     };
+    check_cgroup(config)?;
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
     log_start(config, &report);
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
     let has_ended_packets = report.has_ended_packets;
     Ok(Opened { datapath, findings, packet_failure: refused_ports.or(report.packets.err()), has_ended_packets })
+}
+
+/// Refuses a cgroup without this process, whose connections show whether the programs work. Under its unit, nodelb can
+/// put no process into another cgroup.
+fn check_cgroup(config: &Config) -> Result<(), Failure> {
+    let Some(cgroup) = config.datapath.cgroup().filter(|cgroup| cgroup::is_outside(cgroup)) else { return Ok(()) };
+    let own = cgroup::own().unwrap_or_default();
+    let refused = format!(
+        "datapath.cgroup: {} does not contain nodelb, which is in {}: nodelb could not find out whether its programs \
+         translate connections, because it tests them with its own. Run nodelb in that cgroup (Slice= in a drop-in of \
+         nodelb.service, see systemctl edit nodelb), or name a cgroup that contains both, such as the root, which is the \
+         default",
+        cgroup.display(),
+        own.display()
+    );
+    Err(Failure::message(Code::Config, refused))
 }
 
 /// The options of the packet path; `None` if it is off.
