@@ -33,6 +33,11 @@ pub trait DatapathReader: Send + Sync {
         Vec::new()
     }
 
+    /// Who else can change the pin directory, with the remedy, if others can. May block.
+    fn foreign_pins(&self) -> Option<String> {
+        None
+    }
+
     /// The number of clients in the map `affinity`; `None` if the map cannot be read or does not exist. May block.
     fn clients(&self) -> Option<usize> {
         None

@@ -460,3 +460,20 @@ fn start_says_what_is_missing() {
         assert!(text.contains("CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON are missing"), "{text}");
     });
 }
+
+/// A backup or a hardening tool has changed the owner of the pins, which the daemon without capabilities cannot open then.
+#[test]
+fn pins_of_another_user_are_no_fault_of_the_programs() {
+    in_sandbox("sockets::lifecycle::pins_of_another_user_are_no_fault_of_the_programs", |env| {
+        let options = options(env);
+        let mut kernel = Kernel::open(&options);
+        assert_eq!(kernel.datapath.links().foreign_directory(), None);
+        sandbox::command("chown", &["-R", "1000", options.pin_directory.to_str().unwrap()]);
+        drop_thread_privileges(&kernel.datapath).unwrap();
+        let error = fs::read_dir(&options.pin_directory).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        assert_eq!((kernel.datapath.verify_links(), kernel.datapath.ensure_attached().unwrap()), (vec![], vec![]));
+        let foreign = kernel.datapath.links().foreign_directory().unwrap();
+        assert_eq!((foreign.path, foreign.owner, foreign.mode), (options.pin_directory, 1000, 0o700));
+    });
+}

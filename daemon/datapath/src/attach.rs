@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::Program;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter};
@@ -138,6 +138,7 @@ pub(crate) struct OpenLinks([Option<OwnedFd>; HOOKS.len()]);
 pub struct Links {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) directory: PathBuf,
+    pub(crate) open: Arc<Mutex<OpenLinks>>,
 }
 
 impl Links {
@@ -149,12 +150,24 @@ impl Links {
                 return HOOKS.iter().map(|hook| LinkFault { hook: hook.name, reason: error.to_string() }).collect();
             }
         };
-        let each = HOOKS.iter().zip(&self.attachment.programs);
-        each.filter_map(|(hook, program)| {
-            let reason = fault(*hook, program.as_fd(), &cgroup, &self.directory.join(hook.name))?;
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = HOOKS.iter().zip(&self.attachment.programs).zip(&open.0);
+        each.filter_map(|((hook, program), open)| {
+            let pin = (self.directory.join(hook.name), open.as_ref());
+            let reason = fault(*hook, program.as_fd(), &cgroup, (&pin.0, pin.1))?;
             Some(LinkFault { hook: hook.name, reason })
         })
         .collect()
+    }
+
+    /// The pin directory, if another user than root and nodelb's owns it or can change it: nodelb can then neither restore
+    /// pins nor start again.
+    pub fn foreign_directory(&self) -> Option<ForeignDirectory> {
+        // The first component of `nodelb/v1/links`.
+        let path = self.directory.ancestors().nth(2)?;
+        let found = fs::metadata(path).ok()?;
+        let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+        (!pins::is_own(owner, mode)).then(|| ForeignDirectory { path: path.into(), owner, mode })
     }
 
     /// The hooks that translate destinations: for each, the ids of its pinned link and of its program, and its name.
@@ -167,6 +180,14 @@ impl Links {
         };
         hooks.filter_map(link).collect()
     }
+}
+
+/// A pin directory that others can change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignDirectory {
+    pub path: PathBuf,
+    pub owner: u32,
+    pub mode: u32,
 }
 
 /// An open cgroup and its id, which is its inode number.
@@ -312,8 +333,9 @@ pub(crate) fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
     Ok(link.is_some())
 }
 
-fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Option<String> {
-    pinned_fault(pin, program, &|link| match target(link) {
+fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, at: (&Path, Option<&OwnedFd>)) -> Option<String> {
+    let (pin, _) = at;
+    pinned_fault(at, program, &|link| match target(link) {
         Some((id, attach_type)) if (id, attach_type) == (cgroup.id, hook.attach_type) => None,
         Some((0, attach_type)) if attach_type == hook.attach_type => {
             Some("its link was detached, or its cgroup was removed".into())
@@ -329,16 +351,21 @@ fn not_its_link(pin: &Path) -> String {
     format!("{} is not one of its links", pin.display())
 }
 
-/// The fault of a pinned link, if it has one. `elsewhere` is the fault of a link that is not attached to the hook.
+/// The fault of a pinned link, if it has one. `open` is the link that this process holds: it counts if the pin is there but
+/// this process may not open it, because others have changed who may. `elsewhere` is the fault of a link that is not attached
+/// to the hook.
 pub(crate) fn pinned_fault(
-    pin: &Path,
+    (pin, open): (&Path, Option<&OwnedFd>),
     program: BorrowedFd<'_>,
     elsewhere: &dyn Fn(BorrowedFd<'_>) -> Option<String>,
 ) -> Option<String> {
     let link = match sys::open_link(pin) {
         Ok(Some(link)) => link,
         Ok(None) => return Some(not_its_link(pin)),
-        Err(error) => return Some(format!("its pin {} cannot be opened: {error}", pin.display())),
+        Err(error) => match open.filter(|_| error.kind() == io::ErrorKind::PermissionDenied).map(OwnedFd::try_clone) {
+            Some(Ok(link)) => link,
+            _ => return Some(format!("its pin {} cannot be opened: {error}", pin.display())),
+        },
     };
     if let Some(fault) = elsewhere(link.as_fd()) {
         return Some(fault);

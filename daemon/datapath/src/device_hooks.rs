@@ -297,7 +297,7 @@ impl Attach for DeviceHooks {
             let (ifindex, program) = (device.ifindex, self.program(device, direction));
             let point = HookPoint { ifindex, direction };
             let reason = match self.method {
-                HookMethod::Tcx => tcx::fault(point, program, &self.pins),
+                HookMethod::Tcx => tcx::fault(point, program, (&self.pins, self.open_links.get(&point))),
                 HookMethod::Clsact => clsact::fault(point, program),
             };
             reason.map(|reason| HookFault { ifindex, direction, reason })

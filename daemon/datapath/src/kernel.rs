@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::OpenObject;
 use nodelb_core::datapath::{Datapath, Limits, MapError};
@@ -14,7 +14,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
-use crate::attach::{self, LinkFault, LinkState, Links, OpenLinks};
+use crate::attach::{self, LinkFault, LinkState, Links};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::device_hooks::{self, HookMethod};
@@ -104,9 +104,7 @@ pub struct Repair {
 pub struct KernelDatapath {
     writer: Writer,
     links: Links,
-    /// The open links, which keeps them attached when their pins disappear.
-    open_links: OpenLinks,
-    /// The open maps, for the same reason.
+    /// The open maps, which are pinned again when their pins disappear.
     open_maps: OpenMaps,
     own: OwnSockets,
     flows: Option<FlowReader>,
@@ -162,7 +160,8 @@ impl KernelDatapath {
         findings.note(Feature::Flows, flows.is_ok());
         findings.note(Feature::TcxLinks, tcx::is_supported());
         let Opened { writer, attachment, open_links, persistent, packets, generation, .. } = opened;
-        let links = Links { attachment: Arc::new(attachment), directory: pins.links() };
+        let open = Arc::new(Mutex::new(open_links));
+        let links = Links { attachment: Arc::new(attachment), directory: pins.links(), open };
         let order = ProgramOrder::load(links.clone(), &kept).ok();
         kept.remove_others();
         let (programs, program_faults) = kept.into_report();
@@ -185,7 +184,7 @@ impl KernelDatapath {
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
         let flows = flows.ok();
         let lock = Lock::default();
-        let datapath = Self { writer, links, open_links, open_maps, own, flows, order, packets, pins, lock };
+        let datapath = Self { writer, links, open_maps, own, flows, order, packets, pins, lock };
         Ok((datapath, report))
     }
 
@@ -241,7 +240,9 @@ impl KernelDatapath {
             return Err(busy);
         }
         // Also if nothing can be pinned: links are created and held open.
-        let links = self.links.attachment.attach(&self.pins, &mut self.open_links);
+        let mut open = self.links.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.attachment.attach(&self.pins, &mut open);
+        drop(open);
         restored?;
         let links = links?;
         let lasted = |hook| links.iter().any(|(name, state)| *name == hook && *state == LinkState::Pinned);
@@ -316,11 +317,16 @@ impl OpenMaps {
         Ok(Self { generation, persistent, maps })
     }
 
+    /// The maps without a pin. A pin that this process may not look at, because others have changed who may, is there.
     fn missing(&self, pins: &Pins) -> Vec<&'static str> {
         let directory = pins.generation(self.generation);
         let persistent = self.persistent.iter().map(|(name, _)| (*name, pins.persistent(name)));
         let maps = self.maps.iter().map(|(name, _)| (*name, directory.join(name)));
-        persistent.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
+        persistent
+            .chain(maps)
+            .filter(|(_, path)| matches!(path.try_exists(), Ok(false)))
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// Restores missing pins and their directories. The generation appears in one step, as at a start.

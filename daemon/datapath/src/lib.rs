@@ -52,7 +52,7 @@ mod write;
 mod xdp;
 pub mod xtables;
 
-pub use attach::{LinkFault, LinkState, Links};
+pub use attach::{ForeignDirectory, LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;

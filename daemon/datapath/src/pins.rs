@@ -188,6 +188,11 @@ pub(crate) fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result
     }
 }
 
+/// Whether only nodelb's user and root can change what has this owner and mode.
+pub(crate) fn is_own(owner: u32, mode: u32) -> bool {
+    [0, nix::unistd::geteuid().as_raw()].contains(&owner) && mode & 0o022 == 0
+}
+
 /// Removes what is at the path, which may be absent: a pin, or a directory with all that is in it. Only for names that
 /// are nodelb's own.
 pub(crate) fn clear(path: &Path, crash: &CrashPoint) -> io::Result<()> {

@@ -65,8 +65,12 @@ pub(crate) fn move_to_front(
 }
 
 /// The fault of a pinned link, if it has one.
-pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> Option<String> {
-    attach::pinned_fault(&pins.link(&point.pin_name()), program, &|link| {
+pub(crate) fn fault(
+    point: HookPoint,
+    program: BorrowedFd<'_>,
+    (pins, open): (&Pins, Option<&OwnedFd>),
+) -> Option<String> {
+    attach::pinned_fault((&pins.link(&point.pin_name()), open), program, &|link| {
         is_elsewhere(link, point).then(|| "its link is attached to another device, or to one that is gone".into())
     })
 }

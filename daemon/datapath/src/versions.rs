@@ -110,7 +110,7 @@ fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
     let found = file.metadata().map_err(failed("reading", directory))?;
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     let own = nix::unistd::geteuid().as_raw();
-    if owner != own && owner != 0 || mode & 0o022 != 0 {
+    if !pins::is_own(owner, mode) {
         return Err(OpenError::NotOwn { directory: directory.to_path_buf(), owner, mode });
     }
     if owner == own && mode != 0o700 {

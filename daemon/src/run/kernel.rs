@@ -16,8 +16,8 @@ use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
-    HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PacketFailure,
-    PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
+    ForeignDirectory, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
+    PacketFailure, PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
 };
 use nodelb_host::cgroup;
 use nodelb_host::messages;
@@ -416,6 +416,16 @@ impl DatapathReader for Reader {
 
     fn socket_programs(&self) -> Vec<SocketProgram> {
         self.order.as_ref().and_then(|order| order.others().ok()).unwrap_or_default()
+    }
+
+    fn foreign_pins(&self) -> Option<String> {
+        let ForeignDirectory { path, owner, mode } = self.links.foreign_directory()?;
+        let path = path.display();
+        Some(format!(
+            "the pin directory {path} belongs to uid {owner} and has mode {mode:04o}: nodelb can neither restore pins there \
+             nor start again, although its programs stay attached and translate connections; find out what has changed it, \
+             and run chown -R 0:0 {path} and chmod 0700 {path}"
+        ))
     }
 
     /// Counts the clients, at most once per [`COUNT_CLIENTS_EVERY`].

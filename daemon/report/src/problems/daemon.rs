@@ -198,6 +198,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     if let Some(missing) = &observed.missing_devices {
         found.push(Problem::new(Reason::DeviceMissing, "devices", missing));
     }
+    if let Some(foreign) = &observed.foreign_pins {
+        found.push(Problem::new(Reason::PinsNotOwn, "pins", foreign));
+    }
     for program in &observed.programs_ahead {
         found.push(Problem::new(Reason::ProgramInFront, "devices", program));
     }

@@ -170,6 +170,8 @@ pub struct Observed {
     pub missing_devices: Option<String>,
     /// Whether another service proxy is present, such as kube-proxy.
     pub has_other_proxy: bool,
+    /// Who else can change the pin directory, with the remedy, if others can.
+    pub foreign_pins: Option<String>,
     /// The programs of other software that run before those of the packet path, with their devices.
     pub programs_ahead: Vec<String>,
     /// The programs of other software at the hooks of connect and sendmsg: those that run before nodelb's, and those

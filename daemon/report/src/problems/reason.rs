@@ -123,6 +123,8 @@ reasons! {
         "No device has a name that `packets.devices` contains, and connections by such a device are not translated";
     ProgramInFront, Warning, "nodelb devices", [],
         "A program of other software runs before nodelb's at a network device and may take its packets";
+    PinsNotOwn, Warning, "nodelb config", [],
+        "Another user owns the pin directory or can change it: nodelb cannot restore pins, and does not start again";
     HooksShared, Notice, "nodelb diff --probe", [],
         "Programs of other software run at the hooks of nodelb; the first that has an address translates it";
     PacketPortsExhausted, Warning, "nodelb drops", ["NodelbPacketPortsExhausted"],

@@ -914,6 +914,14 @@ fn a_device_that_only_the_configuration_knows_is_a_notice() {
 }
 
 #[test]
+fn pins_that_others_can_change_are_a_warning_and_no_failed_check() {
+    let foreign_pins = Some("the pin directory belongs to uid 1000".to_owned());
+    let found = problems(&Observed { foreign_pins, ..Node::new().observed() });
+    let found: Vec<_> = found.iter().map(|it| (it.reason, it.severity, it.blocks_readiness)).collect();
+    assert_eq!(found, [(Reason::PinsNotOwn, Severity::Warning, false)]);
+}
+
+#[test]
 fn programs_of_others_at_the_hooks_are_a_notice_with_their_order() {
     let found = |first: &[&str], later: &[&str]| {
         let socket_programs = [first, later].map(|names| names.iter().map(ToString::to_string).collect());
