@@ -11,7 +11,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_report::problems::Reason;
 use nodelb_report::rows::{FrontendRow, Frontends, Maps};
+use nodelb_report::status_report::StatusReport;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::answer::decode;
@@ -55,15 +57,23 @@ pub(super) fn differences(addresses: &DaemonAddresses, read_peer: ReadPeer) -> R
     } else {
         Vec::new()
     };
+    let others = if tried.is_empty() { Vec::new() } else { others(addresses)? };
     let mut rows = Vec::new();
     for row in tried {
         let Some(to) = target_of(row.address, &node) else { continue };
         match meet(to, read_peer) {
-            Ok(met) => rows.extend(judge(to, &row, &met)),
+            Ok(met) => rows.extend(judge(to, &row, &met, &others)),
             Err(error) => return Err(Failure::message(Code::System, format!("connecting to {to}: {error}"))),
         }
     }
     Ok(rows)
+}
+
+/// What the daemon says about programs of other software at its hooks: whether they run before or after its own.
+fn others(addresses: &DaemonAddresses) -> Result<Vec<String>, Failure> {
+    let report: StatusReport = decode(&addresses.asking.get("/status", &[])?)?;
+    let problems = report.problems.into_iter().filter(|problem| problem.reason == Reason::HooksShared);
+    Ok(problems.map(|problem| problem.cause).collect())
 }
 
 /// Returns the address to connect to. For a NodePort this is an address of the node; `None` if the node has none of the
@@ -118,11 +128,19 @@ fn peer(socket: &Socket, to: L4Addr, read_peer: ReadPeer) -> io::Result<Option<L
 }
 
 /// Returns the difference, if the outcome is not what the daemon wants.
-fn judge(to: L4Addr, row: &FrontendRow, met: &Met) -> Option<Difference> {
+fn judge(to: L4Addr, row: &FrontendRow, met: &Met, others: &[String]) -> Option<Difference> {
     let is_backend = |peer: &L4Addr| row.backends.contains(peer);
     // Only clients in source ranges are admitted, which this host may not be.
     let has_ranges = row.flags.iter().any(|flag| flag.starts_with("SourceRanges="));
-    let elsewhere = "the maps changed a moment ago, or another program has hooks that run after those of nodelb";
+    let elsewhere = match others {
+        [] => "the maps changed a moment ago, or a program at a cgroup below that of nodelb translates the address; \
+               bpftool cgroup tree shows it"
+            .to_owned(),
+        others => {
+            format!("the maps changed a moment ago, or another program translates the address: {}", others.join("; "))
+        }
+    };
+    let elsewhere = elsewhere.as_str();
     let untranslated =
         "the hooks do not apply to this process: it is in another cgroup, or the hooks were detached; see /readyz";
     let (kernel, cause) = match met {

@@ -14,7 +14,7 @@ fn row(backends: &[&str]) -> FrontendRow {
 
 /// Returns the difference that is reported for a connect to a service with these backends.
 fn reported(backends: &[&str], met: &Met) -> Option<String> {
-    judge(l4("198.51.100.1:80"), &row(backends), met).and_then(|row| row.kernel)
+    judge(l4("198.51.100.1:80"), &row(backends), met, &[]).and_then(|row| row.kernel)
 }
 
 #[test]
@@ -41,6 +41,18 @@ fn everything_else_is() {
         assert_eq!(reported(&[backend], &met).as_deref(), Some(expected), "{met:?}");
     }
     assert!(reported(&[], &Met::Peer(Some(l4(backend)))).is_some());
+}
+
+/// A program may run before nodelb's although it was attached later (BPF_F_PREORDER): only the daemon knows the order.
+#[test]
+fn the_cause_of_another_backend_is_what_the_daemon_says_about_other_programs() {
+    let cause = |others: &[String]| {
+        let met = Met::Peer(Some(l4("192.0.2.9:80")));
+        judge(l4("198.51.100.1:80"), &row(&["192.0.2.1:80/TCP"]), &met, others).unwrap().cause
+    };
+    let before = "programs of other software run before nodelb's: lb (7) at connect4".to_owned();
+    assert!(cause(std::slice::from_ref(&before)).ends_with(&before));
+    assert!(cause(&[]).contains("bpftool cgroup tree"));
 }
 
 /// The content of the list of sockets in this test.
