@@ -401,7 +401,8 @@ messages! {
          every few seconds. /readyz shows the failure on the other addresses and on the unix socket.",
         "Follow the advice in the line: free the port, or remove the address from `admin.listen` and restart nodelb.";
     LISTENER_WORKS = 0x889ce0db486d4ce8b05e0942e3994977, "The admin API listens on an address again",
-        "nodelb has opened an address of `admin.listen` that it could not open before.",
+        "nodelb has opened an address of `admin.listen` that it could not open before, or `admin.socket`, which it could not \
+         open or whose file was removed.",
         "Nothing.";
 }
 

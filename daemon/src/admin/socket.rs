@@ -50,9 +50,16 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Whether the path still leads to this socket.
+    pub(crate) fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|file| file == self.file)
+    }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
+        if self.is_there() {
             // A file that cannot be removed is replaced at the next start.
             let _ = fs::remove_file(&self.path);
         }

@@ -73,3 +73,22 @@ fn a_port_that_no_process_has_is_explained() {
     let why = super::why(&std::io::Error::from_raw_os_error(libc::EADDRINUSE));
     assert!(why.contains("if ss shows none, the programs of another nodelb protect it as a NodePort"), "{why}");
 }
+
+/// The directory of the socket is removed and made again, for example by a cleanup of /run.
+#[tokio::test]
+async fn a_socket_whose_directory_was_removed_is_opened_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    let path = run.join("nodelb.sock");
+    let register: Register = Arc::new(|_| Ok(()));
+    // Not there at the start either.
+    let mut admin_sockets = AdminSockets::open(&admin(&[], &path), &register);
+    let mut listeners = admin_sockets.listeners().unwrap();
+    for _ in 0..2 {
+        std::fs::create_dir(&run).unwrap();
+        let opened = timeout(Duration::from_secs(60), listeners.open.recv()).await.unwrap();
+        assert!(matches!(opened, Some(Listener::Unix(_))));
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        std::fs::remove_dir_all(&run).unwrap();
+    }
+}
