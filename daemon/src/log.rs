@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -167,14 +168,28 @@ pub fn start(level: Level) -> anyhow::Result<Control> {
 
 /// Whether journald listens. Connecting a datagram socket never waits for the receiving process.
 fn has_journal() -> bool {
-    UnixDatagram::unbound().and_then(|socket| socket.connect(JOURNAL)).is_ok()
+    listens(Path::new(JOURNAL))
 }
 
-/// Sends lines to journald. Starting the library sends a message too, so the thread does that as well; until it
-/// succeeds there is no journald to receive lines.
+fn listens(path: &Path) -> bool {
+    UnixDatagram::unbound().and_then(|socket| socket.connect(path)).is_ok()
+}
+
+fn wait_for(path: &Path) {
+    while !listens(path) {
+        thread::sleep(JOURNAL_AGAIN);
+    }
+}
+
+/// How long the thread of the lines waits before it looks for journald again.
+const JOURNAL_AGAIN: Duration = Duration::from_millis(100);
+
+/// Sends lines to journald. Starting the library sends a message too, so the thread does that as well. While there is no
+/// journald, lines wait in the queue, which counts those that it has no room for: the library drops them without a word.
 fn journal_writer() -> impl FnMut(LogLine) + Send {
     let mut journal = None;
     move |line| {
+        wait_for(Path::new(JOURNAL));
         if journal.is_none() {
             journal = tracing_journald::layer().ok().map(|layer| Registry::default().with(as_fields(layer)));
         }

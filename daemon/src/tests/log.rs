@@ -155,3 +155,20 @@ fn lines_of_every_package_are_shown() {
         "{reported}"
     );
 }
+
+/// The library that sends lines to journald drops them while there is none, and counts nothing.
+#[test]
+fn lines_wait_for_journald() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    assert!(!super::listens(&path));
+    let waiting = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            super::wait_for(&path);
+            super::listens(&path)
+        }
+    });
+    let _journald = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    assert!(waiting.join().unwrap());
+}
