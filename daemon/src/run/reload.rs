@@ -158,7 +158,15 @@ impl Reload {
         self.level.set(config.log.level);
         // Also if the directory is the same: a reload reads every file again.
         self.directory.send_replace(config.files.directory.clone());
-        self.identity.send_replace(Arc::new(identity));
+        let named = identity.name.clone();
+        let previous = self.identity.send_replace(Arc::new(identity));
+        if previous.name != named {
+            info!(
+                message_id = %messages::NODE_NAMED,
+                "the reload has read the node's name: this node is now {named}, previously {}; the backends of {named} count \
+                 as those on this node", previous.name
+            );
+        }
         self.check.notify_one();
         if let Some(accepts) = &self.accepts {
             // The answer is not read, and a command may have filled the queue.
