@@ -16,7 +16,7 @@ use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
-use nodelb_datapath::is_open_for_writing;
+use nodelb_datapath::{foreign_pin_directories, is_open_for_writing};
 use nodelb_host::cgroup as own_cgroup;
 use nodelb_kube::apiserver::credentials::{self, Named, credstore};
 use nodelb_kube::apiserver::settings::Settings;
@@ -131,7 +131,23 @@ fn unit_notices(config: &Config) -> Vec<String> {
         let path = state.display();
         format!("note: state.directory: nodelb.service may not write there unless it has ReadWritePaths={path}")
     });
-    hidden.chain(state).chain(cgroup_notice(config)).collect()
+    hidden.chain(state).chain(cgroup_notice(config)).chain(pin_notices(config)).collect()
+}
+
+/// Returns a line for each other pin directory with attached programs, if root runs the command. They would run first, by
+/// maps that no process updates any more.
+fn pin_notices(config: &Config) -> Vec<String> {
+    let pin_directory = &config.datapath.pin_directory;
+    let others = foreign_pin_directories(pin_directory, config.datapath.cgroup());
+    let notice = |other: PathBuf| {
+        format!(
+            "note: datapath.pin-directory: programs of nodelb that are pinned in {other} are attached as well: unless another \
+             nodelb is meant to run here, stop nodelb and run nodelb cleanup --pin-directory {other} before it starts with {}",
+            pin_directory.display(),
+            other = other.display()
+        )
+    };
+    others.into_iter().map(notice).collect()
 }
 
 /// The cgroup of nodelb.service without a drop-in, below the root.

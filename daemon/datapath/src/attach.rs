@@ -216,6 +216,12 @@ fn is_linked(hook: Hook, pins: &Path, cgroup: &Cgroup) -> bool {
     link.is_some_and(|link| target(link.as_fd()) == Some((cgroup.id, hook.attach_type)))
 }
 
+/// The ids of the programs of the links that are pinned in this directory under the names of the hooks.
+pub(crate) fn programs_in(pins: &Path) -> Vec<u32> {
+    let open = all_hooks().filter_map(|hook| sys::open_link(&pins.join(hook.name)).ok().flatten());
+    open.filter_map(|link| LinkInfo::from_fd(link.as_fd()).ok()).map(|info| info.prog_id).collect()
+}
+
 /// The hook that the link is attached to, if it is one of nodelb's on this cgroup.
 pub(crate) fn hook_on(link: BorrowedFd<'_>, cgroup: &Path) -> Option<&'static str> {
     let cgroup = Cgroup::open(cgroup).ok()?;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::attach::{self, Links};
 use crate::mounts;
 use crate::pinned_links::identity;
+use crate::probe;
 use crate::versions;
 
 /// How many levels below a mount are searched.
@@ -27,6 +28,21 @@ impl Links {
         let own = self.directory.ancestors().nth(2).unwrap_or(&self.directory);
         attached(own, &self.attachment.cgroup, &mountinfo)
     }
+
+    /// The programs of the links that are pinned in these directories.
+    pub(crate) fn foreign_programs(&self) -> BTreeSet<u32> {
+        let directories = self.foreign_pin_directories();
+        let versions = directories.iter().filter_map(|directory| versions::all(directory).ok()).flatten();
+        versions.flat_map(|(_, version)| attach::programs_in(&version.join("links"))).collect()
+    }
+}
+
+/// The pin directories, other than `own`, with programs on the same cgroup: by default, on the root of cgroup v2. For a
+/// process that has attached none.
+pub fn foreign_pin_directories(own: &Path, cgroup: Option<&Path>) -> Vec<PathBuf> {
+    let cgroup = cgroup.map_or_else(|| probe::cgroup_root().ok(), |cgroup| Some(cgroup.to_path_buf()));
+    let mountinfo = mounts::mountinfo().unwrap_or_default();
+    cgroup.map(|cgroup| attached(own, &cgroup, &mountinfo)).unwrap_or_default()
 }
 
 /// The pin directories, other than `own`, that have a link on this cgroup.

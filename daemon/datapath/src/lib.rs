@@ -60,6 +60,7 @@ pub use device_hooks::{Ahead, Attach, DeviceHooks, HookError, HookFault, HookMet
 pub use error::OpenError;
 pub use filter_changes::{ChangeFilters, FilterChange, InThisProcess};
 pub use flows::FlowReader;
+pub use foreign_links::foreign_pin_directories;
 pub use hidden::{HiddenLink, LinkUser, detach_hidden, hidden_links};
 pub use hook_point::{DeviceSide, Direction, HookedDevice, XdpFit};
 pub use kept::ProgramCount;

@@ -76,6 +76,11 @@ impl ProgramOrder {
             }
         })?;
         found.sort_by_key(|program: &SocketProgram| program.hook);
+        // The self-test reports those of another nodelb, with the command that removes them.
+        if found.iter().any(|program| program.name == program.hook) {
+            let of_nodelb = self.links.foreign_programs();
+            found.retain(|program| !of_nodelb.contains(&program.id));
+        }
         Ok(found)
     }
 }
