@@ -97,7 +97,7 @@ fn selection_notice(config: &Config) -> Option<String> {
     Some(format!("note: {held} ({}): nodelb will keep the others as last known until `nodelb accept`", path.display()))
 }
 
-fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+pub(crate) fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
     v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
 }

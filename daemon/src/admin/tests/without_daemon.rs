@@ -6,7 +6,7 @@ use nodelb_core::history::{Event, Kernel, Stamp, What};
 use nodelb_core::model::addr::{Family, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{PortKey, Source};
-use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -88,6 +88,30 @@ fn every_answer_has_the_rows_of_the_daemon() {
     assert_eq!(trace["trace"][3]["finding"], "forwarded to 192.0.2.1:8080/TCP");
     assert_eq!(asked(&reader, "/services?service=shop/web"), json!({"services": [{"service": "shop/web"}]}));
     assert_eq!(asked(&reader, "/services?service=shop/wep"), json!({"services": []}));
+}
+
+/// The programs decide about every packet to an address that only nodelb has.
+#[test]
+fn a_port_that_no_service_has_at_a_served_address_is_refused_from_outside() {
+    let directory = directory(Some(WEB));
+    let mut state = held();
+    let entry = OutsideEntry { service: ServiceId(1), local: false, has_ranges: false };
+    state.outside.insert("198.51.100.1:80".parse().unwrap(), entry);
+    // A device of every host has this address.
+    state.outside.insert("127.0.0.1:80".parse().unwrap(), entry);
+    let reader = reader(directory.path(), Some(state));
+    let traced = |to: &str, from: &str| {
+        let answer = asked(&reader, &format!("/trace?to={to}&from={from}"));
+        let steps = answer["trace"].as_array().unwrap();
+        (answer["verdict"]["verdict"].clone(), steps.last().unwrap()["finding"].as_str().unwrap().to_owned())
+    };
+    let (verdict, finding) = traced("198.51.100.1:81", "outside");
+    assert_eq!(verdict, "Refused");
+    assert!(finding.starts_with("refused with RST: no service has this port"), "{finding}");
+    assert_eq!(traced("198.51.100.1:80/SCTP", "outside").0, "Dropped");
+    for (to, from) in [("198.51.100.1:81", "pod"), ("127.0.0.1:81", "outside"), ("198.51.100.2:81", "outside")] {
+        assert_eq!(traced(to, from).0, "PassedThrough", "{to} from {from}");
+    }
 }
 
 #[test]

@@ -2,15 +2,20 @@
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::trace::is_of_service_outside;
 use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
 use nodelb_report::rows::from_maps::{MapContent, MapMatch, MapTrace};
 use nodelb_report::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 
 use super::{outside, phrases};
 
-/// Returns the part of the answer of `/trace` that the maps know.
-pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) -> TraceAnswer {
-    let traced = content.trace(to, from);
+/// Returns the part of the answer of `/trace` that the maps know. `is_here`: a device of the node has the address.
+pub(in crate::admin) fn trace(content: &MapContent, (to, is_here): (L4Addr, bool), from: Client) -> TraceAnswer {
+    let mut traced = content.trace(to, from);
+    let passes = from == Client::Outside && traced.result == ConnectResult::PassedThrough;
+    if passes && !is_here && is_of_service_outside(&content.state, to.addr) {
+        traced.result = outside::not_served(to.protocol);
+    }
     let found = traced.found.as_ref();
     let mut steps = match found {
         Some(found) => vec![
@@ -55,7 +60,7 @@ fn verdict(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> String {
     match traced.result {
         ConnectResult::Forwarded(_) => forwarded(),
         ConnectResult::Depends(_) => phrases::if_admitted(&traced.admitted, &forwarded(), from),
-        ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to, true),
+        ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to, traced.found.is_some()),
         ConnectResult::Refused(errno) => phrases::refused(errno).into(),
         ConnectResult::Dropped(reason) => outside::dropped(reason),
         ConnectResult::PassedThrough if from == Client::Outside => outside::NOT_OUTSIDE.into(),

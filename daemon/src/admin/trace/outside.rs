@@ -133,10 +133,15 @@ pub(super) fn own(explanation: &mut Explanation, snapshot: &Snapshot, decision: 
     let addr = explanation.to.addr;
     let is_here = snapshot.facts.node().addresses.contains(&addr);
     if passes && is_on && !is_here && is_of_service_outside(&snapshot.realised, addr) {
-        explanation.result = match is_sctp(explanation) {
-            true => ConnectResult::Dropped(DropReason::NotServed),
-            false => ConnectResult::Refused(Refusal::NoBackend),
-        };
+        explanation.result = not_served(explanation.to.protocol);
+    }
+}
+
+/// What the programs do at a port of a service's address that no service has.
+pub(super) fn not_served(protocol: Protocol) -> ConnectResult {
+    match protocol {
+        Protocol::Sctp => ConnectResult::Dropped(DropReason::NotServed),
+        Protocol::Tcp | Protocol::Udp => ConnectResult::Refused(Refusal::NoBackend),
     }
 }
 
