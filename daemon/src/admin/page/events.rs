@@ -2,7 +2,7 @@
 //! what changes. The hub computes each event once and sends the same bytes to every page, so that 50 open pages cost
 //! about as much as one. It does nothing while no page is open.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,11 @@ use axum::body::{Body, Bytes};
 use futures_util::stream;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::ServiceId;
 use nodelb_host::clock::until;
 use nodelb_report::explain::changed::{ChangedServices, changed_services};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
-use nodelb_report::rows::{HistoryRow, ServiceRow, described};
+use nodelb_report::rows::{Counters, HistoryRow, RateRow, Rates, ServiceRow, described};
 use nodelb_report::status_report::StatusReport;
 use nodelb_report::time::{Clocks, Time};
 use serde::Serialize;
@@ -25,13 +24,15 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::state::AdminState;
-use super::super::{history, maps, status, tables};
+use super::super::{counters, history, maps, status, tables};
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(250);
 /// Time between two looks at what nothing announces, such as problems and the usage of maps. A page that receives
 /// nothing for longer knows that the daemon does not respond.
 const BEAT: Duration = Duration::from_secs(2);
+/// Minimum time between two counts of connections: a rate over less is that of a moment.
+const COUNT: Duration = Duration::from_secs(1);
 /// The number of messages that a page may be behind. One that is further behind gets everything again.
 const BACKLOG: usize = 64;
 /// The maximum number of bytes that a page is sent at once: the server keeps them until the client has read them.
@@ -57,7 +58,7 @@ struct Sent {
     /// The last event of each kind that has no parts.
     wholes: BTreeMap<&'static str, String>,
     /// The number of connections by service port, and when they were counted.
-    counts: HashMap<ServiceId, u64>,
+    counts: Counters,
     counted: Option<Instant>,
     /// The message with everything, for new pages; `None` after a change.
     all: Option<Bytes>,
@@ -80,6 +81,15 @@ struct PageRow {
     service: ServiceRow,
     addresses: Vec<String>,
     backend_addresses: BTreeSet<String>,
+}
+
+/// The event `rates`.
+#[derive(Serialize)]
+struct PageRates {
+    /// Whether connections are counted.
+    is_counting: bool,
+    /// The services with new connections, and how many per second.
+    rates: Vec<RateRow>,
 }
 
 /// The event `history`: the newest record last.
@@ -173,7 +183,7 @@ impl Hub {
         self.update_services(sent, &mut message);
         self.update_history(sent, &mut message);
         if is_beat {
-            self.update_rates(sent, &mut message);
+            self.update_rates(sent, now, &mut message);
             self.update_wholes(sent, now, &mut message);
         }
         if !message.is_empty() {
@@ -207,27 +217,21 @@ impl Hub {
         push(message, "history", &Records { all: false, rows: history::rows(&rows) });
     }
 
-    /// Connections per second by service, since the last call.
-    fn update_rates(&self, sent: &mut Sent, message: &mut String) {
-        let Some(connections) = self.state.datapath.connections() else { return };
-        let now = Instant::now();
-        let elapsed = sent.counted.replace(now).map(|then| (now - then).as_secs_f64());
-        let mut rates: BTreeMap<String, f64> = BTreeMap::new();
-        let mut counts = HashMap::with_capacity(sent.counts.len());
-        for (id, key) in sent.snapshot.ports() {
-            let count = (connections.read)(id);
-            let number = count.translated + count.refused;
-            let more = sent.counts.get(&id).map_or(0, |before| number.saturating_sub(*before));
-            if let (Some(elapsed), true) = (elapsed, more > 0) {
-                *rates.entry(key.service.to_string()).or_default() += more as f64 / elapsed;
-            }
-            counts.insert(id, number);
+    /// Connections per second by service, since the last count.
+    fn update_rates(&self, sent: &mut Sent, now: Clocks, message: &mut String) {
+        let counted = Instant::now();
+        let elapsed = sent.counted.map(|then| counted - then);
+        if elapsed.is_some_and(|elapsed| elapsed < COUNT) {
+            return;
         }
-        sent.counts = counts;
-        for rate in rates.values_mut() {
-            *rate = (*rate * 10.0).round() / 10.0;
-        }
-        replace(sent, message, "rates", &rates);
+        let counts = counters::counters(&self.state, &Filter::default());
+        let before = std::mem::replace(&mut sent.counts, counts);
+        sent.counted = Some(counted);
+        let Some(elapsed) = elapsed else { return };
+        let Rates { mut rates, .. } = Rates::between(&before, &sent.counts, (now.time, elapsed.as_secs_f64()), false);
+        rates.retain(|row| row.per_second > 0.0 || row.refused > 0.0);
+        let is_counting = sent.counts.is_counting;
+        replace(sent, message, "rates", &PageRates { is_counting, rates });
     }
 
     fn update_wholes(&self, sent: &mut Sent, now: Clocks, message: &mut String) {

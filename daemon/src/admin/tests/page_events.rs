@@ -1,8 +1,15 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nodelb_core::datapath::Count;
 use nodelb_core::history::{Event, History, Stamp, What};
 
 use super::*;
 use crate::admin::fixture;
+use crate::connections::Connections;
+use crate::datapath::fake::FakeDatapath;
+use crate::devices::DeviceOutputs;
 use crate::recorder;
+use crate::world::World;
 
 /// A hub, and the sender of its history.
 fn hub() -> (Arc<Hub>, watch::Sender<Arc<History>>) {
@@ -105,4 +112,45 @@ async fn a_long_message_is_sent_in_pieces() {
         page = next;
     }
     assert!(message.len() > 2 * PIECE && message.contains(&format!("record {}", RECORDS - 1)), "{}", message.len());
+}
+
+/// The counts of all service ports, as the kernel has them at `seconds`.
+fn connections(translated: u64, refused: u64, seconds: &Arc<AtomicU64>) -> Connections {
+    let seconds = Arc::clone(seconds);
+    let read = move |_| {
+        let seconds = seconds.load(Ordering::Relaxed);
+        Count { translated: translated * seconds, refused: refused * seconds }
+    };
+    Connections { read: Arc::new(read), ledger: Arc::default() }
+}
+
+fn rates(messages: &mut broadcast::Receiver<Bytes>) -> Option<String> {
+    let message = text(&messages.try_recv().unwrap());
+    let (_, event) = message.split_once("event: rates\ndata: ")?;
+    event.lines().next().map(ToOwned::to_owned)
+}
+
+#[tokio::test(start_paused = true)]
+async fn rates_are_those_of_top_over_at_least_a_second() {
+    let world = World::new(1);
+    let seconds = Arc::new(AtomicU64::new(100));
+    let inside = connections(30, 0, &seconds);
+    let datapath = Arc::new(FakeDatapath { connections: Some(inside), ..FakeDatapath::default() });
+    let outside =
+        DeviceOutputs { service_connections: Some(connections(80, 20, &seconds)), ..DeviceOutputs::default() };
+    let owner = fixture::owner(fixture::always(world.engine.snapshot(world.now)));
+    let hub = Hub::new(Arc::new(AdminState { owner, datapath, packets: Some(outside), ..fixture::unsynced() }));
+    let (_, mut messages) = hub.join();
+    // The beat of the hub follows at once if no page was open before.
+    tokio::time::advance(Duration::from_millis(3)).await;
+    hub.send(true);
+    assert_eq!(rates(&mut messages), None, "a rate over milliseconds is that of a moment");
+    tokio::time::advance(Duration::from_millis(1_997)).await;
+    seconds.fetch_add(2, Ordering::Relaxed);
+    hub.send(true);
+    let rates: serde_json::Value = serde_json::from_str(&rates(&mut messages).unwrap()).unwrap();
+    assert_eq!(rates["is_counting"], true, "{rates}");
+    let [row] = &rates["rates"].as_array().unwrap()[..] else { panic!("{rates}") };
+    let number = |key: &str| row[key].as_f64().unwrap();
+    assert_eq!((number("per_second"), number("outside"), number("refused")), (110.0, 80.0, 20.0), "{row}");
 }

@@ -82,7 +82,7 @@ function item(row, offset) {
       element("span", { title: row.service }, row.service),
       element("span", { class: "mono" }, addresses(row)),
       element("span", { class: "number" }, `${row.selectable}/${row.backends}`),
-      element("span", { class: "number" }, rate(state.rates.get(row.service))),
+      ...rates(row.service),
       element("span", { class: `${level}-text` }, row.status)),
     hasError(row) ? element("div", { class: `error ${level}-text`, title: row.error }, row.error) : null,
     is_selected ? detail : null);
@@ -95,8 +95,17 @@ function addresses(row) {
   return others.length ? `${first} (+${others.length})` : first;
 }
 
-function rate(value) {
-  if (value === undefined) return "";
+// The new connections per second, and the refused ones; empty while they are not known.
+function rates(service) {
+  const row = state.rates.get(service);
+  const outside = row?.outside ? `${rate(row.outside)} of them from clients outside the node` : undefined;
+  return [
+    element("span", { class: "number", title: outside }, state.counting ? rate(row?.per_second ?? 0) : ""),
+    element("span", { class: "number warning-text" }, row?.refused ? rate(row.refused) : ""),
+  ];
+}
+
+export function rate(value) {
   return value >= 10 || value === 0 ? String(Math.round(value)) : value.toFixed(1);
 }
 

@@ -5,7 +5,9 @@ export const state = {
   // The severity of the worst problem of each object that has one, as `nodelb status` has it.
   severities: new Map(),
   services: new Map(),
+  // The rows of `nodelb top` by service, and whether connections are counted; before the second count, that is not known.
   rates: new Map(),
+  counting: undefined,
   history: [],
   apiservers: [],
   sources: [],
@@ -38,7 +40,10 @@ const HANDLERS = {
     for (const name of data.changed) forget(name);
     for (const row of data.rows) state.services.set(state.services.has(row.service) ? `${row.service} (${row.source})` : row.service, row);
   },
-  rates: (data) => { state.rates = new Map(Object.entries(data)); },
+  rates: (data) => {
+    state.counting = data.is_counting;
+    state.rates = new Map(data.rates.map((row) => [row.service, row]));
+  },
   history: (data) => {
     if (data.all) state.history = [];
     state.history.unshift(...data.rows.reverse());
