@@ -2,7 +2,7 @@
 //! readers, and stores them in the state directory, so that they survive a restart. It is a separate task: the owner
 //! passes events on and never waits, not even for a disk.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -312,20 +312,21 @@ fn append(directory: &Path, records: &[Arc<Record>], history: &History) -> io::R
     file.sync_data()
 }
 
-/// The latest records before this one, as far as there is room for them.
+/// The latest records before this one, as far as there is room for them: first those of no service.
 fn repeated(history: &History, next: u64) -> io::Result<Vec<u8>> {
-    let mut all = VecDeque::new();
+    let of_services = history.latest_first().filter(|record| record.event.port.is_some());
+    let mut all = BTreeMap::new();
     let mut size = 0;
-    for record in history.latest_first().filter(|record| record.sequence < next) {
+    for record in history.of_daemon().chain(of_services).filter(|record| record.sequence < next) {
         let mut line = Vec::new();
         lines::push(&mut line, &**record)?;
         size += line.len();
         if size > MAX_REPEATED {
             break;
         }
-        all.push_front(line);
+        all.insert(record.sequence, line);
     }
-    Ok(all.into_iter().flatten().collect())
+    Ok(all.into_values().flatten().collect())
 }
 
 #[cfg(test)]

@@ -10,25 +10,35 @@ use imbl::{OrdMap, OrdSet};
 use crate::model::service::ServiceName;
 
 mod event;
+mod recent;
 
 pub use event::{Addresses, Event, Kernel, MAX_SHOWN, Record, What};
+use recent::Recent;
+pub use recent::{Latencies, SLOW};
 
 /// The maximum number of records of one service.
 pub const MAX_OF_SERVICE: usize = 32;
 
-/// The maximum number of records in total.
+/// The maximum number of records of services.
 pub const MAX_RECORDS: usize = 4_096;
 
+/// The maximum number of records of one kind that are about no service: problems count those of the last half hour.
+pub const MAX_OF_KIND: usize = 1_024;
+
 /// Records by number. A service with more than [`MAX_OF_SERVICE`] records loses its oldest. With more than [`MAX_RECORDS`],
-/// the namespace that has most loses its oldest, so that what happens to its services hides nothing about others.
+/// the namespace that has most loses its oldest, so that what happens to its services hides nothing about others. Records
+/// of no service have a limit of their own, which nothing that happens to services uses up.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: OrdMap<u64, Arc<Record>>,
     by_service: OrdMap<ServiceName, Arc<VecDeque<u64>>>,
-    /// The records of each namespace; those of no service have one of their own.
-    by_namespace: OrdMap<Option<Arc<str>>, OrdSet<u64>>,
+    /// The records of each namespace.
+    by_namespace: OrdMap<Arc<str>, OrdSet<u64>>,
     /// The namespaces by their number of records.
-    sizes: OrdSet<(usize, Option<Arc<str>>)>,
+    sizes: OrdSet<(usize, Arc<str>)>,
+    /// The records of no service, by their [`kind`].
+    by_kind: OrdMap<usize, OrdSet<u64>>,
+    recent: Recent,
     last: u64,
 }
 
@@ -37,6 +47,11 @@ pub struct History {
 pub struct Stamp {
     pub at: u64,
     pub to_kernel: u64,
+}
+
+/// The kind of a record of no service. Whether the daemon ended unexpectedly follows from starts and stops together.
+fn kind(what: What) -> usize {
+    if what == What::Stopped { What::Started as usize } else { what as usize }
 }
 
 impl History {
@@ -73,18 +88,21 @@ impl History {
 
     fn insert(&mut self, record: Arc<Record>) {
         self.last = record.sequence;
-        self.count(&record, |records| _ = records.insert(record.sequence));
-        if let Some(port) = &record.event.port {
-            let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
-            sequences.push_back(record.sequence);
-            if sequences.len() > MAX_OF_SERVICE
-                && let Some(oldest) = sequences.front().copied()
-            {
-                self.forget(oldest);
-            }
+        if let Some(latency) = latency(&record) {
+            self.recent.count(record.at, latency);
         }
-        self.records.insert(record.sequence, record);
-        if self.records.len() > MAX_RECORDS
+        self.records.insert(record.sequence, Arc::clone(&record));
+        let Some(port) = &record.event.port else { return self.insert_of_daemon(&record) };
+        self.count(&port.service.namespace, |records| _ = records.insert(record.sequence));
+        let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
+        sequences.push_back(record.sequence);
+        if sequences.len() > MAX_OF_SERVICE
+            && let Some(oldest) = sequences.front().copied()
+        {
+            self.forget(oldest);
+        }
+        let of_services = self.records.len() - self.by_kind.values().map(OrdSet::len).sum::<usize>();
+        if of_services > MAX_RECORDS
             && let Some((_, largest)) = self.sizes.get_max()
             && let Some(oldest) = self.by_namespace.get(largest).and_then(OrdSet::get_min).copied()
         {
@@ -92,11 +110,21 @@ impl History {
         }
     }
 
+    fn insert_of_daemon(&mut self, record: &Record) {
+        let of_kind = self.by_kind.entry(kind(record.event.what)).or_default();
+        of_kind.insert(record.sequence);
+        if of_kind.len() > MAX_OF_KIND
+            && let Some(oldest) = of_kind.remove_min()
+        {
+            self.records.remove(&oldest);
+        }
+    }
+
     /// Drops the oldest record of a service or a namespace, which is the first of its service.
     fn forget(&mut self, sequence: u64) {
         let Some(record) = self.records.remove(&sequence) else { return };
-        self.count(&record, |records| _ = records.remove(&sequence));
         let Some(name) = record.event.port.as_ref().map(|port| &port.service) else { return };
+        self.count(&name.namespace, |records| _ = records.remove(&sequence));
         if let Some(sequences) = self.by_service.get_mut(name) {
             let sequences = Arc::make_mut(sequences);
             sequences.retain(|known| *known != sequence);
@@ -106,15 +134,14 @@ impl History {
         }
     }
 
-    /// Changes the records of the namespace that the record belongs to.
-    fn count(&mut self, record: &Record, change: impl FnOnce(&mut OrdSet<u64>)) {
-        let namespace = record.event.port.as_ref().map(|port| Arc::clone(&port.service.namespace));
-        let mut records = self.by_namespace.remove(&namespace).unwrap_or_default();
-        self.sizes.remove(&(records.len(), namespace.clone()));
+    /// Changes the records of the namespace.
+    fn count(&mut self, namespace: &Arc<str>, change: impl FnOnce(&mut OrdSet<u64>)) {
+        let mut records = self.by_namespace.remove(namespace).unwrap_or_default();
+        self.sizes.remove(&(records.len(), Arc::clone(namespace)));
         change(&mut records);
         if !records.is_empty() {
-            self.sizes.insert((records.len(), namespace.clone()));
-            self.by_namespace.insert(namespace, records);
+            self.sizes.insert((records.len(), Arc::clone(namespace)));
+            self.by_namespace.insert(Arc::clone(namespace), records);
         }
     }
 
@@ -130,6 +157,17 @@ impl History {
     /// has read misses nothing except records that have been dropped since.
     pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Arc<Record>> {
         self.records.range((std::ops::Bound::Excluded(sequence), std::ops::Bound::Unbounded)).map(|(_, record)| record)
+    }
+
+    /// The records that are about no service, the latest first.
+    pub fn of_daemon(&self) -> impl Iterator<Item = &Arc<Record>> {
+        let sequences: OrdSet<u64> = self.by_kind.values().flatten().copied().collect();
+        sequences.into_iter().rev().filter_map(|sequence| self.records.get(&sequence))
+    }
+
+    /// The changes since this time, in milliseconds since 1970, as far as their latency is known.
+    pub fn latencies_since(&self, first: u64) -> Latencies {
+        self.recent.since(first)
     }
 
     pub fn latest_first(&self) -> impl Iterator<Item = &Arc<Record>> {
@@ -154,6 +192,11 @@ impl History {
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
+}
+
+/// The time from the change of the object until the maps contained it, in milliseconds.
+fn latency(record: &Record) -> Option<u64> {
+    Some(record.to_owner?.saturating_add(record.to_kernel? / 1_000))
 }
 
 #[cfg(test)]

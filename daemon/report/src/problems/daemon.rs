@@ -8,7 +8,7 @@ use super::ipsec;
 use super::problem::{DROPS_WITHIN, DroppedPackets, HOOKS, Observed, Problem, SHOWN, TableUsage, Untranslated};
 use super::reason::{Reason, Severity};
 use crate::time::Time;
-use nodelb_core::history::{History, Record, What};
+use nodelb_core::history::{History, Latencies, Record, SLOW, What};
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -21,8 +21,8 @@ const STALE_AFTER: u64 = 600_000;
 const CRASHES: (u64, usize) = (1_800_000, 3);
 /// The window for changes by other programs, in milliseconds.
 const EXTERNAL_WITHIN: u64 = 900_000;
-/// The window for slow changes, and the time until the kernel had one that counts as slow, in milliseconds.
-const SLOW: (u64, u64) = (300_000, 10_000);
+/// The window for slow changes, in milliseconds.
+const SLOW_WITHIN: u64 = 300_000;
 /// The file descriptors count as nearly used up from this usage, in percent.
 const FILES_PERCENT: u64 = 80;
 
@@ -256,16 +256,14 @@ fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
 
 fn recent(observed: &Observed, found: &mut Vec<Problem>) {
     let now = observed.clocks.time;
-    let within = |window: u64| {
-        let first = Time(now.0.saturating_sub(window));
-        observed.history.latest_first().take_while(move |record| Time(record.at) >= first)
-    };
-    let crashes = crashes(&observed.history, Time(now.0.saturating_sub(CRASHES.0)));
+    let first = |window: u64| Time(now.0.saturating_sub(window));
+    let crashes = crashes(&observed.history, first(CRASHES.0));
     if crashes >= CRASHES.1 {
         let cause = format!("ended unexpectedly {crashes} times in 30 minutes");
         found.push(Problem::new(Reason::Restarts, "nodelb", cause));
     }
-    let mut repaired = within(EXTERNAL_WITHIN).filter(|record| record.event.what == What::Repaired);
+    let recent = observed.history.of_daemon().take_while(|record| Time(record.at) >= first(EXTERNAL_WITHIN));
+    let mut repaired = recent.filter(|record| record.event.what == What::Repaired);
     if let Some(last) = repaired.next() {
         let what = last.event.detail.as_deref().unwrap_or("an entry");
         let more = match repaired.count() {
@@ -279,26 +277,19 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
         let problem = Problem::new(Reason::ExternalChanges, object, format!("repaired: {what}{more}"));
         found.push(problem.since(Some(Time(last.at))));
     }
-    let slow = |record: &&Arc<Record>| latency(record).is_some_and(|millis| millis > SLOW.1);
-    let measured = within(SLOW.0).filter(|record| latency(record).is_some()).count();
-    let slow: Vec<_> = within(SLOW.0).filter(slow).collect();
-    if let Some(last) = slow.first().filter(|_| slow.len() * 100 > measured) {
-        let cause = format!("{} of {measured} changes took more than 10 s until the kernel had them", slow.len());
-        found.push(Problem::new(Reason::ProgrammingSlow, "kernel maps", cause).since(Some(Time(last.at))));
+    let Latencies { measured, slow, last_slow } = observed.history.latencies_since(first(SLOW_WITHIN).0);
+    if slow * 100 > measured {
+        let cause = format!("{slow} of {measured} changes took more than {} s until the kernel had them", SLOW / 1_000);
+        found.push(Problem::new(Reason::ProgrammingSlow, "kernel maps", cause).since(last_slow.map(Time)));
     }
 }
 
 /// The number of starts since this time before which no signal had stopped the daemon.
 fn crashes(history: &History, first: Time) -> usize {
-    let runs = history.latest_first().filter(|it| matches!(it.event.what, What::Started | What::Stopped));
+    let runs = history.of_daemon().filter(|it| matches!(it.event.what, What::Started | What::Stopped));
     let runs: Vec<&Arc<Record>> = runs.collect();
     let is_crash = |pair: &&[&Arc<Record>]| pair.iter().all(|record| record.event.what == What::Started);
     runs.windows(2).filter(is_crash).take_while(|pair| Time(pair[0].at) >= first).count()
-}
-
-/// The time from the change of the object until the maps contained it, in milliseconds.
-fn latency(record: &Record) -> Option<u64> {
-    Some(record.to_owner?.saturating_add(record.to_kernel? / 1_000))
 }
 
 fn process(observed: &Observed, found: &mut Vec<Problem>) {

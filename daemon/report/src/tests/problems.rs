@@ -14,18 +14,18 @@ use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
-use nodelb_core::history::{Event, History, Record, Stamp, What};
+use nodelb_core::history::{Event, History, Kernel, Record, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::{L4Addr, Protocol};
-use nodelb_core::model::cause::HOLD_ENDED;
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::cause::{Cause, HOLD_ENDED};
 use nodelb_core::model::drain::Drain;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{
-    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
-    SlicePort, Source, TrafficPolicy,
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServiceName, ServicePort, Slice,
+    SliceName, SlicePort, Source, TrafficPolicy,
 };
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -841,6 +841,34 @@ fn the_recent_history_shows_restarts_changes_by_others_and_slow_changes() {
     assert_eq!(reasons(0), [Reason::Restarts, Reason::ExternalChanges]);
     assert_eq!(reasons(20 * 60_000), [Reason::Restarts], "the repair is more than 15 minutes ago");
     assert_eq!(reasons(40 * 60_000), []);
+}
+
+/// Thousands of changes of services, one in each namespace, left no start and no repair in the history.
+#[test]
+fn what_the_daemon_counts_does_not_end_with_many_changes_of_services() {
+    let mut history = History::default();
+    for _ in 0..4 {
+        history.add(Event::for_daemon(What::Started, ""), Stamp { at: START, to_kernel: 0 });
+    }
+    history.add(Event::for_daemon(What::Repaired, "frontend x"), Stamp { at: START, to_kernel: 0 });
+    let slow = Origin { triggered: Some(START - 11_000), ..Origin::default() };
+    for number in 0..20_000 {
+        let origin = if number < 500 { slow.clone() } else { Origin { triggered: Some(START), ..Origin::default() } };
+        let port = PortKey {
+            service: ServiceName::new(&format!("n{number}"), "web"),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+            family: Family::Ipv4,
+        };
+        let cause = Cause { origin, is_removed: false };
+        let event = Event::for_port(&Arc::new(port), Some(Source::Kubernetes), What::Changed, cause);
+        history.add(Event { kernel: Kernel::Done, ..event }, Stamp { at: START, to_kernel: 0 });
+    }
+    let clocks = Clocks { time: Time(START + 1_000), ..Clocks::default() };
+    let found = problems(&Observed { clocks, history: Arc::new(history), ..Node::new().observed() });
+    let reasons: Vec<_> = found.iter().map(|it| it.reason).collect();
+    assert_eq!(reasons, [Reason::ProgrammingSlow, Reason::Restarts, Reason::ExternalChanges]);
+    assert!(found[0].cause.starts_with("500 of 20000 changes"), "{}", found[0].cause);
 }
 
 /// `systemctl restart nodelb`, three times within half an hour, was reported as a loop of crashes.
