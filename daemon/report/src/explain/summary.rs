@@ -138,9 +138,9 @@ fn add_backends(
     for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
         let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
         let is_drained = drains.is_some_and(|drains| drain::find(drains, (backend.addr, backend.port)).is_some());
-        let state = match backend.state {
+        let state = match backend.effective_state() {
             BackendState::Active | BackendState::Terminating if is_drained => BackendState::Maintenance,
-            _ if has_failed => BackendState::Quarantined,
+            BackendState::Active | BackendState::Terminating if has_failed => BackendState::Quarantined,
             state => state,
         };
         states[state as usize] += 1;

@@ -296,6 +296,20 @@ fn a_drain_is_a_notice_with_its_author_and_end_while_another_backend_is_left() {
     assert_eq!(node.problems(), []);
 }
 
+/// The list of backends said Maintenance, the summary Active.
+#[test]
+fn a_backend_of_weight_0_is_counted_as_it_is_listed() {
+    let mut node = Node::new();
+    let Change::UpsertSlice(mut slice) = slice("shop/web", &["192.0.2.1:80", "192.0.2.2:80"]) else { panic!() };
+    slice.ports[0].backends[0].weight = 0;
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), Change::UpsertSlice(slice)]);
+    let observed = node.observed();
+    let listed: Vec<_> = reports::backends(&observed.snapshot, &Filter::default()).iter().map(|it| it.state).collect();
+    assert_eq!(listed, [BackendState::Maintenance, BackendState::Active]);
+    let counts = &observed.summary.counts.backends_by_state;
+    assert_eq!((counts[&BackendState::Maintenance], counts[&BackendState::Active]), (1, 1));
+}
+
 /// With the switch off, the row of the service shows it, and nothing else does.
 #[test]
 fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked() {
