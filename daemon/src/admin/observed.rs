@@ -186,6 +186,7 @@ pub(super) fn apiserver(report: &PoolReport, now: Clocks) -> ApiserverState {
     ApiserverState {
         in_use: report.in_use().map(ToString::to_string),
         last_response: report.last_response.map(|at| now.time_of(at)),
+        lost: report.without_server_since().map(|at| now.time_of(at)),
         problem: report.problem.clone().or_else(last_error),
         not_renewed: report.not_renewed.as_ref().map(|(since, why)| (now.time_of(*since), why.clone())),
     }

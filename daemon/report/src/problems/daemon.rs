@@ -67,7 +67,7 @@ fn apiserver(observed: &Observed, found: &mut Vec<Problem>) {
         (None, None) => return,
     };
     let mut problem = Problem::new(Reason::NoApiserver, "kubernetes", format!("no API server in use: {why}"));
-    problem.since = state.last_response;
+    problem.since = state.lost;
     let facts = &observed.snapshot.facts;
     let mut unsynced = observed.snapshot.config.sources.iter().filter(|source| !facts.is_synced(**source)).peekable();
     if unsynced.peek().is_some() && unsynced.all(|source| *source == Source::Kubernetes) {

@@ -70,6 +70,8 @@ pub struct ApiserverState {
     pub in_use: Option<String>,
     /// The time of the last response; `None` before the first one.
     pub last_response: Option<Time>,
+    /// When the last connection to one ended; `None` while there is one, and before the first one.
+    pub lost: Option<Time>,
     /// Why no apiserver can be used, such as a kubeconfig that cannot be read, or the last error of an address.
     pub problem: Option<String>,
     /// Why the connection in use still has the previous credentials, and since when.

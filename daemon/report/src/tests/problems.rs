@@ -598,10 +598,18 @@ fn nothing_that_has_not_been_tried_yet_has_failed() {
     assert_eq!(reasons(connected(), waiting()), [], "the first list is in progress");
     assert_eq!(reasons(connected(), vec![watch(SourceState::LastGood, &[])]), [], "as after a restart");
     let failed = ApiserverState { problem: Some("connection refused".into()), ..ApiserverState::default() };
-    let lost = ApiserverState { last_response: Some(Time(7)), ..ApiserverState::default() };
+    let lost = ApiserverState { last_response: Some(Time(7)), lost: Some(Time(9)), ..ApiserverState::default() };
     assert_eq!(reasons(failed, waiting()), [Reason::NoApiserver]);
     assert_eq!(reasons(lost, waiting()), [Reason::NoApiserver]);
     assert_eq!(reasons(connected(), vec![watch(SourceState::Error, &["403"])]), [Reason::SourceFailing]);
+}
+
+/// An idle watch receives nothing for a minute: the age of the last response is not that of the problem.
+#[test]
+fn there_is_no_api_server_since_the_last_connection_ended() {
+    let lost = ApiserverState { last_response: Some(Time(7)), lost: Some(Time(60_007)), ..ApiserverState::default() };
+    let found = problems(&Observed { apiserver: Some(lost), ..Node::new().observed() });
+    assert_eq!((only(&found).reason, only(&found).since), (Reason::NoApiserver, Some(Time(60_007))));
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Pool {
             timeouts,
             candidates: Vec::new(),
             in_use: None,
+            lost: None,
             last_used: None,
             switches: 0,
             listed: BTreeSet::new(),
@@ -283,6 +284,7 @@ impl Pool {
     /// [`note`](Self::note). The end of a very short session counts as a failure of the address.
     pub fn closed(&mut self, now: Moment, error: &str) {
         let Some(InUse { address, opened, .. }) = self.in_use.take() else { return };
+        self.lost = Some(now);
         let (timeouts, lasted) = (self.timeouts, now.0.saturating_sub(opened.0));
         if let Some(candidate) = self.find_mut(&address) {
             candidate.relapsed(lasted, &timeouts);

@@ -65,6 +65,11 @@ impl PoolReport {
         self.pool.as_ref()?.in_use()
     }
 
+    /// Since when no address has been in use; `None` if one is, or none ever was.
+    pub fn without_server_since(&self) -> Option<Moment> {
+        self.pool.as_ref().filter(|pool| pool.in_use.is_none())?.lost
+    }
+
     /// The number of times that the address in use has changed.
     pub fn switches(&self) -> u64 {
         self.pool.as_ref().map_or(0, |pool| pool.switches)

@@ -17,6 +17,8 @@ pub struct Pool {
     /// All addresses in order of preference.
     pub(super) candidates: Vec<Candidate>,
     pub(super) in_use: Option<InUse>,
+    /// When the last session over an address ended.
+    pub(super) lost: Option<Moment>,
     /// The address that was most recently in use, also while none is in use.
     pub(super) last_used: Option<Address>,
     pub(super) switches: u64,

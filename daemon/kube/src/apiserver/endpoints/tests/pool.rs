@@ -85,8 +85,11 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
     assert_eq!(connect(&mut pool, up.plus(30_000)), address(1));
     pool.opened(up.plus(30_100), &address(1));
     assert_eq!(pool.in_use(), Some(&address(1)));
-    let report = PoolReport { pool: Some(pool), ..PoolReport::default() };
-    assert_eq!(report.switches(), 1);
+    let mut report = PoolReport { pool: Some(pool), ..PoolReport::default() };
+    assert_eq!((report.switches(), report.without_server_since()), (1, None));
+    let lost = up.plus(60_000);
+    report.pool.as_mut().unwrap().closed(lost, "reset by the server");
+    assert_eq!(report.without_server_since(), Some(lost));
 }
 
 #[test]
