@@ -122,6 +122,7 @@ pub async fn start(
         selection,
         forward,
         node: node.into(),
+        clock: owner.clock,
         has_node_object: config.kubernetes.node_object,
         in_maps: in_maps(&owner.snapshot.borrow().realised),
         accepts: accepted,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nodelb_apiserver::{Cluster, ServeOptions};
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_host::clock::Clock;
 use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::credentials::CredentialTimeouts;
@@ -117,6 +118,7 @@ fn node(settings: Settings) -> Received {
         selection: Selection::default(),
         forward: Arc::default(),
         node: "n1".into(),
+        clock: Clock::start(),
         has_node_object: true,
         in_maps: InMaps::default(),
         accepts: mpsc::channel(1).1,

@@ -399,6 +399,7 @@ impl Node {
             selection: reads.selection.clone(),
             forward: Arc::clone(&reads.forward),
             node: "n1".into(),
+            clock: Clock::start(),
             has_node_object: true,
             in_maps: InMaps::default(),
             accepts: accepted,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{Display, VariantNames};
 
+use crate::model::moment::Moment;
 use crate::model::service::Source;
 
 /// A row of `/sources`: one place that a source reads, and the result.
@@ -24,9 +25,9 @@ pub struct SourceReport {
     pub problems: Vec<String>,
     /// The time since which it has been in this state with these problems, in seconds since 1970.
     pub since: u64,
-    /// The time when the directory was last read, or when any response about the kind was last received, in seconds
-    /// since 1970; `None` before that, and for a single file.
-    pub last_received: Option<u64>,
+    /// When the directory was last read, or when any response about the kind was last received; `None` before that, and for
+    /// a single file.
+    pub last_received: Option<Moment>,
 }
 
 /// The state of a [`SourceReport`].

@@ -153,7 +153,7 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[Arc<SourceR
     for (row, kind) in rows.iter().filter_map(|row| Some((row, row.kind?))) {
         let (is_up, age) = kinds.entry([row.source.to_string(), kind.to_owned()]).or_insert((true, None));
         *is_up &= row.state == SourceState::Ok;
-        *age = row.last_received.map(|received| now.time.seconds().saturating_sub(received)).max(*age);
+        *age = row.last_received.map(|received| now.moment.0.saturating_sub(received.0) / 1_000).max(*age);
     }
     exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), u32::from(*is_up))));
     let ages = kinds.into_iter().filter_map(|(labels, (_, age))| Some((labels, age?)));

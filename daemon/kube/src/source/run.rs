@@ -39,7 +39,7 @@ use crate::api::translate::ForwardByClass;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::session::{Apiservers, Report};
-use nodelb_host::clock::ticking;
+use nodelb_host::clock::{Clock, ticking};
 
 /// The capacity of the queue from the watchers to the store. A full queue blocks the watchers.
 const QUEUE: usize = 64;
@@ -68,6 +68,8 @@ pub struct KubernetesSource {
     pub selection: Selection,
     pub forward: Arc<ForwardByClass>,
     pub node: String,
+    /// The clock of all times in snapshots.
+    pub clock: Clock,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
     pub in_maps: InMaps,
@@ -334,7 +336,7 @@ impl Running {
                 }
             }
         }
-        self.watches[number].record_events();
+        self.watches[number].record_events(self.source.clock.now());
         self.log_node(&changes);
         self.note_selection();
         self.is_reported = false;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_host::messages;
@@ -34,7 +35,7 @@ pub(super) struct WatchStatus {
     /// When the state began. Consecutive failures keep the time of the first one.
     since: SystemTime,
     /// When the apiserver last sent an event of this kind.
-    last_received: Option<SystemTime>,
+    last_received: Option<Moment>,
     failures: Failures,
     pub(super) list_again: Arc<Notify>,
 }
@@ -51,8 +52,8 @@ impl WatchStatus {
         }
     }
 
-    pub(super) fn record_events(&mut self) {
-        self.last_received = Some(SystemTime::now());
+    pub(super) fn record_events(&mut self, now: Moment) {
+        self.last_received = Some(now);
     }
 
     /// Records a new state, and logs whether the permission to watch is missing. Returns whether the row changes.
@@ -134,7 +135,7 @@ impl WatchStatus {
             notices,
             problems,
             since: unix_seconds(self.since),
-            last_received: self.last_received.map(unix_seconds),
+            last_received: self.last_received,
         }
     }
 

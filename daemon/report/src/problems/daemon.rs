@@ -122,9 +122,18 @@ pub(super) fn source(report: &SourceReport, observed: &Observed) -> Option<Probl
 }
 
 fn stale(report: &SourceReport, object: String, observed: &Observed) -> Option<Problem> {
-    let received = Time::from_seconds(report.last_received.filter(|_| report.kind.is_some())?);
-    let is_stale = received.age(observed.clocks.time) > STALE_AFTER;
-    is_stale.then(|| Problem::new(Reason::WatchStale, object, "nothing received for 10 minutes").since(Some(received)))
+    let (received, now) = (report.last_received?, observed.clocks);
+    if now.moment <= received.plus(STALE_AFTER) {
+        return None;
+    }
+    let since = Some(now.time_of(received));
+    Some(match report.source {
+        Source::Kubernetes => Problem::new(Reason::WatchStale, object, "nothing received for 10 minutes").since(since),
+        Source::Files => {
+            let problem = Problem::new(Reason::WatchStale, object, "not read for 10 minutes").since(since);
+            Problem { command: "nodelb sources".into(), ..problem }
+        }
+    })
 }
 
 fn node(observed: &Observed, found: &mut Vec<Problem>) {

@@ -90,7 +90,7 @@ reasons! {
     SourceAbsent, Warning, "nodelb sources", [],
         "A source is no longer configured, and its services are kept as last known and not updated";
     WatchStale, Warning, "nodelb apiservers", ["NodelbWatchStale"],
-        "Nothing was received from a watch for 10 minutes";
+        "Nothing was received from a watch for 10 minutes, or the services directory was not read";
     LastResort, Critical, "nodelb backends {}", ["NodelbLastResort"],
         "Every backend of a service failed its health checks, and all of them are used as a last resort";
     BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],

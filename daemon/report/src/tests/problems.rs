@@ -612,6 +612,35 @@ fn there_is_no_api_server_since_the_last_connection_ended() {
     assert_eq!((only(&found).reason, only(&found).since), (Reason::NoApiserver, Some(Time(60_007))));
 }
 
+/// The wall clock was set an hour ahead, or back: watches were stale that were not, and the reverse.
+#[test]
+fn the_age_of_what_a_watch_received_does_not_follow_the_wall_clock() {
+    let report = |source, kind: &'static str| SourceReport {
+        source,
+        path: kind.into(),
+        kind: Some(kind),
+        state: SourceState::Ok,
+        services: 0,
+        slices: 0,
+        notices: Vec::new(),
+        problems: Vec::new(),
+        since: 7,
+        last_received: Some(Moment(60_000)),
+    };
+    let rows = [report(Source::Kubernetes, "services"), report(Source::Files, "directory")].map(Arc::new);
+    let found = |moment, time| {
+        let clocks = Clocks { moment: Moment(moment), time: Time(time) };
+        let apiserver = Some(ApiserverState { in_use: Some("192.0.2.1:6443".into()), ..ApiserverState::default() });
+        problems(&Observed { clocks, sources: rows.to_vec(), apiserver, ..Node::new().observed() })
+    };
+    assert_eq!(found(90_000, START + 3_600_000), []);
+    let stale = found(660_001, START);
+    let shown: Vec<_> = stale.iter().map(|it| (it.reason, &*it.command, it.since)).collect();
+    let since = Some(Time(START - 600_001));
+    let expected = [("nodelb sources", since), ("nodelb apiservers", since)];
+    assert_eq!(shown, expected.map(|(command, since)| (Reason::WatchStale, command, since)));
+}
+
 #[test]
 fn credentials_that_would_be_refused_at_the_next_connect_are_a_problem() {
     let why = "the new credentials do not work, and the connection in use keeps the previous ones: 401";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use imbl::OrdMap;
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_host::clock::unix_seconds;
@@ -22,7 +23,7 @@ pub(super) struct DirectoryState<'a> {
     pub(super) was_read: bool,
     /// Since when `trouble` has its current value.
     pub(super) since: SystemTime,
-    pub(super) looked: SystemTime,
+    pub(super) looked: Moment,
 }
 
 /// The rows of `/sources`. Copies share what is equal.
@@ -88,7 +89,7 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
         notices,
         problems: problem.into_iter().collect(),
         since: unix_seconds(directory.since),
-        last_received: Some(unix_seconds(directory.looked)),
+        last_received: Some(directory.looked),
     }
 }
 

@@ -308,7 +308,7 @@ impl RunningFileSource {
             trouble: self.trouble.as_deref(),
             was_read: self.synced.is_some(),
             since: self.since,
-            looked: SystemTime::now(),
+            looked: self.source.owner.clock.now(),
         };
         self.rows.update(&reported, (&self.files, &std::mem::take(&mut self.touched)), &self.merged);
         if **self.source.reports.borrow() != self.rows {
