@@ -31,7 +31,7 @@ fn grafana_can_import_it() {
             assert!(taken.insert((x, y)), "{title}: over another");
         }
         let kind = panel["type"].as_str().unwrap();
-        assert!(["row", "stat", "timeseries"].contains(&kind), "{title}: {kind}");
+        assert!(["row", "stat", "table", "timeseries"].contains(&kind), "{title}: {kind}");
         assert_eq!(kind == "row", panel["targets"].is_null(), "{title}");
     }
     let variables = dashboard["templating"]["list"].as_array().unwrap();
@@ -70,10 +70,29 @@ fn every_panel_asks_for_metrics_that_exist() {
         "nodelb_service_connections_total",
         "nodelb_packet_connections{",
         "nodelb_packet_dropped_total",
+        "nodelb_packet_passed_total",
+        "map=\"half_open\"",
+        "status=\"LastResort\"",
+        "nodelb_drains",
+        "reason=\"ConfigRefused\"",
         "nodelb_problems",
         "nodelb_health_checks_total",
         "nodelb_build_info",
     ] {
         assert!(asked.contains(metric), "no panel shows {metric}");
+    }
+}
+
+/// "Nodes not ready" was 0 while the daemons of all nodes were dead.
+#[test]
+fn a_node_without_a_daemon_is_counted_and_listed() {
+    let dashboard = dashboard();
+    let panels = panels(&dashboard);
+    let exprs = |title: &str| -> String {
+        let panel = panels.iter().find(|panel| panel["title"] == title).unwrap();
+        panel["targets"].as_array().unwrap().iter().map(|target| target["expr"].as_str().unwrap()).collect()
+    };
+    for title in ["Nodes down or not ready", "Problems of nodes"] {
+        assert!(exprs(title).contains("up{job=\"nodelb\",instance=~\"$instance\"}"), "{title}");
     }
 }

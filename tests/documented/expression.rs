@@ -27,6 +27,7 @@ pub(crate) fn check(expression: &str) -> Result<Vec<Named>, String> {
         match c {
             'a'..='z' | 'A'..='Z' | '_' => reader.word()?,
             '[' => reader.range()?,
+            '"' => _ = reader.enclosed('"')?,
             '0'..='9' => _ = reader.take(|c| c.is_ascii_alphanumeric() || c == '.'),
             _ => reader.rest = &reader.rest[c.len_utf8()..],
         }
