@@ -52,7 +52,7 @@ metrics! {
         "Number of node addresses on which NodePorts are not answered because the kernel did not accept the address";
     SERVICE_CONNECTIONS: Services, Counter, "nodelb_service_connections_total",
         [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "the name of the service's port", protocol = "TCP, UDP", from = "inside, outside", result = "translated, refused"],
-        "Connections of this node's processes (inside): each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram. Connections of clients outside the node (outside); if refused or dropped, each packet";
+        "Connections of this node's processes (inside): each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram. Connections of clients outside the node (outside); if refused or dropped, each packet. The series of a service port ends when it is removed, without the connections since the last request for the metrics";
 
     EVENT_TO_KERNEL: Changes, Histogram, "nodelb_event_to_kernel_duration_seconds", [],
         "Time from the receipt of a change of a service port until the kernel's maps contain it, including retries";
@@ -69,7 +69,7 @@ metrics! {
         "The same as `nodelb_reconcile_duration_seconds` with kube-proxy's name and buckets";
 
     MAP_ENTRIES: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
-        "Number of entries in use in the kernel's maps; for slots including those that rest before reuse";
+        "Number of entries in use in the kernel's maps; for slots including those that rest before reuse; of affinity, connections and half_open at the last count, at most 30 seconds ago";
     MAP_LIMIT: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Maximum number of entries";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
@@ -146,7 +146,7 @@ metrics! {
     PACKET_CONNECTIONS: Packets, Gauge, "nodelb_packet_connections", [],
         "Number of translated connections that both sides have answered, at the last count";
     PACKET_HANDSHAKES: Packets, Gauge, "nodelb_packet_handshakes", [],
-        "Number of translated connections that the backend or the client has not answered, at the last count";
+        "Number of translated connections that the backend or the client has not answered, or that have no room among the connections, such as UDP flows beyond half of packets.max-connections, at the last count";
     PACKET_FORWARDED: Packets, Gauge, "nodelb_packet_forwarded_connections", [],
         "Number of connections with direct return, at the last count";
     PACKET_CONNECTIONS_LIMIT: Packets, Gauge, "nodelb_packet_connections_limit", [],

@@ -43,7 +43,7 @@ const INTRODUCTION: &str = "\
 Generated from `daemon/src/admin/metrics/table.rs`: `UPDATE=1 cargo test -p nodelb --lib metrics::table` rewrites it.
 
 `curl localhost:9890/metrics` returns the text format of Prometheus, or OpenMetrics text if the Accept header names it.
-The values describe the state of the daemon at the time of the request. The name of a metric ends with its unit. Counters
+The values describe the state of the daemon at the time of the request, unless the meaning names another. The name of a metric ends with its unit. Counters
 end with `_total` and start at 0 when the daemon starts. Histograms have the suffixes `_bucket`, `_sum` and `_count`. The
 number of label values is limited. The daemon processes one request at a time.
 [Alerts](../contrib/prometheus/nodelb.rules.yaml) and a [dashboard](../contrib/grafana/nodelb.json) are installed with
