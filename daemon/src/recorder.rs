@@ -312,12 +312,12 @@ fn append(directory: &Path, records: &[Arc<Record>], history: &History) -> io::R
     file.sync_data()
 }
 
-/// The latest records before this one, as far as there is room for them: first those of no service.
+/// The latest records before this one, as far as there is room for them: first those of the node.
 fn repeated(history: &History, next: u64) -> io::Result<Vec<u8>> {
-    let of_services = history.latest_first().filter(|record| record.event.port.is_some());
+    let of_services = history.latest_first().filter(|record| !record.event.is_of_node());
     let mut all = BTreeMap::new();
     let mut size = 0;
-    for record in history.of_daemon().chain(of_services).filter(|record| record.sequence < next) {
+    for record in history.of_node().chain(of_services).filter(|record| record.sequence < next) {
         let mut line = Vec::new();
         lines::push(&mut line, &**record)?;
         size += line.len();

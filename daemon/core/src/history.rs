@@ -22,21 +22,21 @@ pub const MAX_OF_SERVICE: usize = 32;
 /// The maximum number of records of services.
 pub const MAX_RECORDS: usize = 4_096;
 
-/// The maximum number of records of one kind that are about no service: problems count those of the last half hour.
+/// The maximum number of records of the node of one kind: problems count those of the last half hour.
 pub const MAX_OF_KIND: usize = 1_024;
 
 /// Records by number. A service with more than [`MAX_OF_SERVICE`] records loses its oldest. With more than [`MAX_RECORDS`],
 /// the namespace that has most loses its oldest, so that what happens to its services hides nothing about others. Records
-/// of no service have a limit of their own, which nothing that happens to services uses up.
+/// of the node ([`Event::is_of_node`]) have a limit of their own, which nothing that happens to services uses up.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: OrdMap<u64, Arc<Record>>,
     by_service: OrdMap<ServiceName, Arc<VecDeque<u64>>>,
-    /// The records of each namespace.
+    /// The records of each namespace, except for those of the node.
     by_namespace: OrdMap<Arc<str>, OrdSet<u64>>,
     /// The namespaces by their number of records.
     sizes: OrdSet<(usize, Arc<str>)>,
-    /// The records of no service, by their [`kind`].
+    /// The records of the node, by their [`kind`].
     by_kind: OrdMap<usize, OrdSet<u64>>,
     recent: Recent,
     last: u64,
@@ -49,7 +49,7 @@ pub struct Stamp {
     pub to_kernel: u64,
 }
 
-/// The kind of a record of no service. Whether the daemon ended unexpectedly follows from starts and stops together.
+/// The kind of a record of the node. Whether the daemon ended unexpectedly follows from starts and stops together.
 fn kind(what: What) -> usize {
     if what == What::Stopped { What::Started as usize } else { what as usize }
 }
@@ -87,44 +87,57 @@ impl History {
     }
 
     fn insert(&mut self, record: Arc<Record>) {
-        self.last = record.sequence;
+        let sequence = record.sequence;
+        self.last = sequence;
         if let Some(latency) = latency(&record) {
             self.recent.count(record.at, latency);
         }
-        self.records.insert(record.sequence, Arc::clone(&record));
-        let Some(port) = &record.event.port else { return self.insert_of_daemon(&record) };
-        self.count(&port.service.namespace, |records| _ = records.insert(record.sequence));
-        let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
-        sequences.push_back(record.sequence);
-        if sequences.len() > MAX_OF_SERVICE
-            && let Some(oldest) = sequences.front().copied()
-        {
-            self.forget(oldest);
+        self.records.insert(sequence, Arc::clone(&record));
+        if let Some(port) = &record.event.port {
+            let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
+            sequences.push_back(sequence);
+            if sequences.len() > MAX_OF_SERVICE
+                && let Some(oldest) = sequences.pop_front()
+                && self.records.get(&oldest).is_some_and(|oldest| !oldest.event.is_of_node())
+            {
+                self.forget(oldest);
+            }
         }
-        let of_services = self.records.len() - self.by_kind.values().map(OrdSet::len).sum::<usize>();
-        if of_services > MAX_RECORDS
-            && let Some((_, largest)) = self.sizes.get_max()
-            && let Some(oldest) = self.by_namespace.get(largest).and_then(OrdSet::get_min).copied()
-        {
+        let oldest = match &record.event.port {
+            Some(port) if !record.event.is_of_node() => {
+                self.count(&port.service.namespace, |records| _ = records.insert(sequence));
+                self.oldest_of_services()
+            }
+            _ => {
+                let of_kind = self.by_kind.entry(kind(record.event.what)).or_default();
+                of_kind.insert(sequence);
+                of_kind.get_min().copied().filter(|_| of_kind.len() > MAX_OF_KIND)
+            }
+        };
+        if let Some(oldest) = oldest {
             self.forget(oldest);
         }
     }
 
-    fn insert_of_daemon(&mut self, record: &Record) {
-        let of_kind = self.by_kind.entry(kind(record.event.what)).or_default();
-        of_kind.insert(record.sequence);
-        if of_kind.len() > MAX_OF_KIND
-            && let Some(oldest) = of_kind.remove_min()
-        {
-            self.records.remove(&oldest);
-        }
+    /// The record that goes because there are too many of services.
+    fn oldest_of_services(&self) -> Option<u64> {
+        let of_node: usize = self.by_kind.values().map(OrdSet::len).sum();
+        let (_, largest) = self.sizes.get_max().filter(|_| self.records.len() - of_node > MAX_RECORDS)?;
+        self.by_namespace.get(largest)?.get_min().copied()
     }
 
-    /// Drops the oldest record of a service or a namespace, which is the first of its service.
+    /// Drops a record.
     fn forget(&mut self, sequence: u64) {
         let Some(record) = self.records.remove(&sequence) else { return };
+        if record.event.is_of_node()
+            && let Some(of_kind) = self.by_kind.get_mut(&kind(record.event.what))
+        {
+            of_kind.remove(&sequence);
+        }
         let Some(name) = record.event.port.as_ref().map(|port| &port.service) else { return };
-        self.count(&name.namespace, |records| _ = records.remove(&sequence));
+        if !record.event.is_of_node() {
+            self.count(&name.namespace, |records| _ = records.remove(&sequence));
+        }
         if let Some(sequences) = self.by_service.get_mut(name) {
             let sequences = Arc::make_mut(sequences);
             sequences.retain(|known| *known != sequence);
@@ -159,8 +172,8 @@ impl History {
         self.records.range((std::ops::Bound::Excluded(sequence), std::ops::Bound::Unbounded)).map(|(_, record)| record)
     }
 
-    /// The records that are about no service, the latest first.
-    pub fn of_daemon(&self) -> impl Iterator<Item = &Arc<Record>> {
+    /// The records of the node, the latest first.
+    pub fn of_node(&self) -> impl Iterator<Item = &Arc<Record>> {
         let sequences: OrdSet<u64> = self.by_kind.values().flatten().copied().collect();
         sequences.into_iter().rev().filter_map(|sequence| self.records.get(&sequence))
     }

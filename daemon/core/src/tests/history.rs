@@ -40,22 +40,27 @@ fn the_oldest_of_all_goes_when_there_are_too_many() {
 
 /// One change each of thousands of namespaces left no start of the daemon, so that it had not crashed.
 #[test]
-fn changes_of_services_drop_no_record_of_the_daemon() {
+fn changes_of_services_drop_no_record_of_the_node() {
     let mut history = History::default();
     history.add(Event::for_daemon(What::Started, "for a test"), at(1));
-    history.add(Event::for_daemon(What::Repaired, "for a test"), at(1));
+    // Another program has deleted an entry of a service.
+    history.add(event("shop/web", What::Repaired, Kernel::Done), at(1));
+    for _ in 0..2 * MAX_OF_SERVICE {
+        history.add(changed("shop/web"), at(1));
+    }
+    assert!(!of_service(&history, "shop/web").contains(&2), "the latest records of the service are others");
     for number in 0..2 * MAX_RECORDS {
         history.add(changed(&format!("n{number}/web")), at(2));
     }
-    assert_eq!(sequences(history.of_daemon()), [2, 1]);
+    assert_eq!(sequences(history.of_node()), [2, 1]);
     assert_eq!(history.len(), MAX_RECORDS + 2);
-    // Nor do records of the daemon drop those of another kind, or of services.
+    // Nor do records of the node drop those of another kind, or of services.
     for _ in 0..3 * MAX_OF_KIND {
         history.add(Event::for_daemon(What::Repaired, "again"), at(3));
     }
     assert_eq!((history.len(), sequences(history.after(0))[0]), (MAX_RECORDS + MAX_OF_KIND + 1, 1));
     history.add(Event::for_daemon(What::Stopped, "for a test"), at(4));
-    assert_eq!(history.of_daemon().filter(|it| it.event.what != What::Repaired).count(), 2);
+    assert_eq!(history.of_node().filter(|it| it.event.what != What::Repaired).count(), 2);
     assert_eq!(history.by_kind.len(), 2, "starts and stops are of one kind");
 }
 

@@ -271,7 +271,7 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("ended unexpectedly {crashes} times in 30 minutes");
         found.push(Problem::new(Reason::Restarts, "nodelb", cause));
     }
-    let recent = observed.history.of_daemon().take_while(|record| Time(record.at) >= first(EXTERNAL_WITHIN));
+    let recent = observed.history.of_node().take_while(|record| Time(record.at) >= first(EXTERNAL_WITHIN));
     let mut repaired = recent.filter(|record| record.event.what == What::Repaired);
     if let Some(last) = repaired.next() {
         let what = last.event.detail.as_deref().unwrap_or("an entry");
@@ -295,7 +295,7 @@ fn recent(observed: &Observed, found: &mut Vec<Problem>) {
 
 /// The number of starts since this time before which no signal had stopped the daemon.
 fn crashes(history: &History, first: Time) -> usize {
-    let runs = history.of_daemon().filter(|it| matches!(it.event.what, What::Started | What::Stopped));
+    let runs = history.of_node().filter(|it| matches!(it.event.what, What::Started | What::Stopped));
     let runs: Vec<&Arc<Record>> = runs.collect();
     let is_crash = |pair: &&[&Arc<Record>]| pair.iter().all(|record| record.event.what == What::Started);
     runs.windows(2).filter(is_crash).take_while(|pair| Time(pair[0].at) >= first).count()

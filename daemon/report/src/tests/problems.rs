@@ -901,18 +901,20 @@ fn what_the_daemon_counts_does_not_end_with_many_changes_of_services() {
     for _ in 0..4 {
         history.add(Event::for_daemon(What::Started, ""), Stamp { at: START, to_kernel: 0 });
     }
-    history.add(Event::for_daemon(What::Repaired, "frontend x"), Stamp { at: START, to_kernel: 0 });
-    let slow = Origin { triggered: Some(START - 11_000), ..Origin::default() };
-    for number in 0..20_000 {
-        let origin = if number < 500 { slow.clone() } else { Origin { triggered: Some(START), ..Origin::default() } };
+    let of_port = |number: usize, what, cause| {
         let port = PortKey {
             service: ServiceName::new(&format!("n{number}"), "web"),
             port: "".into(),
             protocol: Protocol::Tcp,
             family: Family::Ipv4,
         };
-        let cause = Cause { origin, is_removed: false };
-        let event = Event::for_port(&Arc::new(port), Some(Source::Kubernetes), What::Changed, cause);
+        Event::for_port(&Arc::new(port), Some(Source::Kubernetes), what, cause)
+    };
+    history.add(of_port(0, What::Repaired, Cause::default()), Stamp { at: START, to_kernel: 0 });
+    let slow = Origin { triggered: Some(START - 11_000), ..Origin::default() };
+    for number in 0..20_000 {
+        let origin = if number < 500 { slow.clone() } else { Origin { triggered: Some(START), ..Origin::default() } };
+        let event = of_port(number, What::Changed, Cause { origin, is_removed: false });
         history.add(Event { kernel: Kernel::Done, ..event }, Stamp { at: START, to_kernel: 0 });
     }
     let clocks = Clocks { time: Time(START + 1_000), ..Clocks::default() };

@@ -2,17 +2,27 @@ use std::fs::File;
 use std::os::unix::fs::symlink;
 
 use nodelb_core::history::{Event, History, Stamp, What};
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{PortKey, Source};
 use tempfile::TempDir;
 
 use super::super::*;
 
+fn changed(service: &str) -> Event {
+    let service = service.parse().unwrap();
+    let port = PortKey { service, port: "http".into(), protocol: Protocol::Tcp, family: Family::Ipv4 };
+    Event::for_port(&Arc::new(port), Some(Source::Files), What::Changed, Cause::default())
+}
+
 /// Records with these numbers.
 fn records(numbers: std::ops::RangeInclusive<u64>) -> Vec<Arc<Record>> {
     let mut history = History::default();
-    for number in 1..=*numbers.end() {
-        history.add(Event::for_daemon(What::Started, format!("number {number}")), Stamp { at: number, to_kernel: 0 });
+    history.skip(numbers.start() - 1);
+    for number in numbers {
+        history.add(changed(&format!("shop/s{number}")), Stamp { at: number, to_kernel: 0 });
     }
-    history.after(numbers.start() - 1).cloned().collect()
+    history.after(0).cloned().collect()
 }
 
 fn directory() -> TempDir {
@@ -77,9 +87,8 @@ fn a_large_file_makes_room_for_a_new_one_and_two_are_all_there_are() {
     let directory = directory();
     let mut written = 0;
     for batch in 0..40 {
-        let all = records(1..=2_000 * (batch + 1));
-        append(directory.path(), &all[all.len() - 2_000..], &History::default()).unwrap();
-        written = all.last().unwrap().sequence;
+        written = 2_000 * (batch + 1);
+        append(directory.path(), &records(written - 1_999..=written), &History::default()).unwrap();
     }
     let sizes: u64 =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
@@ -88,6 +97,22 @@ fn a_large_file_makes_room_for_a_new_one_and_two_are_all_there_are() {
     let (numbers, unreadable) = found(&directory);
     assert!(numbers.len() > 4_096 && numbers.is_sorted() && unreadable == 0, "{}", numbers.len());
     assert_eq!(numbers.last().copied(), Some(written));
+}
+
+/// The problems that are derived from starts and repairs would end with the file that has them.
+#[test]
+fn a_new_file_keeps_what_the_daemon_counts() {
+    let mut history = History::default();
+    history.add(Event::for_daemon(What::Started, "for a test"), Stamp::default());
+    for number in 0..4_096 {
+        let detail = Some("x".repeat(1_000).into());
+        history.add(Event { detail, ..changed(&format!("shop/s{number}")) }, Stamp::default());
+    }
+    let text = String::from_utf8(repeated(&history, u64::MAX).unwrap()).unwrap();
+    assert!(text.len() <= MAX_REPEATED && text.lines().count() < 4_000, "not all of them: {}", text.len());
+    let read = |line: &str| serde_json::from_str::<Record>(line).unwrap();
+    let sequences: Vec<u64> = text.lines().map(|line| read(line).sequence).collect();
+    assert!(sequences.is_sorted() && sequences[0] == 1 && sequences.last() == Some(&4_097), "{sequences:?}");
 }
 
 #[test]
