@@ -52,6 +52,8 @@ fn a_service_that_loses_its_backends_is_shown_within_a_second() {
         assert!(time < Duration::from_secs(30), "{time:?}");
         let row = browser.text(".item .row").await;
         assert!(row.contains("shop/web") && row.contains("NoBackends"), "{row}");
+        // The maps in memory are the other problem.
+        assert_eq!(browser.text("#ready").await, "2 critical", "ready, and yet not well");
         let timeline = browser.text("#records").await;
         assert!(timeline.contains("−10.1.0.1:8080"), "{timeline}");
         browser.screenshot("no-backends").await;
@@ -96,6 +98,7 @@ fn details_are_readable_on_a_phone() {
         browser.until("document.querySelector('.detail')?.innerText.includes('10.1.0.2:8080')").await;
         browser.until("[...document.querySelectorAll('.detail td')].every((cell) => cell.offsetHeight < 30)").await;
         browser.until("document.documentElement.scrollWidth <= innerWidth").await;
+        browser.until("document.querySelector('.item .row').innerText.includes('10.96.7.7:80')").await;
         browser.screenshot("phone").await;
         browser.open("#trace/10.96.7.7:80").await;
         browser.until("document.querySelector('#trace td')").await;
@@ -111,8 +114,8 @@ fn details_are_readable_on_a_phone() {
 }
 
 #[test]
-fn a_display_on_a_wall_has_the_counts_below_many_problems() {
-    run("views::a_display_on_a_wall_has_the_counts_below_many_problems", || async {
+fn a_display_on_a_wall_is_one_screen_with_all_that_counts() {
+    run("views::a_display_on_a_wall_is_one_screen_with_all_that_counts", || async {
         let empty = |i: usize| {
             format!("[[service]]\nname = \"shop/web-{i}\"\nfrontends = [\"10.96.7.{i}:80\"]\nbackends = []\n")
         };
@@ -120,8 +123,21 @@ fn a_display_on_a_wall_has_the_counts_below_many_problems() {
         let browser = Browser::start().await;
         browser.open("?kiosk").await;
         browser.until("document.querySelector('#problems h2')?.innerText.startsWith('20')").await;
-        browser.until("document.querySelector('#tiles button')?.getBoundingClientRect().bottom < innerHeight").await;
-        browser.screenshot("wall").await;
+        for (width, height) in [(1_400, 900), (1_920, 1_080)] {
+            browser.resize(width, height).await;
+            browser
+                .until("document.querySelector('#tiles button')?.getBoundingClientRect().bottom < innerHeight")
+                .await;
+            for panel in ["#wall .verdict", "#wall .clock", "#wall .rate", "#wall .last", ".problem", "#records li"] {
+                browser
+                    .until(&format!("document.querySelector('{panel}')?.getBoundingClientRect().bottom < innerHeight"))
+                    .await;
+            }
+            browser.until("document.documentElement.scrollHeight <= innerHeight").await;
+            browser.until("document.querySelector('#problems').innerText.includes(' more')").await;
+            browser.screenshot(&format!("wall-{width}")).await;
+        }
+        assert_eq!(browser.text("#wall .verdict").await, "20 critical");
         browser.close().await;
     });
 }
@@ -139,11 +155,50 @@ fn a_killed_daemon_is_named_and_the_page_continues_after_it() {
         let says = browser.text("#stream").await;
         assert!(says.contains("traffic continues"), "{says}");
         assert!(browser.text("#list").await.contains("shop/web"), "what was known stays visible");
+        assert_eq!(browser.text("#ready").await, "NO ANSWER");
+        // In the colour of notes: whether it is still so is not known.
+        let grey = "getComputedStyle(document.querySelector('#about')).color";
+        browser.until(&format!("getComputedStyle(document.querySelector('.dot')).backgroundColor === {grey}")).await;
         browser.screenshot("daemon-killed").await;
         daemon.write("services.toml", &shop(""));
         daemon.restart();
         browser.until("document.querySelector('#stream').innerText.startsWith('live')").await;
         browser.until("document.querySelector('.item .row').innerText.includes('NoBackends')").await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn a_service_has_its_own_history_and_the_command_that_drains_a_backend() {
+    run("views::a_service_has_its_own_history_and_the_command_that_drains_a_backend", || async {
+        let daemon = Daemon::start(&services(1));
+        let browser = Browser::start().await;
+        daemon.write("shop.toml", &shop(TWO));
+        browser.open("#service/shop/web").await;
+        browser.until("document.querySelector('#records').innerText.includes('+10.1.0.2:8080')").await;
+        // A new page gets the latest 200 records of all services.
+        daemon.write("services.toml", &services(300));
+        browser.until("document.querySelector('#tiles').innerText.includes('301')").await;
+        browser.open("about:blank").await;
+        browser.client.goto(&format!("{}#service/shop/web", crate::browser::PAGE)).await.expect("the page");
+        browser.until("document.querySelector('#records').innerText.includes('+10.1.0.2:8080')").await;
+        browser.until("document.querySelector('[title=\"Copy: nodelb drain shop/web 10.1.0.2:8080\"]')").await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn a_service_with_a_failed_backend_is_degraded() {
+    run("views::a_service_with_a_failed_backend_is_degraded", || async {
+        let check = "health-check = { type = \"tcp\", interval = \"1s\" }\n";
+        let daemon = Daemon::start(&services(1));
+        let browser = Browser::start().await;
+        // The browser's driver is the backend that works.
+        daemon.write("shop.toml", &(shop("\"127.0.0.1:9515\", \"127.0.0.1:1\"") + check));
+        browser.open("").await;
+        browser.until("document.querySelector('#list')?.innerText.includes('Degraded')").await;
+        assert!(browser.text(".item .row").await.contains("1/2"));
+        browser.screenshot("degraded").await;
         browser.close().await;
     });
 }

@@ -36,7 +36,7 @@ static DOCUMENT: Asset =
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The files that the document loads.
-static ASSETS: [Asset; 8] = [
+static ASSETS: [Asset; 9] = [
     Asset {
         path: "/page/style.css",
         content_type: "text/css; charset=utf-8",
@@ -49,6 +49,7 @@ static ASSETS: [Asset; 8] = [
     Asset { path: "/page/services.js", content_type: SCRIPT, content: include_str!("page/assets/services.js") },
     Asset { path: "/page/panels.js", content_type: SCRIPT, content: include_str!("page/assets/panels.js") },
     Asset { path: "/page/trace.js", content_type: SCRIPT, content: include_str!("page/assets/trace.js") },
+    Asset { path: "/page/wall.js", content_type: SCRIPT, content: include_str!("page/assets/wall.js") },
 ];
 
 /// What the page may load: its own files, and data from the daemon. No markup in a name can run code or reach another

@@ -23,13 +23,24 @@ export function replace(parent, ...children) {
   parent.replaceChildren(...children.filter((child) => child !== undefined && child !== null));
 }
 
-// "3 s", "9 m", "2 h", "9 d"
+// A duration as the commands have it: 101s, 4m20s, 3h12m, 5d.
 export function duration(seconds) {
-  if (!(seconds >= 0)) return "0 s";
-  if (seconds < 120) return `${Math.floor(seconds)} s`;
-  if (seconds < 7200) return `${Math.floor(seconds / 60)} m`;
-  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
-  return `${Math.floor(seconds / 86400)} d`;
+  if (!(seconds >= 0)) return "0s";
+  const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(seconds / unit));
+  const two = (large, first, small, second) => (small ? `${large}${first}${small}${second}` : `${large}${first}`);
+  if (minutes < 2) return `${Math.floor(seconds)}s`;
+  if (minutes < 10) return two(minutes, "m", Math.floor(seconds % 60), "s");
+  if (hours < 3) return `${minutes}m`;
+  if (hours < 8) return two(hours, "h", minutes % 60, "m");
+  if (days < 2) return `${hours}h`;
+  return days < 8 ? two(days, "d", hours % 24, "h") : `${days}d`;
+}
+
+// A time of this day as 18:20:41, another one with its date.
+export function clock(time) {
+  const date = new Date(time);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? date.toTimeString().slice(0, 8) : date.toISOString().slice(0, 16).replace("T", " ");
 }
 
 // A time as its age, kept up to date by refreshAges().

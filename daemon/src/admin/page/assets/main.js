@@ -5,6 +5,10 @@ import { drawFooter, drawRaw, drawStatus, drawStream, drawTiles, drawTimeline } 
 import { arrange, draw, refreshDetail, select, view } from "./services.js";
 import { follow, state } from "./state.js";
 import { isAddress, showTrace } from "./trace.js";
+import { drawWall } from "./wall.js";
+
+// ?kiosk: a display on a wall.
+const kiosk = new URLSearchParams(location.search).has("kiosk");
 
 const FIRST = "first-services";
 
@@ -31,7 +35,11 @@ function drawChanged() {
   }
   if (names.has("status") || names.has("services")) drawStatus();
   if (names.has("rates") && !names.has("services")) draw();
-  if (names.has("history")) drawTimeline();
+  if (names.has("history")) {
+    if (view.selected) refreshDetail();
+    else drawTimeline();
+  }
+  if (kiosk) drawWall();
   if (names.has("apiservers") || names.has("sources") || names.has("limits")) drawFooter();
   drawStream();
 }
@@ -96,14 +104,19 @@ byId("theme").addEventListener("click", () => {
 });
 
 byId("viewport").addEventListener("scroll", draw, { passive: true });
-addEventListener("resize", draw);
+addEventListener("resize", () => {
+  arrange();
+  drawStatus();
+});
 addEventListener("hashchange", route);
 setInterval(() => {
   refreshAges();
   drawStream();
+  if (kiosk) drawWall();
 }, 500);
 
-document.body.classList.toggle("kiosk", new URLSearchParams(location.search).has("kiosk"));
+document.body.classList.toggle("kiosk", kiosk);
+byId("wall").hidden = !kiosk;
 drawRaw();
 route();
 follow(schedule);

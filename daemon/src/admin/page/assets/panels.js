@@ -1,37 +1,39 @@
 // Everything around the table of services: header, problems, tiles, timeline, footer.
 
-import { age, byId, copy, duration, element, replace } from "./dom.js";
-import { severity, state } from "./state.js";
+import { age, byId, clock, copy, duration, element, replace } from "./dom.js";
+import { isStale, severity, state, verdict } from "./state.js";
 import { view } from "./services.js";
 
-// Seconds without a message after which the page says that it is stale. The daemon sends one every two seconds.
-const STALE = 5;
 const PROBLEMS = 12;
+// The maximum number of sources in the footer, and the usage from which a map is there.
+const SOURCES = 6;
+const USED = 0.5;
 
+// What the daemon reported last is not known to be so while it is silent: all of it is grey then.
 export function drawStream() {
   const silent = (Date.now() - state.received) / 1000;
-  const stale = !state.open || silent > STALE;
+  const stale = isStale();
+  const changes = document.body.classList.contains("stale") !== stale;
+  document.body.classList.toggle("stale", stale);
   document.querySelector("header").classList.toggle("stale", stale);
   let text = state.received ? `live · updated ${silent.toFixed(1)} s ago` : "connecting …";
-  if (!state.open && state.lostSince) {
-    const lost = duration((Date.now() - state.lostSince) / 1000);
-    text = `nodelb has not responded for ${lost}; traffic continues with the last known backends`;
-  } else if (stale && state.received) {
-    text = `stale: no update for ${duration(silent)}`;
+  if (stale && state.received) {
+    text = `no answer for ${duration(silent)}: as of ${clock(state.received)}; traffic continues with the last known backends`;
   }
   byId("stream").textContent = text;
-  drawHeader(stale);
+  drawHeader();
+  if (changes) drawStatus();
 }
 
-// What the daemon reported last is not known to be so while it is silent.
-function drawHeader(stale) {
+function drawHeader() {
+  const badge = byId("ready");
+  const { text, level } = verdict();
+  badge.textContent = text;
+  badge.className = `badge ${level}`;
   if (!state.status) return;
-  const { ready, version, time, uptime_seconds: uptime, kernel } = state.status;
+  const { version, time, uptime_seconds: uptime, kernel } = state.status;
   const up = uptime + Math.max(0, Date.now() - Date.parse(time)) / 1000;
   byId("about").textContent = [version, `up ${duration(up)}`, kernel?.release].filter(Boolean).join(" · ");
-  const badge = byId("ready");
-  badge.textContent = stale ? "NO ANSWER" : ready ? "READY" : "NOT READY";
-  badge.className = `badge ${stale ? "unknown" : ready ? "ok" : "critical"}`;
 }
 
 export function drawStatus() {
@@ -44,12 +46,19 @@ export function drawStatus() {
 }
 
 function drawProblems(problems) {
-  const shown = view.problemsOnly ? problems : problems.slice(0, document.body.matches(".kiosk") ? PROBLEMS / 3 : PROBLEMS);
-  const rest = problems.length - shown.length;
-  replace(byId("problems"),
-    element("h2", {}, problems.length ? `${problems.length} problem${problems.length > 1 ? "s" : ""}` : "Problems"),
-    ...(problems.length ? shown.map(problemRow) : [element("div", { class: "ok-text" }, "No problems found.")]),
-    rest > 0 ? element("button", { onclick: () => { location.hash = "problems"; } }, `${rest} more`) : null);
+  const panel = byId("problems");
+  const none = document.body.matches(".stale") ? `No problems were found at ${clock(state.received)}.` : "No problems found.";
+  const draw = (number) => {
+    const rest = problems.length - number;
+    replace(panel,
+      element("h2", {}, problems.length ? `${problems.length} problem${problems.length > 1 ? "s" : ""}` : "Problems"),
+      ...(problems.length ? problems.slice(0, number).map(problemRow) : [element("div", { class: "ok-text" }, none)]),
+      rest > 0 ? element("button", { onclick: () => { location.hash = "problems"; } }, `${rest} more`) : null);
+  };
+  let number = view.problemsOnly ? problems.length : Math.min(problems.length, PROBLEMS);
+  draw(number);
+  // A display on a wall cannot be scrolled.
+  while (number > 1 && document.body.matches(".kiosk") && panel.scrollHeight > panel.clientHeight) draw(number -= 1);
 }
 
 function problemRow(problem) {
@@ -57,10 +66,10 @@ function problemRow(problem) {
   const isService = state.services.has(problem.object);
   return element("div", { class: `problem ${level}` },
     element("span", { class: `${level}-text`, title: problem.severity }, level === "critical" ? "✖" : level === "warning" ? "▲" : "●"),
+    age(problem.since),
     element("span", { class: "object", onclick: isService ? () => { location.hash = `service/${problem.object}`; } : undefined },
       problem.object),
     element("span", { class: "cause" }, problem.cause),
-    age(problem.since),
     problem.command ? copy(problem.command) : element("span"));
 }
 
@@ -84,10 +93,11 @@ export function drawTiles() {
 }
 
 export function drawTimeline() {
-  const records = view.selected ? state.history.filter((record) => record.service === view.selected) : state.history;
   byId("timeline").querySelector("h2").textContent = view.selected ? `Timeline of ${view.selected}` : "Timeline";
-  const shown = records.slice(0, 200).map(record);
-  replace(byId("records"), ...(shown.length ? shown : [element("li", {}, "No changes are recorded.")]));
+  // Of one service, the records that the daemon has, which may be older than the latest of all.
+  const shown = (view.selected ? view.records ?? [] : state.history).slice(0, 200).map(record);
+  const none = view.selected && !view.records ? "…" : "No changes are recorded.";
+  replace(byId("records"), ...(shown.length ? shown : [element("li", {}, none)]));
 }
 
 const LEVEL = { Held: "warning", LastResort: "critical", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
@@ -95,12 +105,12 @@ const LEVEL = { Held: "warning", LastResort: "critical", Emptied: "critical", Re
 function record(entry) {
   const backends = [...(entry.added ?? []).map((name) => `+${name}`), ...(entry.removed ?? []).map((name) => `−${name}`),
     ...(entry.held ?? []).map((name) => `=${name}`)];
-  const cause = [entry.object, entry.writer, entry.resource_version && `rv ${entry.resource_version}`,
-    typeof entry.to_kernel === "number" && `kernel ${micros(entry.to_kernel)}`].filter(Boolean);
+  const cause = [entry.object, entry.writer, entry.resource_version && `rv ${entry.resource_version}`].filter(Boolean);
+  const applied = typeof entry.to_kernel === "number" ? `${entry.time}, in the kernel after ${micros(entry.to_kernel)}` : entry.time;
   return element("li", { onclick: entry.service ? () => { location.hash = `service/${entry.service}`; } : undefined },
     element("span", { class: `what ${LEVEL[entry.what] ?? "dim"}-text` }, entry.what),
-    element("span", { class: "age", title: entry.time }, clock(entry.time)), " ",
-    element("span", {}, entry.service ?? "daemon"),
+    element("span", { class: "age", title: applied }, clock(entry.time)), " ",
+    element("span", {}, entry.service ?? "daemon"), " ", element("span", { class: "age" }, entry.port ?? ""),
     backends.length ? element("div", { class: "more" }, short(backends)) : null,
     cause.length ? element("div", { class: "more" }, cause.join(" · ")) : null,
     !entry.service && entry.detail ? element("div", { class: "more" }, entry.detail) : null);
@@ -109,28 +119,29 @@ function record(entry) {
 const short = (list) => (list.length > 6 ? `${list.slice(0, 6).join(" ")} and ${list.length - 6} more` : list.join(" "));
 const micros = (seconds) => (seconds < 0.001 ? `${Math.round(seconds * 1e6)} µs` : `${(seconds * 1000).toFixed(1)} ms`);
 
-function clock(time) {
-  const date = new Date(time);
-  const today = date.toDateString() === new Date().toDateString();
-  return today ? date.toTimeString().slice(0, 8) : date.toISOString().slice(0, 16).replace("T", " ");
-}
-
 export function drawFooter() {
   const apiservers = state.apiservers.map((row) => element("div", {},
     element("span", { class: row.state === "Failed" ? "critical-text" : "ok-text" }, row.state === "Failed" ? "✖ " : "✓ "),
     `${row.address} ${row.in_use ? "in use, " : ""}${row.from ?? ""} `, row.error ? element("span", { class: "critical-text" }, row.error) : null));
-  const sources = state.sources.map((row) => {
+  const isBad = (row) => (row.problems ?? []).length > 0 || row.state !== "Ok";
+  const all = [...state.sources].sort((a, b) => isBad(b) - isBad(a));
+  const rest = all.slice(SOURCES).filter(isBad).length;
+  const sources = all.slice(0, SOURCES).map((row) => {
     const problems = row.problems ?? [];
-    const bad = problems.length > 0 || !["Ok", "OK", "Synced"].includes(row.state);
+    const bad = isBad(row);
     return element("div", {}, element("span", { class: bad ? "critical-text" : "ok-text" }, bad ? "✖ " : "✓ "),
       `${row.path || row.source}: ${row.services} ${row.services === 1 ? "service" : "services"}`, problems.length ? element("div", { class: "critical-text" }, problems[0]) : null);
   });
-  const limits = state.limits.filter((row) => row.used !== null).map((row) => element("div", {},
+  if (all.length > SOURCES) sources.push(more("sources", `${all.length - SOURCES} more, ${rest || "none"} with problems`));
+  const limits = state.limits.filter((row) => row.used > row.limit * USED).map((row) => element("div", {},
     element("meter", { min: 0, max: row.limit, high: row.limit * 0.8, value: row.used }), ` ${row.map} `,
     element("span", { class: "age" }, `${percent(row.used / row.limit)} of ${row.limit}`)));
   replace(byId("footer"),
-    panel("API servers", apiservers, "Kubernetes is not configured."), panel("Sources", sources, "none"), panel("Maps", limits, "none"));
+    panel("API servers", apiservers, "Kubernetes is not configured."), panel("Sources", sources, "none"),
+    panel("Maps", [...limits, more("maps", limits.length ? "all maps" : "No map is more than half full.")], ""));
 }
+
+const more = (route, text) => element("div", {}, element("a", { href: `/${route}` }, text));
 
 const percent = (part) => (part > 0 && part < 0.001 ? "< 0.1 %" : `${(part * 100).toFixed(1)} %`);
 const panel = (title, rows, none) =>

@@ -1,14 +1,17 @@
 // The table of services: only the visible rows exist as elements, so that 5,000 services scroll like five.
 
 import { age, byId, copy, element, replace } from "./dom.js";
-import { severity, state } from "./state.js";
+import { drawTimeline } from "./panels.js";
+import { severity, state, statusOf } from "./state.js";
 
-const ROW = 26;
+// On a phone, the address is below the name.
+const narrow = matchMedia("(max-width: 600px)");
+const rowHeight = () => (narrow.matches ? 44 : 26);
 const ERROR = 20;
 const ORDER = { critical: 0, warning: 1, ok: 2 };
 
-// What is shown: a text, a severity, and the service that is open.
-export const view = { text: "", severity: "", selected: "" };
+// What is shown: a text, a severity, and the service that is open, with its history, the newest record first.
+export const view = { text: "", severity: "", selected: "", records: null };
 
 let rows = [];
 let offsets = [0];
@@ -41,7 +44,7 @@ function measure() {
   let at = 0;
   rows.forEach((row, index) => {
     offsets[index] = at;
-    at += ROW + (hasError(row) ? ERROR : 0) + (row.service === view.selected ? detailHeight : 0);
+    at += rowHeight() + (hasError(row) ? ERROR : 0) + (row.service === view.selected ? detailHeight : 0);
   });
   offsets[rows.length] = at;
 }
@@ -83,7 +86,7 @@ function item(row, offset) {
       element("span", { class: "mono" }, addresses(row)),
       element("span", { class: "number" }, `${row.selectable}/${row.backends}`),
       ...rates(row.service),
-      element("span", { class: `${level}-text` }, row.status)),
+      element("span", { class: `${level}-text` }, statusOf(row))),
     hasError(row) ? element("div", { class: `error ${level}-text`, title: row.error }, row.error) : null,
     is_selected ? detail : null);
   made.style.transform = `translateY(${offset}px)`;
@@ -112,22 +115,26 @@ export function rate(value) {
 // Opens the details of a service, or closes them if the name is empty.
 export async function select(name) {
   view.selected = name;
+  view.records = null;
   detail = name ? element("div", { class: "detail" }, "…") : null;
   detailHeight = 0;
   arrange();
   if (!name) return;
   const index = rows.findIndex((row) => row.service === name);
-  if (index >= 0) byId("viewport").scrollTop = Math.max(0, offsets[index] - ROW);
+  if (index >= 0) byId("viewport").scrollTop = Math.max(0, offsets[index] - rowHeight());
   await refreshDetail();
 }
 
-// Reads the addresses and backends of the open service.
+// Reads the addresses, backends and history of the open service.
 export async function refreshDetail() {
   const name = view.selected;
   if (!name) return;
   const query = `service=${encodeURIComponent(name)}`;
-  const [frontends, backends] = await Promise.all([read(`/frontends?${query}`), read(`/backends?${query}`)]);
+  const answers = await Promise.all(["frontends", "backends", "history"].map((route) => read(`/${route}?${query}`)));
+  const [frontends, backends, history] = answers;
   if (name !== view.selected || !detail) return;
+  if (history) view.records = history.history.reverse();
+  drawTimeline();
   replace(detail, ...content(name, frontends?.frontends ?? [], backends?.backends ?? []));
   if (!detail.isConnected) draw();
   detailHeight = detail.isConnected ? detail.offsetHeight : detailHeight;
@@ -157,7 +164,7 @@ function content(name, frontends, backends) {
     row.forward && `forward ${row.forward}`, row.origin];
   return [
     table([["Address", "address"], ["Type", "type"], ["Status", "status"], ["Since", "since"], ["Error", "error"]], frontends),
-    backends.length ? table(columns, backends) : element("p", { class: "critical-text" }, "It has no backends."),
+    backends.length ? table(columns, backends, (backend) => drain(name, backend)) : element("p", { class: "critical-text" }, "It has no backends."),
     element("div", { class: "age" }, facts.filter(Boolean).join(" · ")),
     element("div", { class: "buttons" },
       row.addresses[0] ? element("button", { onclick: () => { location.hash = `trace/${row.addresses[0]}`; } }, "trace") : null,
@@ -165,14 +172,20 @@ function content(name, frontends, backends) {
   ];
 }
 
-// A table without the columns that are empty in every row.
-export function table(columns, data) {
+// The command that drains a backend, or ends its drain.
+function drain(name, { address, reason }) {
+  const verb = reason?.startsWith("drained by") ? "undrain" : "drain";
+  return copy(`nodelb ${verb} ${name} ${address.replace(/\/\w+$/, "")}`, verb);
+}
+
+// A table without the columns that are empty in every row. The last column has what `more` makes of a row.
+export function table(columns, data, more) {
   const used = columns.filter(([, key]) => data.some((row) => row[key] || row[key] === 0));
   return element("table", {},
     element("tr", {}, ...used.map(([title]) => element("th", {}, title))),
     ...data.map((row) => element("tr", {}, ...used.map(([, key]) =>
-      element("td", { class: key === "address" || key === "origin" ? "mono" : undefined },
-        key === "since" ? age(row[key]) : cell(row[key]))))));
+      element("td", { class: key === "address" || key === "origin" ? `mono ${key}` : key },
+        key === "since" ? age(row[key]) : cell(row[key]))), ...(more ? [element("td", {}, more(row))] : []))));
 }
 
 const cell = (value) => (Array.isArray(value) ? value.join(", ") : value ?? "");

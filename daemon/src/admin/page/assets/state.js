@@ -8,6 +8,9 @@ export const state = {
   // The rows of `nodelb top` by service, and whether connections are counted; before the second count, that is not known.
   rates: new Map(),
   counting: undefined,
+  // The sums of all services.
+  total: 0,
+  refused: 0,
   history: [],
   apiservers: [],
   sources: [],
@@ -15,10 +18,27 @@ export const state = {
   // The time of the last message, in milliseconds, and whether the stream is open.
   received: 0,
   open: false,
-  lostSince: 0,
 };
 
 const RECORDS = 500;
+// Seconds without a message after which what is known is stale. The daemon sends one every two seconds.
+const STALE = 5;
+
+export const isStale = () => !state.open || Date.now() - state.received > STALE * 1000;
+
+// The node in one word, and its level: ok, warning, critical or unknown.
+export function verdict() {
+  if (isStale()) return { text: state.received ? "NO ANSWER" : "…", level: "unknown" };
+  if (!state.status) return { text: "…", level: "unknown" };
+  const { ready, problems } = state.status;
+  const [critical, warnings] = ["critical", "warning"].map((of) => problems.filter((it) => it.severity === of).length);
+  const parts = [!ready && "NOT READY", critical && `${critical} critical`, warnings && `${warnings} warning${warnings > 1 ? "s" : ""}`];
+  const level = !ready || critical ? "critical" : warnings ? "warning" : "ok";
+  return { text: parts.filter(Boolean).join(" · ") || "OK", level };
+}
+
+// The status of a service; its addresses may be OK while backends are not.
+export const statusOf = (row) => (row.status === "OK" && severity(row) !== "ok" ? "Degraded" : row.status);
 
 // The severity of a service: what colour it has, and how it is sorted and counted.
 export const severity = (row) => state.severities.get(row.service) ?? (row.status === "OK" ? "ok" : "warning");
@@ -42,6 +62,8 @@ const HANDLERS = {
   },
   rates: (data) => {
     state.counting = data.is_counting;
+    state.total = data.rates.reduce((sum, row) => sum + row.per_second, 0);
+    state.refused = data.rates.reduce((sum, row) => sum + row.refused, 0);
     state.rates = new Map(data.rates.map((row) => [row.service, row]));
   },
   history: (data) => {
@@ -76,7 +98,6 @@ export function follow(changed) {
     changed("stream");
   });
   source.addEventListener("error", () => {
-    if (state.open || !state.lostSince) state.lostSince = Date.now();
     state.open = false;
     changed("stream");
     // After an HTTP error, such as 503, the browser does not reconnect.
