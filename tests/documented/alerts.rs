@@ -168,7 +168,11 @@ fn facts_of_the_cluster_are_reported_once() {
         };
         assert!(expr.starts_with("max without (instance) ("), "{alert}: {expr}");
         let is_of_kubernetes = *metric == "nodelb_services_load_balancer_pending";
-        assert_ne!(expr.contains("unless on (instance) nodelb_apiserver_connected"), is_of_kubernetes, "{alert}: {expr}");
+        assert_ne!(
+            expr.contains("unless on (instance) nodelb_apiserver_connected"),
+            is_of_kubernetes,
+            "{alert}: {expr}"
+        );
         let names_the_host = annotations["summary"].contains("{{ with $labels.instance }} on {{ . }}{{ end }}");
         assert_ne!(names_the_host, is_of_kubernetes, "{alert}");
     }

@@ -380,8 +380,7 @@ impl Node {
         let ((changes_in, changes), (accepts, accepted)) = (mpsc::channel(64), mpsc::channel(1));
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
         let entered = runtime.enter();
-        let credentials = credentials::CredentialTimeouts::default();
-        let apiservers = connect_to(settings.clone(), changes_in.clone(), quick(), credentials);
+        let apiservers = connect_to(settings.clone(), changes_in.clone(), quick(), Default::default());
         drop(entered);
         let source = KubernetesSource {
             apiservers,

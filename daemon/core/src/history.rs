@@ -69,7 +69,7 @@ impl History {
         };
         let sequence = self.last.saturating_add(1);
         let record = Arc::new(Record { sequence, at: stamp.at, to_owner, to_kernel, is_from_before: false, event });
-        self.insert(Arc::clone(&record));
+        self.insert(&record);
         record
     }
 
@@ -77,7 +77,7 @@ impl History {
     pub fn restore(&mut self, mut record: Record) {
         if record.sequence > self.last && record.is_plausible() {
             record.is_from_before = true;
-            self.insert(Arc::new(record));
+            self.insert(&Arc::new(record));
         }
     }
 
@@ -86,13 +86,13 @@ impl History {
         self.last = self.last.saturating_add(numbers);
     }
 
-    fn insert(&mut self, record: Arc<Record>) {
+    fn insert(&mut self, record: &Arc<Record>) {
         let sequence = record.sequence;
         self.last = sequence;
-        if let Some(latency) = latency(&record) {
+        if let Some(latency) = latency(record) {
             self.recent.count(record.at, latency);
         }
-        self.records.insert(sequence, Arc::clone(&record));
+        self.records.insert(sequence, Arc::clone(record));
         if let Some(port) = &record.event.port {
             let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
             sequences.push_back(sequence);

@@ -74,7 +74,7 @@ rows! {
     LimitRow in "limits" {
         /// The name of the map.
         map: String = name("Map"),
-        /// The number of entries in use; absent if it is not known.
+        /// The number of entries in use, of affinity, connections and half_open at the last count; absent if it is not known.
         used: Option<u64> = number("Used"),
         /// The maximum number of entries.
         limit: u64 = number("Limit"),

@@ -192,9 +192,9 @@ fn rows() -> Vec<SourceReport> {
         last_received,
     };
     vec![
-        row(Source::Files, "/etc/nodelb/services.d", Some("directory"), SourceState::Ok, Some(Moment(17_500))),
+        row(Source::Files, "/etc/nodelb/services.d", Some("directory"), SourceState::Ok, Some(Moment(16_500))),
         row(Source::Files, "/etc/nodelb/services.d/a.toml", None, SourceState::LastGood, None),
-        row(Source::Kubernetes, "services", Some("services"), SourceState::Ok, Some(Moment(12_500))),
+        row(Source::Kubernetes, "services", Some("services"), SourceState::Ok, Some(Moment(11_500))),
         row(Source::Kubernetes, "nodes", Some("nodes"), SourceState::Error, None),
     ]
 }
