@@ -192,6 +192,33 @@ unknown(struct frame_context *frame, const struct scratch *here,
 	return OUTCOME_TRANSLATE;
 }
 
+/* Whether new connections to the service are left to the network stack. */
+static __always_inline bool
+is_draining(const volatile struct packet_settings *now,
+	    const struct service *service)
+{
+	enum draining draining = now->draining;
+
+	return draining == DRAINING_ALL ||
+	       (draining == DRAINING_KUBERNETES &&
+		!(service->flags & SERVICE_FROM_FILES));
+}
+
+/* The same for the service of the packet, unless it came in a tunnel. */
+VERIFIED_ONCE bool is_left_to_stack(void)
+{
+	const volatile struct packet_settings *now = settings();
+	const struct scratch *here = scratch();
+	const struct service *service;
+	__u32 service_id;
+
+	NEVER_NULL(here);
+	NEVER_NULL(now);
+	service_id = here->service_id;
+	service = bpf_map_lookup_elem(&services, &service_id);
+	return service && is_draining(now, service) && !is_unwrapped(here);
+}
+
 /* Whether the client may connect now, and which view it gets. */
 VERIFIED_ONCE int admit(struct frame_context *frame)
 {
@@ -201,12 +228,12 @@ VERIFIED_ONCE int admit(struct frame_context *frame)
 	int outcome = OUTCOME_TRANSLATE;
 	__u32 service_id;
 
-	/* No other proxy serves what another nodelb has sent in a tunnel. */
-	if (!here || !now || (now->is_draining && !is_unwrapped(here)))
+	if (!here || !now)
 		return OUTCOME_LEAVE;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
-	if (!service)
+	/* No other proxy serves what another nodelb has sent in a tunnel. */
+	if (!service || (is_draining(now, service) && !is_unwrapped(here)))
 		return OUTCOME_LEAVE;
 	here->direct_return = direct_return_of(here, service);
 	if (may_continue(&here->packet, now))

@@ -329,15 +329,12 @@ static __always_inline bool may_answer_check(const struct scratch *here)
  */
 static __always_inline int admit_again(const struct scratch *here)
 {
-	const volatile struct packet_settings *now = settings();
-
 	if (!is_forwarded(here) || !is_plain_syn(&here->packet) ||
 	    here->service_id != here->entry.service_id)
 		return OUTCOME_TRANSLATE;
 	if (!is_admitted(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
-	return now && now->is_draining && !is_unwrapped(here) &&
-			       here->entry.flags & CONNECTION_ASSURED
+	return here->entry.flags & CONNECTION_ASSURED && is_left_to_stack()
 		       ? OUTCOME_LEAVE
 		       : OUTCOME_TRANSLATE;
 }

@@ -50,7 +50,7 @@ VERIFIED_ONCE int leave_or_refuse(struct __sk_buff *skb, __u32 outcome)
 	if (!here || !now)
 		return NEXT;
 	here->service_id = NO_SERVICE;
-	if (now->owns_addresses && !now->is_draining &&
+	if (now->owns_addresses && !now->draining &&
 	    bpf_map_lookup_elem(&outside_addrs, here->packet.key.target) &&
 	    !is_of_stack(skb, here) && would_be_routed(skb, here) &&
 	    !RULE(owned_addresses, false))

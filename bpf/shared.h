@@ -328,10 +328,17 @@ struct ipsec_policy {
 };
 _Static_assert(sizeof(struct ipsec_policy) == 88, "layout");
 
+/* Services to which no new connection is translated; existing ones are. */
+enum draining {
+	DRAINING_NONE = 0,
+	DRAINING_ALL = 1,
+	/* Another proxy serves those of Kubernetes, and knows no files. */
+	DRAINING_KUBERNETES = 2,
+};
+
 /* Settings that the daemon writes through shared memory. */
 struct packet_settings {
-	/* No new connection is translated; existing ones are. */
-	__u32 is_draining;
+	enum draining draining;
 	/* Except on addresses of the node. */
 	enum unknown_packets unknown;
 	/* Packets that cannot be served are answered with RST or ICMP. */

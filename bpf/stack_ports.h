@@ -128,13 +128,17 @@ sender_of(struct __sk_buff *skb, struct scratch *here)
 	const volatile struct packet_settings *now = settings();
 	const struct packet_key *key = &here->packet.key;
 	bool is_process = !has_other_source(skb, key);
+	const struct service *service;
 	struct frontend frontend = {};
 
 	NEVER_NULL(now);
-	if (now->is_draining || (is_process && key->protocol != IPPROTO_UDP))
+	if (is_process && key->protocol != IPPROTO_UDP)
 		return SENDER_OTHER;
 	set_destination(here, key->source, key->source_port_be);
 	if (!find_outside(&here->to, &frontend, &here->by_nodeport))
+		return SENDER_OTHER;
+	service = bpf_map_lookup_elem(&services, &frontend.service_id);
+	if (!service || is_draining(now, service))
 		return SENDER_OTHER;
 	if (is_process)
 		return RULE(process_gets_answers, false) ? SENDER_OTHER

@@ -44,7 +44,7 @@ use tracing::warn;
 use self::abandoned::EndConnections;
 use self::events::PacketWatchers;
 pub(crate) use self::foreign::foreign_connections;
-use self::mode::Before;
+use self::mode::{Before, Need};
 use self::policies::PolicyInputs;
 use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
@@ -184,7 +184,7 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
     match path {
         PacketPath::Off { is_news } => {
             let mode = config.borrow().packets.mode;
-            let decision = mode::decide(mode, &Findings::default(), Before::Nothing, false);
+            let decision = mode::decide(mode, &Findings::default(), Before::Nothing, Need::Nothing);
             is_news.then(|| happened(decision.event()));
             None
         }

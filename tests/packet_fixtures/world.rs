@@ -6,12 +6,14 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, parse_net};
 use nodelb_core::model::forward::Forward;
+use nodelb_core::model::service::Source;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::owner::OwnerTag;
 use nodelb_programs::connections::TableLimits;
 use nodelb_programs::key::{Hook, Side};
-use nodelb_programs::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
+use nodelb_programs::node::{Draining, Node, Route, RouteQuery, Routes, Settings, Unknown};
 
 /// The Ethernet address of whatever sends packets to the node.
 pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
@@ -100,7 +102,7 @@ impl World {
         let settings = Settings {
             nodeport_range: 30_000..=32_767,
             source_ports: 10_000..=29_999,
-            is_draining: false,
+            draining: Draining::None,
             unknown: Unknown::Auto,
             answers: true,
             always_masquerades: false,
@@ -202,6 +204,7 @@ impl World {
                 "tunnel" => (entry.forward, entry.has_rings) = (Forward::Tunnel, true),
                 "translate" => entry.forward = Forward::Translate,
                 "has-backends" => entry.has_backends = true,
+                "of-file" => entry.tag = Some(OwnerTag { source: Source::Files, service: 0, port: 0 }),
                 _ => panic!("unknown property of a service: {word}"),
             }
         }
@@ -285,7 +288,8 @@ impl World {
     fn set(&mut self, name: &str, is_set: bool) {
         let settings = &mut self.settings;
         match name {
-            "draining" => settings.is_draining = is_set,
+            "draining" => settings.draining = if is_set { Draining::All } else { Draining::None },
+            "draining-kubernetes" => settings.draining = if is_set { Draining::Kubernetes } else { Draining::None },
             "resets-unknown" => settings.unknown = if is_set { Unknown::Reset } else { Unknown::Auto },
             "passes-unknown" => settings.unknown = if is_set { Unknown::Pass } else { Unknown::Auto },
             "other-proxy" => settings.unknown = if is_set { Unknown::AutoWithProxy } else { Unknown::Auto },

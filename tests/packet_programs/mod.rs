@@ -190,9 +190,9 @@ impl Node {
 
     /// Sets the fields of `struct packet_settings` that the daemon writes.
     fn settings(&self, fields: [u32; 4]) {
-        let [is_draining, unknown, answers, always_masquerades] = fields;
+        let [draining, unknown, answers, always_masquerades] = fields;
         // No other proxy is there. The programs write has_direct_return, the seventh one; each eighth is padding.
-        let fields = [is_draining, unknown, answers, always_masquerades, 1, 0, 0, 0, 0, 0];
+        let fields = [draining, unknown, answers, always_masquerades, 1, 0, 0, 0, 0, 0];
         self.set("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
     }
 

@@ -30,6 +30,6 @@ pub use handles::PacketMaps;
 pub use ipsec::{MOST_POLICIES, PolicyWriter};
 pub use load::{PacketHook, PacketOptions, PacketPrograms, XdpMode};
 pub use run::{Packet, Verdict};
-pub use settings::{PacketSettings, SettingsWriter, UnknownPackets};
+pub use settings::{Draining, PacketSettings, SettingsWriter, UnknownPackets};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};
 pub use xdp::{XdpDevice, XdpProgram};

@@ -16,6 +16,8 @@ const SHOWN: usize = 4;
 pub enum Activity {
     /// New and existing connections are translated.
     On,
+    /// Existing connections are translated, and new ones to services of files.
+    Files,
     /// Only existing connections are translated.
     Draining,
     /// No program is attached.
@@ -39,6 +41,10 @@ impl Decision {
     pub(super) fn event(&self) -> Event {
         let text = match self.activity {
             Activity::On => "connections from outside the node are translated",
+            Activity::Files => {
+                "connections from outside the node to services of files and existing ones are translated, and no new ones \
+                 to services of Kubernetes"
+            }
             Activity::Draining => "existing connections from outside the node are translated, and no new ones",
             Activity::Off => "connections from outside the node are not translated",
         };
@@ -57,16 +63,26 @@ pub(crate) enum Before {
     Connections,
 }
 
-/// Decides on the activity. A proxy that appears gets new connections, and nodelb translates the existing ones until
-/// none is left. What is not known changes nothing. With [`PacketMode::Auto`], no program is attached as long as none is
-/// needed, because no address is served for clients outside the node.
-pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, is_needed: bool) -> Decision {
+/// What may begin connections that the programs translate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// No address is served for clients outside the node.
+    Nothing,
+    /// No service of a file is.
+    Kubernetes,
+    Files,
+}
+
+/// Decides on the activity. A proxy that appears gets new connections to services of Kubernetes, and nodelb translates the
+/// existing ones until none is left. No other proxy knows services of files. What is not known changes nothing. With
+/// [`PacketMode::Auto`], no program is attached as long as none is needed.
+pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, need: Need) -> Decision {
     let (activity, reason) = match mode {
         PacketMode::On => (Activity::On, "packets.mode is \"on\"".into()),
         PacketMode::Drain => (Activity::Draining, "packets.mode is \"drain\"".into()),
         PacketMode::Off => (Activity::Off, "packets.mode is \"off\"".into()),
-        PacketMode::Auto => match of_findings(findings, before) {
-            (Activity::On, _) if !is_needed && before != Before::Connections => {
+        PacketMode::Auto => match of_findings(findings, before, need) {
+            (Activity::On, _) if need == Need::Nothing && before != Before::Connections => {
                 (Activity::Off, "no address is served for clients outside the node".into())
             }
             decided => decided,
@@ -75,11 +91,15 @@ pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, is_n
     Decision { activity, reason }
 }
 
-fn of_findings(findings: &Findings, before: Before) -> (Activity, String) {
+fn of_findings(findings: &Findings, before: Before, need: Need) -> (Activity, String) {
     let auto = "packets.mode is \"auto\"";
     if !findings.proxies.is_empty() {
         let found = listed(&findings.proxies, SHOWN);
-        let activity = if before == Before::Connections { Activity::Draining } else { Activity::Off };
+        let activity = match before {
+            _ if need == Need::Files => Activity::Files,
+            Before::Connections => Activity::Draining,
+            Before::NoConnections | Before::Nothing => Activity::Off,
+        };
         return (activity, format!("{auto} and another service proxy is present: {found}"));
     }
     match &findings.error {

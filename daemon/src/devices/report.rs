@@ -114,6 +114,9 @@ impl DevicesReport {
         Check::passed(
             "devices",
             match activity {
+                Activity::Files => {
+                    format!("new connections to services of Kubernetes are not translated: {reason}; {attached}")
+                }
                 Activity::Draining => format!("draining: new connections are not translated: {reason}; {attached}"),
                 _ => attached,
             },

@@ -13,11 +13,13 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::history::Event;
 use nodelb_core::model::addr::Addr;
+use nodelb_core::model::service::Source;
 use nodelb_core::model::uplink::{Translation, Uplink};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_datapath::Attach;
-use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
+use nodelb_datapath::packets::{ConnectionCount, Draining, PacketSettings, UnknownPackets};
 use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
@@ -27,7 +29,7 @@ use tracing::{info, warn};
 use super::abandoned::{self, Abandoned, EndConnections, is_abandoned};
 use super::foreign::{UpdatePorts, log_unlisted};
 use super::hooks::Hooks;
-use super::mode::{self, Activity, Before, Decision};
+use super::mode::{self, Activity, Before, Decision, Need};
 use super::policies::{Follower, PolicyInputs};
 use super::proxies::{self, Findings};
 use super::report::{self, DeviceReport, DevicesReport, HookState};
@@ -203,9 +205,9 @@ impl Task {
         self.happened.extend(self.policies.follow().await);
         self.search(machine).await;
         let is_outside_served = self.is_any_served();
-        let is_needed = config.packets.may_have_clients(is_outside_served);
+        let need = self.need(&config.packets);
         let before = self.before();
-        let decision = self.decide(&config.packets, before, is_needed);
+        let decision = self.decide(&config.packets, before, need);
         if !self.send(&devices).await {
             return false;
         }
@@ -230,7 +232,7 @@ impl Task {
         let devices = devices.into_iter().map(|device| device_report(device, &hooks, &errors)).collect();
         let mut report = DevicesReport {
             decision: None,
-            is_needed,
+            is_needed: need != Need::Nothing,
             is_outside_served,
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
@@ -338,6 +340,20 @@ impl Task {
         !self.inputs.snapshot.borrow().realised.outside.is_empty()
     }
 
+    /// What may begin connections that the programs translate. At the devices of pods, every service may.
+    fn need(&self, packets: &Packets) -> Need {
+        let snapshot = self.inputs.snapshot.borrow();
+        let is_of_file = |id: &ServiceId| snapshot.realised.source_of(*id) == Some(Source::Files);
+        let has_pods = !packets.pod_devices.is_empty();
+        let realised = &snapshot.realised;
+        match () {
+            () if realised.outside.values().any(|entry| is_of_file(&entry.service)) => Need::Files,
+            () if has_pods && realised.services.iter().any(|(id, _)| is_of_file(id)) => Need::Files,
+            () if packets.may_have_clients(!realised.outside.is_empty()) => Need::Kubernetes,
+            () => Need::Nothing,
+        }
+    }
+
     /// What is done for connections from outside the node now.
     fn before(&self) -> Before {
         match self.hooks.as_ref().is_some_and(Hooks::is_any_attached) {
@@ -348,11 +364,11 @@ impl Task {
     }
 
     /// Decides on the activity and applies the settings of the programs.
-    fn decide(&mut self, packets: &Packets, before: Before, is_needed: bool) -> Decision {
-        let decision = mode::decide(packets.mode, &self.inputs.findings, before, is_needed);
-        self.is_idle = decision.activity == Activity::Off && !is_needed;
+    fn decide(&mut self, packets: &Packets, before: Before, need: Need) -> Decision {
+        let decision = mode::decide(packets.mode, &self.inputs.findings, before, need);
+        self.is_idle = decision.activity == Activity::Off && need == Need::Nothing;
         self.has_seen_proxy |= !self.inputs.findings.proxies.is_empty();
-        (self.inputs.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
+        (self.inputs.settings)(settings(packets, decision.activity, self.has_seen_proxy));
         decision
     }
 
@@ -410,15 +426,20 @@ fn translation(activity: Activity, devices: &[DeviceReport]) -> Translation {
     match activity {
         Activity::On if has(HookState::Failed) && !has(HookState::Attached) => Translation::Off,
         Activity::On => Translation::On,
+        Activity::Files => Translation::Files,
         Activity::Draining => Translation::Draining,
         Activity::Off => Translation::Off,
     }
 }
 
 /// The settings of the programs with this configuration. `has_seen_proxy`: another service proxy is or was on the node.
-pub fn settings(packets: &Packets, is_draining: bool, has_seen_proxy: bool) -> PacketSettings {
+pub fn settings(packets: &Packets, activity: Activity, has_seen_proxy: bool) -> PacketSettings {
     PacketSettings {
-        is_draining,
+        draining: match activity {
+            Activity::Draining => Draining::All,
+            Activity::Files => Draining::Kubernetes,
+            Activity::On | Activity::Off => Draining::None,
+        },
         unknown: match packets.unknown {
             Unknown::Auto if has_seen_proxy => UnknownPackets::AutoWithProxy,
             Unknown::Auto => UnknownPackets::Auto,

@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
-use crate::devices::mode::{self, Activity, Before};
+use crate::devices::mode::{self, Before, Need};
 use crate::devices::{self, proxies};
 use crate::reconcile::canary::{self, CanaryError, Probe};
 use crate::reconcile::{CANARY_EVERY, ProbeResult};
@@ -119,9 +119,8 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         warn!(message_id = %messages::SNAT_PORTS_OVERLAP, "{overlap}");
     }
     // Programs of an earlier process may be attached.
-    let decision = mode::decide(packets.mode, proxies, Before::Connections, true);
-    let settings =
-        devices::watch::settings(packets, decision.activity == Activity::Draining, !proxies.proxies.is_empty());
+    let decision = mode::decide(packets.mode, proxies, Before::Connections, Need::Files);
+    let settings = devices::watch::settings(packets, decision.activity, !proxies.proxies.is_empty());
     Ok(Some(PacketOptions {
         nodeport_range,
         limits: config.limits(),

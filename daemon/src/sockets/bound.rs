@@ -15,7 +15,7 @@ use nodelb_core::change::Change;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::uplink::Translation;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
+use nodelb_core::state::entries::{FrontendEntry, MapState, Realised, ServiceEntry, ServiceId};
 use nodelb_core::trace::taken_nodeports;
 use nodelb_host::clock::until;
 use nodelb_host::messages;
@@ -122,6 +122,10 @@ fn nodeports(snapshot: &Snapshot) -> MapState {
         MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() };
     let outside = state.outside.iter().filter(|(nodeport, _)| nodeports.frontends.contains_key(*nodeport));
     nodeports.outside = outside.map(|(nodeport, entry)| (*nodeport, *entry)).collect();
+    // Their backends do not matter here.
+    let owner =
+        |id: ServiceId| ServiceEntry { tag: state.services.get(&id).and_then(|it| it.tag), ..Default::default() };
+    nodeports.services = nodeports.outside.values().map(|it| (it.service, Arc::new(owner(it.service)))).collect();
     nodeports
 }
 
@@ -160,7 +164,7 @@ impl Logged {
             info!(
                 message_id = %messages::NODEPORT_FREE,
                 frontend = %nodeport, "NodePort {nodeport}: the process has released it; {}",
-                released(served.outside.contains_key(nodeport), *translation)
+                released(outside_translation(served, *nodeport, *translation))
             );
         }
         let is_new = self.bound != bound;
@@ -206,11 +210,15 @@ impl Finds {
 
     fn into_bound(self, served: &Realised, translation: Translation) -> Bound {
         let text = |(nodeport, (at, uid))| {
-            let is_for_outside = served.outside.contains_key(&nodeport);
-            (nodeport, text(at, uid, is_for_outside.then_some(translation)).into())
+            (nodeport, text(at, uid, outside_translation(served, nodeport, translation)).into())
         };
         self.0.into_iter().map(text).collect()
     }
+}
+
+/// What is done with new connections of clients outside the node to the NodePort; `None` if it is not for them.
+fn outside_translation(served: &Realised, nodeport: L4Addr, translation: Translation) -> Option<Translation> {
+    served.outside.get(&nodeport).map(|entry| translation.of(served.source_of(entry.service)))
 }
 
 /// The present effect of a process that has bound the NodePort. `None`: nodelb never translates connections to it.
@@ -218,7 +226,7 @@ fn text(at: L4Addr, uid: u32, translation: Option<Translation>) -> String {
     let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
     let effect = match translation {
         Some(Translation::On) => "nodelb translates connections from outside the node, so that they reach the service",
-        Some(Translation::Draining | Translation::Off) => {
+        Some(Translation::Files | Translation::Draining | Translation::Off) => {
             "nodelb does not translate new connections from outside the node now (`nodelb devices`), so that they reach \
              that process, not the service"
         }
@@ -231,10 +239,10 @@ fn text(at: L4Addr, uid: u32, translation: Option<Translation>) -> String {
     )
 }
 
-fn released(is_for_outside: bool, translation: Translation) -> &'static str {
+fn released(translation: Option<Translation>) -> &'static str {
     match translation {
-        Translation::On if is_for_outside => "connections from outside the node reach the service",
-        Translation::Draining if is_for_outside => {
+        Some(Translation::On) => "connections from outside the node reach the service",
+        Some(Translation::Draining) => {
             "new connections from outside the node do not reach the service through nodelb, which drains (`nodelb devices`)"
         }
         _ => "nodelb does not translate connections from outside the node to it",

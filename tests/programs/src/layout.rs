@@ -7,6 +7,7 @@ use crate::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::ipsec::{PolicyRule, Selector};
+use nodelb_core::model::service::Source;
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot};
@@ -227,7 +228,9 @@ pub fn service(entry: &ServiceEntry, first: usize, rings: &mut Rings) -> (Vec<u8
         all.extend(slots(list, entry.has_rings, rings));
     }
     let flags = 2 | u32::from(entry.has_backends) | if entry.has_rings { 32 } else { 0 };
+    let from_files = entry.tag.is_some_and(|tag| tag.source == Source::Files);
     let flags = flags
+        | if from_files { 4 } else { 0 }
         | match entry.forward {
             Forward::Translate => 0,
             Forward::Direct => 128,

@@ -58,14 +58,23 @@ pub struct Settings {
     pub nodeport_range: RangeInclusive<u16>,
     /// The ports of the node that connections to backends on other nodes use.
     pub source_ports: RangeInclusive<u16>,
-    /// Whether new connections are left to the network stack.
-    pub is_draining: bool,
+    /// Which services leave new connections to the network stack.
+    pub draining: Draining,
     /// What is done with TCP packets of unknown connections.
     pub unknown: Unknown,
     /// Whether packets that cannot be served are answered.
     pub answers: bool,
     /// Whether backends on this node see an address of the node, too.
     pub always_masquerades: bool,
+}
+
+/// The services to which no new connection is translated: `enum draining` of `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draining {
+    None,
+    All,
+    /// Those of Kubernetes, which another proxy serves.
+    Kubernetes,
 }
 
 /// What is done with TCP packets of connections that no table contains: `enum unknown_packets` of `bpf/shared.h`. The

@@ -15,7 +15,7 @@ use crate::connections::{TableLimits, Tables};
 use crate::host::{Compiler, Host, Request};
 use crate::key::Hook;
 use crate::layout;
-use crate::node::{Node, Packet, Settings, Unknown};
+use crate::node::{Draining, Node, Packet, Settings, Unknown};
 
 /// Entries of `services` and words of `packet_bloom` in `host/unit.h`.
 const SERVICES: u32 = 128;
@@ -220,10 +220,14 @@ impl Programs {
             Unknown::Auto => 2_u32,
             Unknown::AutoWithProxy => 3,
         };
-        let [is_draining, answers, always_masquerades] =
-            [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
+        let draining = match settings.draining {
+            Draining::None => 0,
+            Draining::All => 1_u32,
+            Draining::Kubernetes => 2,
+        };
+        let [answers, always_masquerades] = [settings.answers, settings.always_masquerades].map(u32::from);
         let owns_addresses = u32::from(settings.unknown != Unknown::AutoWithProxy);
-        let fields = [is_draining, unknown, answers, always_masquerades, owns_addresses].map(u32::to_ne_bytes).concat();
+        let fields = [draining, unknown, answers, always_masquerades, owns_addresses].map(u32::to_ne_bytes).concat();
         // The programs write has_direct_return.
         let mut value =
             self.list("packet_settings").pop().map_or_else(|| vec![0; layout::SETTINGS], |(_, value)| value);

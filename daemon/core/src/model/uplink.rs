@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::addr::Addr;
+use crate::model::service::Source;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
@@ -42,8 +43,21 @@ pub enum Translation {
     /// They are translated, as far as nothing else is known.
     #[default]
     On,
+    /// Existing connections are translated, and new ones to services of files.
+    Files,
     /// Only existing connections are translated.
     Draining,
     /// None is translated.
     Off,
+}
+
+impl Translation {
+    /// What is done with new connections to services of this source.
+    pub fn of(self, source: Option<Source>) -> Self {
+        match (self, source) {
+            (Self::Files, Some(Source::Files)) => Self::On,
+            (Self::Files, _) => Self::Draining,
+            (all, _) => all,
+        }
+    }
 }

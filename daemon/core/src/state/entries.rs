@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::forward::Forward;
+use crate::model::service::Source;
 use crate::model::source_range::SourceRange;
 use crate::model::uplink::UplinkEntry;
 use crate::state::owner::OwnerTag;
@@ -244,6 +245,11 @@ impl MapState {
     /// The service entry that the frontend at the address points at.
     pub fn service_at(&self, address: L4Addr) -> Option<&Arc<ServiceEntry>> {
         self.services.get(&self.frontends.get(&address)?.service)
+    }
+
+    /// The source that describes the service; `None` if the maps do not say so.
+    pub fn source_of(&self, service: ServiceId) -> Option<Source> {
+        Some(self.services.get(&service)?.tag?.source)
     }
 
     /// Whether new connections to the address reach a backend of the service, in the view that decides its status.

@@ -19,10 +19,19 @@ pub enum UnknownPackets {
     AutoWithProxy,
 }
 
+/// The services to which no new connection is translated; existing ones are: `enum draining`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draining {
+    #[default]
+    None,
+    All,
+    /// Those of Kubernetes, and not those of files.
+    Kubernetes,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketSettings {
-    /// Whether only existing connections are translated.
-    pub is_draining: bool,
+    pub draining: Draining,
     pub unknown: UnknownPackets,
     /// Whether packets that cannot be served are answered with RST or ICMP.
     pub answers: bool,
@@ -41,8 +50,13 @@ impl PacketSettings {
             UnknownPackets::Auto => types::unknown_packets::UNKNOWN_AUTO,
             UnknownPackets::AutoWithProxy => types::unknown_packets::UNKNOWN_AUTO_WITH_PROXY,
         };
+        let draining = match self.draining {
+            Draining::None => types::draining::DRAINING_NONE,
+            Draining::All => types::draining::DRAINING_ALL,
+            Draining::Kubernetes => types::draining::DRAINING_KUBERNETES,
+        };
         [
-            word(self.is_draining.into(), unknown.0),
+            word(draining.0, unknown.0),
             word(self.answers.into(), self.always_masquerades.into()),
             word(self.owns_addresses.into(), 0),
         ]

@@ -5,6 +5,7 @@ use nodelb_core::claims::{Claim, Row};
 use nodelb_core::compile::outside::{has_ranges, source_ranges};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::forward::Forward;
+use nodelb_core::model::service::Source;
 use nodelb_core::model::uplink::Translation;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceEntry;
@@ -17,27 +18,29 @@ pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize, address: L4Ad
         () if snapshot.still_serves(row, place, address) => access_as_before(snapshot, address),
         () if !claim.is_outside => OutsideAccess::NodeOnly,
         () if claim.target.is_err() || place > 0 => OutsideAccess::Refused,
-        () if snapshot.facts.translation != Translation::On => access_now(snapshot),
+        () if snapshot.facts.translation.of(Some(claim.source)) != Translation::On => {
+            access_now(snapshot, Some(claim.source))
+        }
         () if admits_none(snapshot, claim) => OutsideAccess::NoSourceRange,
         () if lacks_local_backend(snapshot, claim) => OutsideAccess::NoLocalBackend,
-        () => access_now(snapshot),
+        () => access_now(snapshot, Some(claim.source)),
     }
 }
 
 /// Whether clients outside the node are served at an address that the maps have from before the start.
 pub(crate) fn access_as_before(snapshot: &Snapshot, address: L4Addr) -> OutsideAccess {
-    match snapshot.realised.outside.contains_key(&address) {
+    match snapshot.realised.outside.get(&address) {
         _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
-        true => access_now(snapshot),
-        false => OutsideAccess::NodeOnly,
+        Some(entry) => access_now(snapshot, snapshot.realised.source_of(entry.service)),
+        None => OutsideAccess::NodeOnly,
     }
 }
 
-/// Whether clients outside the node are served at an address for them.
-fn access_now(snapshot: &Snapshot) -> OutsideAccess {
-    match snapshot.facts.translation {
+/// Whether clients outside the node are served at an address for them of a service of this source.
+fn access_now(snapshot: &Snapshot, source: Option<Source>) -> OutsideAccess {
+    match snapshot.facts.translation.of(source) {
         Translation::On => OutsideAccess::Served,
-        Translation::Draining => OutsideAccess::Draining,
+        Translation::Files | Translation::Draining => OutsideAccess::Draining,
         Translation::Off => OutsideAccess::Off,
     }
 }

@@ -6,7 +6,7 @@ use crate::time::Time;
 
 pub const ROLES: [&str; 3] = ["uplink", "pod", "none"];
 const PROGRAMS: [&str; 3] = ["attached", "unused", "failed"];
-const ACTIVITIES: [&str; 3] = ["on", "draining", "off"];
+const ACTIVITIES: [&str; 4] = ["on", "files", "draining", "off"];
 pub const DIRECTIONS: [&str; 2] = ["in", "out"];
 pub const LINKS: [&str; 2] = ["ethernet", "ip"];
 /// Through the network stack of the node, or past it to another node.

@@ -526,8 +526,8 @@ fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_p
     let balancer = "198.51.100.9:80";
     for activity in [Activity::Draining, Activity::Off] {
         let left = text(activity, "203.0.113.9:40000", balancer);
-        let verdict = "verdict        passes: nodelb translates no new connections from outside the node now \
-                       (packets.mode is \"drain\")";
+        let verdict = "verdict        passes: nodelb translates no new connections from outside the node to the \
+                       service now (packets.mode is \"drain\")";
         assert!(left.contains("  PassedThrough  ") && left.contains(verdict), "{left}");
         assert!(!left.contains("forwarded to"), "{left}");
     }

@@ -225,10 +225,15 @@ pub(super) fn leave(explanation: &mut Explanation, decision: Option<&Decision>) 
     if explanation.outside.is_some_and(|outside| outside.access == OutsideAccess::Off) {
         explanation.result = ConnectResult::PassedThrough;
     }
-    let decision = decision.filter(|decision| decision.activity != Activity::On)?;
+    let is_drained = explanation.outside.is_some_and(|outside| outside.access == OutsideAccess::Draining);
+    let decision = decision.filter(|decision| match decision.activity {
+        Activity::On => false,
+        Activity::Files => is_drained,
+        Activity::Draining | Activity::Off => true,
+    })?;
     explanation.result = ConnectResult::PassedThrough;
     Some(format!(
-        "passes: nodelb translates no new connections from outside the node now ({}), so that another service proxy or \
+        "passes: nodelb translates no new connections from outside the node to the service now ({}), so that another service proxy or \
          the process that listens on {} here gets the packets",
         decision.reason, explanation.to
     ))

@@ -7,12 +7,14 @@ use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::{OutsideEntry, Realised, ServiceId};
+use nodelb_core::state::entries::{OutsideEntry, Realised, ServiceEntry};
+use nodelb_core::state::owner::OwnerTag;
 use nodelb_datapath::packets::ConnectionEnds;
 use nodelb_host::clock::Clock;
 use nodelb_sources::OwnerHandle;
 
 use super::super::hooks::tests::Fake;
+use super::super::proxies::ServiceProxy;
 use super::*;
 use crate::node::addresses::{Address, Interface};
 use crate::reconcile::{Marker, Marks};
@@ -139,7 +141,7 @@ async fn the_owner_gets_the_uplinks_before_they_have_programs() {
     let attached: Vec<u32> = rig.fake.kernel().devices.keys().copied().collect();
     assert_eq!(attached, uplinks.iter().map(|uplink| uplink.ifindex).collect::<Vec<_>>());
     let settings = rig.last_settings();
-    assert!(settings.unknown == UnknownPackets::Reset && settings.answers && !settings.is_draining);
+    assert!(settings.unknown == UnknownPackets::Reset && settings.answers && settings.draining == Draining::None);
     let report = Arc::clone(&rig.reports.borrow());
     assert!(report.devices.iter().any(|device| &*device.device.name == "lo" && !device.is_attached));
 }
@@ -151,7 +153,7 @@ async fn the_mode_follows_the_configuration() {
     rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\"\npod-devices = [\"tap*\"]"));
     rig.activity(Activity::Draining).await;
     let settings = rig.last_settings();
-    assert!(settings.is_draining && !settings.answers && settings.always_masquerades);
+    assert!(settings.draining == Draining::All && !settings.answers && settings.always_masquerades);
     assert_eq!(rig.fake.kernel().devices.is_empty(), rig.reports.borrow().devices.iter().all(|it| !it.is_attached));
 }
 
@@ -194,9 +196,9 @@ async fn the_first_address_for_clients_outside_is_no_change_of_the_translation()
     let mut task = Task::new(inputs, no_policies(), Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
     let mut events = || {
         let config = task.latest_config();
-        let is_needed = task.is_any_served();
+        let need = task.need(&config.packets);
         let before = task.before();
-        let decision = task.decide(&config.packets, before, is_needed);
+        let decision = task.decide(&config.packets, before, need);
         task.conclude(&DevicesReport::default(), decision, before);
         task.happened.len()
     };
@@ -234,6 +236,26 @@ async fn another_service_proxy_keeps_nodelb_off() {
     assert!(rig.fake.kernel().devices.is_empty());
     let reason = rig.reports.borrow().decision.clone().unwrap().reason;
     assert!(reason.contains("the nftables table kube-proxy"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_service_of_a_file_keeps_its_programs_next_to_another_proxy() {
+    let decide = |source: Source| {
+        let rules: ReadRules = Arc::new(|| Box::pin(async { Ok(KubeProxyRules::default()) }));
+        let (mut inputs, rig) = prepare(owner(true), "mode = \"auto\"", rules);
+        inputs.findings = Findings { proxies: [ServiceProxy::NftablesTable].into(), is_complete: true, error: None };
+        let mut snapshot = Snapshot::default();
+        serve(&mut snapshot);
+        let tag = Some(OwnerTag { source, service: 1, port: 1 });
+        snapshot.realised.services.insert(ServiceId(1), Arc::new(ServiceEntry { tag, ..ServiceEntry::default() }));
+        inputs.snapshot = watch::channel(Arc::new(snapshot)).1;
+        let mut task = Task::new(inputs, no_policies(), Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
+        let config = task.latest_config();
+        let need = task.need(&config.packets);
+        (task.decide(&config.packets, Before::NoConnections, need).activity, rig.last_settings().draining)
+    };
+    assert_eq!(decide(Source::Files), (Activity::Files, Draining::Kubernetes));
+    assert_eq!(decide(Source::Kubernetes).0, Activity::Off);
 }
 
 /// A reload is seen first by a look at the devices, after an event of a device.

@@ -9,6 +9,8 @@ use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
 use nodelb_host::clock::Clock;
 use nodelb_programs::sockets::refuses_bind;
 
+use nodelb_core::model::service::Source;
+
 use super::*;
 use nodelb_host::sock_diag::{InetResponseHeader, SocketId};
 
@@ -101,15 +103,20 @@ fn the_text_says_who_what_follows_now_and_what_to_do() {
         let text = text(nodeport, 1000, Some(translation));
         assert!(text.contains(effect), "{translation:?}: {text}");
     }
+    let of_kubernetes = Translation::Files.of(Some(Source::Kubernetes));
+    assert!(text(nodeport, 0, Some(of_kubernetes)).contains("so that they reach that process"));
+    assert!(
+        text(nodeport, 0, Some(Translation::Files.of(Some(Source::Files)))).contains("so that they reach the service")
+    );
     assert!(text(l4("[::]:30081/UDP"), 0, None).contains("Find it with `ss -lnup sport = :30081`"));
 }
 
 #[test]
 fn a_released_nodeport_is_not_said_to_work_while_nothing_is_translated() {
-    let reaches = |translation| released(true, translation) == "connections from outside the node reach the service";
+    let reaches = |translation| released(Some(translation)) == "connections from outside the node reach the service";
     assert!(reaches(Translation::On));
     assert!(!reaches(Translation::Draining) && !reaches(Translation::Off));
-    assert!(!released(false, Translation::On).contains("reach the service"));
+    assert!(!released(None).contains("reach the service"));
 }
 
 #[test]

@@ -38,8 +38,9 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
     };
     let disabled = match &*packets.translation {
         "on" => None,
+        "files" if daemon.is_of_file() => None,
         _ if daemon.is_of_file() => Some("of-file"),
-        "draining" => Some("leaves-to-others"),
+        "files" | "draining" => Some("leaves-to-others"),
         _ => Some("off"),
     };
     if let Some(name) = disabled {

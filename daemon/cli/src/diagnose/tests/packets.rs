@@ -121,9 +121,11 @@ fn what_is_not_translated_is_said_first() {
         (packets.translation, packets.reason) = ("off".into(), "packets.mode is \"off\"".into());
         kernel.forwards_v4 = Some(false);
     });
-    check("leaves-to-others", "kube-proxy", |packets, _| {
-        (packets.translation, packets.reason) = ("draining".into(), "the nftables table kube-proxy".into());
-    });
+    for translation in ["draining", "files"] {
+        check("leaves-to-others", "kube-proxy", |packets, _| {
+            (packets.translation, packets.reason) = (translation.into(), "the nftables table kube-proxy".into());
+        });
+    }
 }
 
 #[test]

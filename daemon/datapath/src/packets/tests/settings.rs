@@ -10,8 +10,9 @@ fn numbers(settings: PacketSettings) -> Vec<u32> {
 fn the_words_are_the_numbers_of_the_struct() {
     let settings = PacketSettings { unknown: UnknownPackets::Reset, answers: true, ..PacketSettings::default() };
     assert_eq!(numbers(settings), [0, 1, 1, 0, 0, 0]);
-    let settings = PacketSettings { is_draining: true, always_masquerades: true, ..PacketSettings::default() };
-    assert_eq!(numbers(settings), [1, 0, 0, 1, 0, 0]);
+    let settings =
+        PacketSettings { draining: Draining::Kubernetes, always_masquerades: true, ..PacketSettings::default() };
+    assert_eq!(numbers(settings), [2, 0, 0, 1, 0, 0]);
     let unknown = UnknownPackets::AutoWithProxy;
     let settings = PacketSettings { unknown, owns_addresses: true, ..PacketSettings::default() };
     assert_eq!(numbers(settings), [0, 3, 0, 0, 1, 0]);

@@ -318,6 +318,22 @@ fn backends_are_those_that_connections_get() {
     assert_eq!(frontends(&snapshot, &Filter::default())[0].backends, [expected[1].0, expected[2].0]);
 }
 
+#[test]
+fn clients_outside_keep_services_of_files_while_another_proxy_serves_the_others() {
+    for (source, access) in [(Source::Files, OutsideAccess::Served), (Source::Kubernetes, OutsideAccess::Draining)] {
+        let balancer = Service { source, ..service("shop/web", &[("198.51.100.1:80", FrontendKind::LoadBalancer)]) };
+        let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+        let config = EngineConfig { sources: [source].into(), max_services: 100, packets, ..EngineConfig::default() };
+        let mut engine = Engine::new(config, MapState::default());
+        let files = Change::Translation(Translation::Files);
+        let synced = Change::Synced { source, incomplete: None };
+        [node(), Change::UpsertService(balancer), files, synced].into_iter().for_each(|it| engine.change(it));
+        engine.reconcile(&mut MemoryDatapath::new(Limits { outside: 9, source_ranges: 9, ..LIMITS }), Moment(0));
+        let explained = explanation(&engine.snapshot(Moment(0)), "198.51.100.1:80", Client::Outside);
+        assert_eq!(explained.outside.map(|outside| outside.access), Some(access), "{source}");
+    }
+}
+
 /// If no device has the programs, no client outside is served, whatever the policy and the source ranges are: the packets
 /// pass to the stack, and nothing is dropped.
 #[test]
