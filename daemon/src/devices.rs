@@ -249,6 +249,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         findings,
         count: Arc::clone(&count),
         end: Arc::clone(&end),
+        sysctls: PathBuf::from(SYSCTLS),
     };
     let sweep = sweep.inspect_err(|error| {
         warn!(
@@ -266,7 +267,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
             let counter = Arc::clone(&counter);
             Arc::new(move || drops(&counter))
         },
-        sysctls: PathBuf::from("/proc/sys/net"),
+        sysctls: PathBuf::from(SYSCTLS),
         watchers: Some(PacketWatchers::new(events)),
         service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),
@@ -322,6 +323,9 @@ fn drops(counter: &PacketCounter) -> io::Result<Drops> {
 fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
     ServiceConnections { read: Arc::new(move |id| counter.connections(id).unwrap_or_default()), ledger: Arc::default() }
 }
+
+/// The network settings of the kernel.
+pub(crate) const SYSCTLS: &str = "/proc/sys/net";
 
 /// The ports that the kernel selects one from for a socket that names none.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";

@@ -73,6 +73,9 @@ fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileCont
     }
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);
+        if plan.is_loopback_only {
+            plan.frontends.iter_mut().for_each(|frontend| frontend.is_outside = false);
+        }
         restrict(service, plan);
         plan.forward = forward(context.packets.forward_of(service), plan);
         if plan.frontends.iter().any(|frontend| plan.key.is_other_family(frontend.address)) {
@@ -199,6 +202,7 @@ fn plan_port(
         is_last_resort,
         is_local_last_resort,
         has_refused,
+        is_loopback_only: !candidates.is_empty() && candidates.iter().all(|it| it.backend.addr.is_loopback()),
         affinity_seconds: service.affinity_seconds.unwrap_or(0),
         may_be_bound: false,
         source_ranges: None,

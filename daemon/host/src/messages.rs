@@ -148,6 +148,10 @@ messages! {
     UPLINK_SERVED = 0x4d6f7fc7801d4a43a3cac90d5fb97443, "A device is used for clients outside the node again",
         "The kernel accepts the device now.",
         "Nothing.";
+    NOT_FORWARDING = 0x8f1c6f0f3d6b4b5f9b5ed1c4a7e2d903, "The kernel does not forward packets of clients outside the node",
+        "The line names the setting and the services. Packets of clients outside the node reach only backends with an \
+         address of this node; those to other machines and to pods are lost.",
+        "Set net.ipv4.ip_forward, or net.ipv6.conf.all.forwarding, to 1.";
     FRONTEND_CONFLICT = 0xb31ae02960a8459b907b810a3bfda291, "Two services claim one address",
         "The owner is a service of a file, or else the older Service. The other waits until the owner gives the address up.",
         "Remove the address from one of the two services.";

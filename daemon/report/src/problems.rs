@@ -10,12 +10,16 @@ mod daemon;
 mod earlier;
 mod effect;
 mod ipsec;
+mod outside;
 mod problem;
 mod reason;
 mod services;
 
 pub use earlier::{Beginnings, Earlier, Found};
-pub use problem::{ApiserverState, DroppedPackets, HOOKS, Observed, Problem, Reloads, TableUsage, Untranslated};
+pub use outside::unforwarded;
+pub use problem::{
+    ApiserverState, DroppedPackets, HOOKS, NotForwarding, Observed, Problem, Reloads, TableUsage, Untranslated,
+};
 pub use reason::{Reason, ReasonEntry, Severity};
 
 /// Every problem, the worst first: what blocks readiness, then by severity, kind, and time, the latest first.

@@ -11,7 +11,8 @@ use nodelb_host::clock::unix_seconds;
 use nodelb_host::unwritten::{Files, UNREAD, UNWRITTEN};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::problems::{
-    self, ApiserverState, Beginnings, DroppedPackets, Earlier, Observed, Problem, TableUsage, Untranslated,
+    self, ApiserverState, Beginnings, DroppedPackets, Earlier, NotForwarding, Observed, Problem, TableUsage,
+    Untranslated,
 };
 use nodelb_report::time::{Clocks, Time};
 use tokio::sync::watch;
@@ -57,7 +58,7 @@ impl AdminState {
 
     /// The settings that keep the kernel from forwarding packets of clients outside the node; `None` if they cannot be
     /// read.
-    fn not_forwarding(&self, snapshot: &Snapshot) -> Option<Vec<String>> {
+    fn not_forwarding(&self, snapshot: &Snapshot) -> Option<Vec<NotForwarding>> {
         let families = snapshot.realised.outside.keys().map(|address| address.addr.family()).collect();
         let devices = self.devices();
         forwarding::disabled(&self.packets.as_ref()?.sysctls, &families, &devices.uplinks())

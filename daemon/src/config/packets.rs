@@ -240,9 +240,9 @@ section! {
     Packets, "packets", needs_restart = true,
         at_once = [mode, devices, except, snat, unknown, answer, tcp_timeout, udp_timeout], together = Packets::together;
 
-    /// When connections from outside the node are translated: "auto", those to services of files, and those to services of
-    /// Kubernetes while no other service proxy (kube-proxy, IPVS, Cilium) is present; "on", always; "drain", only those that exist already; or "off". A change from or to "off"
-    /// needs a restart.
+    /// When connections from outside the node are translated: "auto", those to services of files, and those to services
+    /// of Kubernetes while no other service proxy (kube-proxy, IPVS, Cilium) is present; "on", always; "drain", only
+    /// those that exist already; or "off". A change from or to "off" needs a restart.
     mode: PacketMode = PacketMode::Auto;
 
     /// Devices by which other machines are reached: "auto", or names with * for any characters. Devices with a default

@@ -5,16 +5,38 @@ use std::fs;
 use std::path::Path;
 
 use nodelb_core::model::addr::Family;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_host::messages;
+use nodelb_report::problems::{self, NotForwarding};
+use tracing::warn;
+
+/// What was logged about packets that the kernel does not forward, so that it is logged once.
+#[derive(Debug, Default)]
+pub(super) struct ForwardingLog(Option<String>);
+
+impl ForwardingLog {
+    /// Logs that services need packets to be forwarded at these devices, and the kernel does not do so.
+    pub(super) fn look(&mut self, root: &Path, snapshot: &Snapshot, devices: &[&str]) {
+        let families = snapshot.realised.outside.keys().map(|address| address.addr.family()).collect();
+        let disabled = disabled(root, &families, devices).unwrap_or_default();
+        let cause = problems::unforwarded(snapshot, &disabled).map(|(_, cause)| cause);
+        if let Some(cause) = cause.as_ref().filter(|cause| self.0.as_ref() != Some(*cause)) {
+            warn!(message_id = %messages::NOT_FORWARDING, "{cause}");
+        }
+        self.0 = cause;
+    }
+}
 
 /// The settings that keep the kernel from forwarding packets of these families that arrive at these devices; `None` if
 /// they cannot be read. `root` is `/proc/sys/net`. The setting of the device decides; the general one sets all of them.
-pub(crate) fn disabled(root: &Path, families: &BTreeSet<Family>, devices: &[&str]) -> Option<Vec<String>> {
+pub(crate) fn disabled(root: &Path, families: &BTreeSet<Family>, devices: &[&str]) -> Option<Vec<NotForwarding>> {
     let mut disabled = Vec::new();
-    for family in families {
-        let off = at_devices(root, *family, devices);
-        match everywhere(root, *family, devices)? {
-            Some(general) => disabled.push(general),
-            None => disabled.extend(off),
+    for family in families.iter().copied() {
+        let general = everywhere(root, family, devices)?;
+        let is_everywhere = general.is_some();
+        let settings = general.map_or_else(|| at_devices(root, family, devices), |general| vec![general]);
+        if !settings.is_empty() {
+            disabled.push(NotForwarding { family, settings, is_everywhere });
         }
     }
     Some(disabled)

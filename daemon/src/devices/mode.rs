@@ -3,9 +3,10 @@
 
 use nodelb_core::history::{Event, What};
 use nodelb_core::text::listed;
+use nodelb_datapath::packets::{Draining, PacketSettings, UnknownPackets};
 
 use super::proxies::Findings;
-use crate::config::PacketMode;
+use crate::config::{PacketMode, Packets, Snat, Unknown};
 
 /// The maximum number of proxies in one line.
 const SHOWN: usize = 4;
@@ -115,6 +116,26 @@ fn of_findings(findings: &Findings, before: Before, need: Need) -> (Activity, St
             );
             (activity, reason)
         }
+    }
+}
+
+/// The settings of the programs with this configuration. `has_seen_proxy`: another service proxy is or was on the node.
+pub fn settings(packets: &Packets, activity: Activity, has_seen_proxy: bool) -> PacketSettings {
+    PacketSettings {
+        draining: match activity {
+            Activity::Draining => Draining::All,
+            Activity::Files => Draining::Kubernetes,
+            Activity::On | Activity::Off => Draining::None,
+        },
+        unknown: match packets.unknown {
+            Unknown::Auto if has_seen_proxy => UnknownPackets::AutoWithProxy,
+            Unknown::Auto => UnknownPackets::Auto,
+            Unknown::Pass => UnknownPackets::Pass,
+            Unknown::Reset => UnknownPackets::Reset,
+        },
+        answers: packets.answer,
+        always_masquerades: packets.snat == Snat::Always,
+        owns_addresses: !has_seen_proxy,
     }
 }
 

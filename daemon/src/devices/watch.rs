@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_datapath::Attach;
-use nodelb_datapath::packets::{ConnectionCount, Draining, PacketSettings, UnknownPackets};
+use nodelb_datapath::packets::{ConnectionCount, PacketSettings};
 use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
@@ -28,6 +29,7 @@ use tracing::{info, warn};
 
 use super::abandoned::{self, Abandoned, EndConnections, is_abandoned};
 use super::foreign::{UpdatePorts, log_unlisted};
+use super::forwarding::ForwardingLog;
 use super::hooks::Hooks;
 use super::mode::{self, Activity, Before, Decision, Need};
 use super::policies::{Follower, PolicyInputs};
@@ -36,7 +38,7 @@ use super::report::{self, DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
 use super::uplinks::{self, Device, Former, Role};
-use crate::config::{Config, Packets, Snat, Unknown};
+use crate::config::{Config, Packets};
 use crate::node::addresses::Machine;
 use crate::node::netlink::{self, Events, SETTLE_AT_MOST};
 
@@ -70,6 +72,8 @@ pub(crate) struct DeviceInputs {
     pub(crate) findings: Findings,
     pub(crate) count: CountConnections,
     pub(crate) end: EndConnections,
+    /// The directory with the network settings of the kernel.
+    pub(crate) sysctls: PathBuf,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
@@ -111,6 +115,7 @@ struct Task {
     happened: Vec<Event>,
     abandoned: Abandoned,
     policies: Follower,
+    forwarding: ForwardingLog,
 }
 
 impl Task {
@@ -138,6 +143,7 @@ impl Task {
             happened: Vec::new(),
             abandoned: Abandoned::new(),
             policies: Follower::new(policies),
+            forwarding: ForwardingLog::default(),
             inputs,
         }
     }
@@ -247,6 +253,7 @@ impl Task {
         let decision = if is_late { decision } else { self.conclude(&report, decision, before) };
         let translation = translation(decision.activity, &report.devices);
         report.decision = Some(decision);
+        self.forwarding.look(&self.inputs.sysctls, &self.inputs.snapshot.borrow(), &report.uplinks());
         self.report.send_replace(Arc::new(report));
         self.send_events().await && self.send_translation(translation).await
     }
@@ -368,7 +375,7 @@ impl Task {
         let decision = mode::decide(packets.mode, &self.inputs.findings, before, need);
         self.is_idle = decision.activity == Activity::Off && need == Need::Nothing;
         self.has_seen_proxy |= !self.inputs.findings.proxies.is_empty();
-        (self.inputs.settings)(settings(packets, decision.activity, self.has_seen_proxy));
+        (self.inputs.settings)(mode::settings(packets, decision.activity, self.has_seen_proxy));
         decision
     }
 
@@ -429,26 +436,6 @@ fn translation(activity: Activity, devices: &[DeviceReport]) -> Translation {
         Activity::Files => Translation::Files,
         Activity::Draining => Translation::Draining,
         Activity::Off => Translation::Off,
-    }
-}
-
-/// The settings of the programs with this configuration. `has_seen_proxy`: another service proxy is or was on the node.
-pub fn settings(packets: &Packets, activity: Activity, has_seen_proxy: bool) -> PacketSettings {
-    PacketSettings {
-        draining: match activity {
-            Activity::Draining => Draining::All,
-            Activity::Files => Draining::Kubernetes,
-            Activity::On | Activity::Off => Draining::None,
-        },
-        unknown: match packets.unknown {
-            Unknown::Auto if has_seen_proxy => UnknownPackets::AutoWithProxy,
-            Unknown::Auto => UnknownPackets::Auto,
-            Unknown::Pass => UnknownPackets::Pass,
-            Unknown::Reset => UnknownPackets::Reset,
-        },
-        answers: packets.answer,
-        always_masquerades: packets.snat == Snat::Always,
-        owns_addresses: !has_seen_proxy,
     }
 }
 

@@ -120,7 +120,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
     }
     // Programs of an earlier process may be attached.
     let decision = mode::decide(packets.mode, proxies, Before::Connections, Need::Files);
-    let settings = devices::watch::settings(packets, decision.activity, !proxies.proxies.is_empty());
+    let settings = mode::settings(packets, decision.activity, !proxies.proxies.is_empty());
     Ok(Some(PacketOptions {
         nodeport_range,
         limits: config.limits(),

@@ -20,6 +20,8 @@ pub struct PortPlan {
     pub is_local_last_resort: bool,
     /// Whether the guard refuses a backend in the port's slices.
     pub has_refused: bool,
+    /// Whether every backend that may get connections has a loopback address, which no client outside the node reaches.
+    pub is_loopback_only: bool,
     /// The session affinity timeout in seconds; 0 without affinity.
     pub affinity_seconds: u32,
     pub may_be_bound: bool,
@@ -84,7 +86,7 @@ pub struct FrontendPlan {
     pub inside_local: bool,
     /// See [`super::select::is_outside_local`].
     pub outside_local: bool,
-    /// See [`super::outside::is_outside`].
+    /// See [`super::outside::is_outside`]; false as well if [`PortPlan::is_loopback_only`].
     pub is_outside: bool,
     /// Whether only the outside clients in [`PortPlan::source_ranges`] may connect.
     pub has_ranges: bool,

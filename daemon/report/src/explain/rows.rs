@@ -40,6 +40,8 @@ pub enum OutsideAccess {
     NoSourceRange,
     /// The policy Local requires a backend on this node, and there is none: their packets are dropped.
     NoLocalBackend,
+    /// Every backend has a loopback address, which only processes of the node reach.
+    Loopback,
     /// The address is refused, or another service owns it.
     Refused,
     /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not state otherwise.

@@ -13,7 +13,7 @@ use crate::explain::reports;
 use nodelb_core::compile::outside::is_outside;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::drain;
-use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, Source};
+use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, Source, TrafficPolicy};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::backends_of;
 use nodelb_core::state::status::Status;
@@ -55,6 +55,9 @@ pub struct Summary {
     pub(crate) claims: Vec<(L4Addr, usize)>,
     /// Whether a file asks for clients outside the node to be served.
     pub(crate) serves_outside_from_files: bool,
+    /// The services of files for clients outside the node with backends that those may not reach: with loopback addresses,
+    /// or with the policy Local.
+    pub(crate) outside_files: Vec<ServiceName>,
     /// The services that several sources describe, that wait for a load balancer, or that request health checks in a
     /// way that is not understood.
     pub(crate) descriptions: Vec<ServiceName>,
@@ -79,8 +82,16 @@ impl Summary {
         for (descriptions, slices) in snapshot.facts.described() {
             let Some(service) = descriptions.first() else { continue };
             let mut frontends = service.ports.iter().flat_map(|port| &port.frontends);
-            self.serves_outside_from_files |= service.source == Source::Files
+            let is_outside_file = service.source == Source::Files
                 && frontends.any(|frontend| is_outside(service, frontend.kind, snapshot.config.packets));
+            self.serves_outside_from_files |= is_outside_file;
+            let has_loopback = || {
+                let mut backends = slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends);
+                backends.any(|backend| backend.addr.is_loopback())
+            };
+            if is_outside_file && (service.external_policy == TrafficPolicy::Local || has_loopback()) {
+                self.outside_files.push(service.name.clone());
+            }
             self.counts.services += 1;
             self.load_balancer_pending += usize::from(service.awaits_load_balancer);
             if descriptions.len() > 1 || service.awaits_load_balancer || service.health_check_error.is_some() {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::ipsec;
+use super::outside;
 use super::problem::{DROPS_WITHIN, DroppedPackets, HOOKS, Observed, Problem, SHOWN, TableUsage, Untranslated};
 use super::reason::{Reason, Severity};
 use crate::time::Time;
@@ -192,6 +193,7 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     }
     observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
     found.extend(ipsec::protected(observed));
+    found.extend(outside::not_forwarded(observed));
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
     }
@@ -246,10 +248,10 @@ fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
         ),
         "no-forwarding" => (
             Reason::PacketsNotRouted,
+            // What is known has a problem of its own, whether packets were lost or not.
             match &observed.not_forwarding {
                 None => "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on a device".to_owned(),
-                Some(sysctls) if sysctls.is_empty() => return None,
-                Some(sysctls) => format!("{}: the kernel does not forward packets", listed(sysctls, SHOWN)),
+                Some(_) => return None,
             },
         ),
         _ => return None,
@@ -259,8 +261,12 @@ fn dropped(drops: &DroppedPackets, observed: &Observed) -> Option<Problem> {
     }
     // Only a short run of them has no gap for sure.
     let since = (first.age(*last) <= DROPS_WITHIN).then_some(*first);
+    let lost = match *verdict {
+        "passed" => "of clients lost",
+        verdict => verdict,
+    };
     let packets = counted(usize::try_from(*packets).unwrap_or(usize::MAX), "packet");
-    Some(Problem::new(kind, "packets", format!("{cause}; {packets} {verdict}")).since(since))
+    Some(Problem::new(kind, "packets", format!("{cause}; {packets} {lost}")).since(since))
 }
 
 fn recent(observed: &Observed, found: &mut Vec<Problem>) {

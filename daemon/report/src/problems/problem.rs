@@ -11,6 +11,7 @@ use crate::check::Check;
 use crate::explain::summary::Summary;
 use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
+use nodelb_core::model::addr::Family;
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
@@ -110,6 +111,16 @@ pub struct DroppedPackets {
     pub last: Time,
 }
 
+/// Sysctls because of which the kernel does not forward packets of a family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotForwarding {
+    pub family: Family,
+    /// Such as `net.ipv4.ip_forward is 0`.
+    pub settings: Vec<String>,
+    /// Whether no uplink forwards them.
+    pub is_everywhere: bool,
+}
+
 /// What remains of reloads of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
@@ -181,11 +192,13 @@ pub struct Observed {
     pub socket_programs: [Vec<String>; 2],
     /// The packets of clients outside the node that were not served, by reason and verdict.
     pub drops: Vec<DroppedPackets>,
-    /// The sysctls without which the kernel forwards no packets of clients outside the node; `None` if they could not be
+    /// The sysctls that keep the kernel from forwarding packets of clients outside the node; `None` if they could not be
     /// read.
-    pub not_forwarding: Option<Vec<String>>,
+    pub not_forwarding: Option<Vec<NotForwarding>>,
     /// The policies of IPsec that the packet programs follow.
     pub policies: Arc<Policies>,
+    /// Why health checks cannot be made, and since when, if that is so.
+    pub unsent_checks: Option<(Time, String)>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
     pub earlier: Earlier,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::earlier::CLOCKS_DIFFER;
 use super::effect::Effects;
+use super::outside;
 use super::problem::{Observed, Problem};
 use super::reason::{Reason, Severity};
 use crate::explain::kept::why_kept;
@@ -38,6 +39,7 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     quarantined(observed, &mut found);
     kept(observed, &mut found);
     drained(observed, &mut found);
+    outside::unserved(observed, &mut found);
     found
 }
 

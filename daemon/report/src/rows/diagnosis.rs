@@ -85,6 +85,8 @@ pub enum FindingKind {
     NotReady,
     /// A traffic policy is Local, and this node has no backend.
     NoLocalBackend,
+    /// Clients outside the node reach no backend, or not all of them.
+    NoOutsideBackend,
     /// Backends are refused, in maintenance, or failed nodelb's health checks.
     BackendsUnusable,
     /// Every backend failed its health checks, and all of them are used as a last resort.

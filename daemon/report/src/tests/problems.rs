@@ -779,18 +779,42 @@ fn packets_that_are_not_forwarded_are_a_problem_as_long_as_the_setting_lasts() {
     let node = Node::new();
     let now = node.observed().clocks.time;
     let first = Time(now.0 - 11_000);
-    let found = |not_forwarding: Option<&[&str]>, first| {
+    let found = |is_read: bool, first| {
         let drops = vec![DroppedPackets { verdict: "passed", packets: 4, first, ..dropped("no-forwarding", now) }];
-        let not_forwarding = not_forwarding.map(|it| it.iter().map(ToString::to_string).collect());
-        problems(&Observed { drops, not_forwarding, ..node.observed() })
+        problems(&Observed { drops, not_forwarding: is_read.then(Vec::new), ..node.observed() })
     };
-    let of_setting = found(Some(&["net.ipv4.ip_forward is 0"]), first);
-    let Problem { reason, since, cause, .. } = only(&of_setting);
+    assert_eq!(found(true, first), [], "it is 1 again");
+    let unread = found(false, first);
+    let Problem { reason, since, cause, .. } = only(&unread);
     assert_eq!((*reason, *since), (Reason::PacketsNotRouted, Some(first)), "since the first packet");
-    assert_eq!(cause, "net.ipv4.ip_forward is 0: the kernel does not forward packets; 4 packets passed");
-    assert_eq!(found(Some(&[]), first), [], "it is 1 again");
-    assert_eq!(only(&found(None, first)).reason, Reason::PacketsNotRouted, "it cannot be read");
-    assert_eq!(only(&found(None, Time(now.0 - 3_600_000))).since, None, "there may have been a gap");
+    assert!(cause.ends_with("is 0 on a device; 4 packets of clients lost"), "{cause}");
+    assert_eq!(only(&found(false, Time(now.0 - 3_600_000))).since, None, "there may have been a gap");
+}
+
+/// The uplink was down, nothing could be reached, and `nodelb status` found no problem.
+#[test]
+fn a_node_without_an_address_and_checks_that_cannot_be_sent_are_problems() {
+    let mut node = Node::new();
+    let facts = |address: &str| NodeFacts {
+        name: "node-7".into(),
+        addresses: ["127.0.0.1", address].map(|it| it.parse().unwrap()).into(),
+        ..NodeFacts::default()
+    };
+    let web = service("shop/web", "10.96.7.7:80");
+    node.send([
+        Change::Node(facts("169.254.7.7")),
+        Change::UpsertService(web),
+        slice("shop/web", &["203.0.113.11:80"]),
+    ]);
+    let found = problems(&node.observed());
+    assert_eq!((only(&found).reason, &*only(&found).object), (Reason::NodeWithoutAddress, "node node-7"));
+    node.send([slice("shop/web", &["127.0.0.1:80"])]);
+    assert_eq!(problems(&node.observed()), [], "no service needs another machine");
+    node.send([Change::Node(facts("192.0.2.1")), slice("shop/web", &["203.0.113.11:80"])]);
+    assert_eq!(problems(&node.observed()), []);
+    let unsent_checks = Some((Time(START), "health checks could not be sent: network is unreachable".into()));
+    let found = problems(&Observed { unsent_checks, ..node.observed() });
+    assert_eq!((only(&found).reason, only(&found).since), (Reason::ChecksUnsent, Some(Time(START))));
 }
 
 #[test]

@@ -26,6 +26,10 @@ pub(super) fn access(explanation: &Explanation, decision: Option<&Decision>) -> 
         OutsideAccess::Draining => "not served now: nodelb translates no new connections from outside the node",
         OutsideAccess::Off if is_off(explanation) => return Some(format!("not served: {}", why_off(decision))),
         OutsideAccess::Off => "not served: nodelb does not translate connections from outside the node",
+        OutsideAccess::Loopback => {
+            "not served: every backend has a loopback address, which only processes of this node reach; give the backends \
+             an address of this node"
+        }
         OutsideAccess::Refused => "not served: the address is refused",
         OutsideAccess::NodeOnly if kind == FrontendKind::ClusterIP => {
             "not served: a ClusterIP is for clients on the node, unless packets.cluster-ips is true"

@@ -9,7 +9,10 @@ fn the_setting_that_keeps_packets_from_being_forwarded_is_named_and_only_for_the
         fs::write(path, format!("{value}\n")).unwrap();
     };
     let (v4, both) = (BTreeSet::from([Family::Ipv4]), BTreeSet::from([Family::Ipv4, Family::Ipv6]));
-    let disabled = |families| disabled(root.path(), families, &["eth0", "eth1"]);
+    let disabled = |families| {
+        let found = disabled(root.path(), families, &["eth0", "eth1"])?;
+        Some(found.into_iter().flat_map(|it| it.settings).collect::<Vec<_>>())
+    };
     assert_eq!(disabled(&v4), None, "it cannot be read");
     for (setting, value) in [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "0")] {
         set(setting, value);

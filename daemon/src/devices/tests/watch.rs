@@ -9,7 +9,7 @@ use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{OutsideEntry, Realised, ServiceEntry};
 use nodelb_core::state::owner::OwnerTag;
-use nodelb_datapath::packets::ConnectionEnds;
+use nodelb_datapath::packets::{ConnectionEnds, Draining, UnknownPackets};
 use nodelb_host::clock::Clock;
 use nodelb_sources::OwnerHandle;
 
@@ -87,6 +87,7 @@ fn prepare(((owner, marks), changes): Ends, keys: &str, rules: ReadRules) -> (De
         findings: Findings::default(),
         count: Arc::new(|| Ok(ConnectionCount::default())),
         end: Arc::new(|_| Ok(0)),
+        sysctls: PathBuf::new(),
     };
     (inputs, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
 }

@@ -43,19 +43,32 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         "files" | "draining" => Some("leaves-to-others"),
         _ => Some("off"),
     };
+    if daemon.frontends.iter().any(|row| row.outside == "Loopback") {
+        // The status says why clients outside are not served.
+        return Vec::new();
+    }
     if let Some(name) = disabled {
         return problem(name, vec![quoted(&packets.reason)]).into_iter().collect();
     }
     let kernel = &context.facts.kernel;
     let devices = |line: fn(&DeviceRow) -> Option<String>| packets.devices.iter().filter_map(line).collect();
-    let here = unanswered(packets, "stack");
+    let unforwarded = forwarding(kernel, served_families(context));
+    let here = if unforwarded.is_empty() { unanswered(packets, "stack") } else { Vec::new() };
+    let is_explained = |reason: &str| match reason {
+        "no-forwarding" => !unforwarded.is_empty(),
+        // Load balancers do not ask nodelb about services of files, and the status says what clients get.
+        "no-local-backend" => daemon.is_of_file(),
+        _ => false,
+    };
+    let mut drops = drops(&packets.drops);
+    drops.retain(|reason, _| !is_explained(reason));
     let problems = [
         ("device-failed", devices(failed)),
         ("program-in-front", devices(behind)),
         ("no-xdp", devices(without_xdp)),
         ("device-excluded", devices(excluded)),
         ("other-programs", devices(of_others)),
-        ("forwarding", forwarding(kernel, served_families(context))),
+        ("forwarding", unforwarded),
         ("snat-overlap", snat_overlap(packets, kernel).into_iter().collect()),
         ("rp-filter", if here.is_empty() { Vec::new() } else { strict(packets, kernel) }),
         ("unanswered-redirect", unanswered(packets, "redirect")),
@@ -63,7 +76,7 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         ("nearly-full", nearly_full(&packets.limits)),
     ];
     let direct = super::direct::problems(context, packets);
-    let found = problems.into_iter().chain(direct).chain(drops(&packets.drops));
+    let found = problems.into_iter().chain(direct).chain(drops);
     found.filter_map(|(name, evidence)| problem(name, evidence)).collect()
 }
 

@@ -1,0 +1,105 @@
+//! Problems of clients outside the node that follow from the configuration, before any client has tried: backends that
+//! their packets do not reach.
+
+use super::problem::{NotForwarding, Observed, Problem};
+use super::reason::{Reason, Severity};
+use crate::explain::outside::{self, Forwarded};
+use crate::explain::reports;
+use crate::filter::Filter;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::model::uplink::Uplink;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::text::{counted, listed};
+
+/// The maximum number of names in one line.
+const SHOWN: usize = 3;
+
+/// What follows from settings that keep the kernel from forwarding packets, as a sentence with the remedy; `None` if no
+/// service needs it.
+pub fn unforwarded(snapshot: &Snapshot, not_forwarding: &[NotForwarding]) -> Option<(Severity, String)> {
+    let mut causes = Vec::new();
+    let mut severity = Severity::Warning;
+    for NotForwarding { family, settings, is_everywhere } in not_forwarding {
+        let has_address =
+            |uplink: &Uplink| [uplink.entry.v4, uplink.entry.v6].iter().flatten().any(|it| it.family() == *family);
+        if settings.is_empty() || !snapshot.facts.uplinks.iter().any(has_address) {
+            continue;
+        }
+        let Forwarded { mut all, mut some } = outside::forwarded(snapshot, *family);
+        let effect = match is_everywhere {
+            true if !all.is_empty() => {
+                severity = Severity::Critical;
+                "clients outside the node reach no backend of"
+            }
+            true => "clients outside the node reach only the backends on this node of",
+            false => {
+                some.append(&mut all);
+                "clients that arrive there reach only the backends on this node of"
+            }
+        };
+        let names = if all.is_empty() { some } else { all };
+        if !names.is_empty() {
+            causes.push(format!("{}: {effect} {}", listed(settings, SHOWN), listed(names, SHOWN)));
+        }
+    }
+    (!causes.is_empty()).then(|| (severity, format!("{}; set it to 1", causes.join("; "))))
+}
+
+/// The kernel does not forward packets of clients outside the node, and services need that.
+pub(super) fn not_forwarded(observed: &Observed) -> Option<Problem> {
+    let (severity, cause) = unforwarded(&observed.snapshot, observed.not_forwarding.as_deref().unwrap_or_default())?;
+    let lost: u64 = observed.drops.iter().filter(|it| it.reason == "no-forwarding").map(|it| it.packets).sum();
+    let lost = match usize::try_from(lost).unwrap_or(usize::MAX) {
+        0 => String::new(),
+        lost => format!(" ({} of clients lost)", counted(lost, "packet")),
+    };
+    Some(Problem::new(Reason::NotForwarding, "packets", format!("{cause}{lost}")).severity(severity))
+}
+
+/// Services of files with clients outside the node that reach no backend, or not all of them.
+pub(super) fn unserved(observed: &Observed, found: &mut Vec<Problem>) {
+    for name in &observed.summary.outside_files {
+        found.extend(loopback(observed, name));
+        found.extend(without_local(observed, name));
+    }
+}
+
+/// A service with loopback backends, which only processes of the node reach.
+fn loopback(observed: &Observed, name: &ServiceName) -> Option<Problem> {
+    let rows = reports::backends(&observed.snapshot, &Filter::for_service(name));
+    let loopback: Vec<_> = rows.iter().map(|row| row.address).filter(|it| it.addr.is_loopback()).collect();
+    let (first, all) = (loopback.first()?, rows.len() == loopback.len());
+    let effect = match all {
+        true => "clients outside the node are not served".to_owned(),
+        false => format!("clients outside the node get no answer from {} of {} backends", loopback.len(), rows.len()),
+    };
+    let cause = format!(
+        "{effect}: {first} is a loopback address, which only processes of this node reach; give the backend an address of \
+         this node"
+    );
+    let severity = if all { Severity::Critical } else { Severity::Warning };
+    Some(Problem::new(Reason::NoOutsideBackend, name.to_string(), cause).severity(severity))
+}
+
+/// A service with the policy Local and without a backend on this node. Load balancers do not ask nodelb about services of
+/// files.
+fn without_local(observed: &Observed, name: &ServiceName) -> Option<Problem> {
+    let snapshot = &observed.snapshot;
+    let lacks = |address: &L4Addr| {
+        let claim = snapshot.rows.get(address).and_then(|row| row.owner());
+        claim.is_some_and(|(claim, _)| {
+            claim.key.service == *name && claim.is_outside && outside::lacks_local_backend(snapshot, claim)
+        })
+    };
+    let address = snapshot.addresses_of(name).into_iter().find(lacks)?;
+    let cause = format!(
+        "{address}: packets of clients outside the node are dropped, because no usable backend is on this node \
+         (external-traffic-policy local)"
+    );
+    Some(Problem::new(Reason::NoOutsideBackend, name.to_string(), cause).severity(Severity::Warning))
+}
+
+#[cfg(test)]
+#[path = "../tests/outside.rs"]
+mod tests;

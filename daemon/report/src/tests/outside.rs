@@ -1,0 +1,117 @@
+use std::sync::Arc;
+
+use super::super::problem::DroppedPackets;
+use super::super::problems;
+use super::*;
+use crate::explain::summary::Summary;
+use crate::time::Time;
+use nodelb_core::change::Change;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+    TrafficPolicy,
+};
+use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::state::entries::MapState;
+
+const LIMITS: Limits = Limits { frontends: 9, services: 9, slots: 30, affinity: 4, outside: 9, source_ranges: 9 };
+
+fn service(policy: TrafficPolicy) -> Service {
+    let frontend = "198.51.100.1:80/TCP".parse::<L4Addr>().unwrap();
+    let spec = FrontendSpec { addr: frontend.addr, port: frontend.port, kind: FrontendKind::Static };
+    let port = ServicePort { name: "".into(), protocol: frontend.protocol, frontends: vec![spec] };
+    let name = ServiceName::new("shop", "web");
+    Service { external_policy: policy, is_outside: true, ports: vec![port], ..Service::new(name, Source::Files) }
+}
+
+/// A node with the address 192.0.2.1 that serves clients outside these backends.
+fn observed(policy: TrafficPolicy, backends: &[&str]) -> Observed {
+    let packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 8, packets, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
+    let own = "192.0.2.1".parse().unwrap();
+    let backends = backends.iter().map(|text| {
+        let at = text.parse::<L4Addr>().unwrap();
+        let node = (at.addr == own).then(|| "node".into());
+        Backend { node, ..Backend::new(at.addr, at.port) }
+    });
+    let service = service(policy);
+    let ports = vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends: backends.collect() }];
+    let (name, of) = (SliceName::new("shop", "web"), service.name.clone());
+    let slice = Slice { name, service: of, source: Source::Files, origin: Origin::default(), ports, problem: None };
+    let uplink = Uplink { ifindex: 2, name: "eth0".into(), entry: UplinkEntry { v4: Some(own), ..Default::default() } };
+    let changes = [
+        Change::Node(NodeFacts { name: "node".into(), addresses: [own].into(), ..NodeFacts::default() }),
+        Change::Uplinks(vec![uplink]),
+        Change::UpsertService(service),
+        Change::UpsertSlice(slice),
+        Change::Synced { source: Source::Files, incomplete: None },
+    ];
+    changes.into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut MemoryDatapath::new(LIMITS), Moment(0));
+    let snapshot = engine.snapshot(Moment(0));
+    Observed { summary: Arc::new(Summary::new(&snapshot)), snapshot: Arc::new(snapshot), ..Observed::default() }
+}
+
+fn found(observed: &Observed) -> Vec<(Reason, Severity, String)> {
+    problems(observed).into_iter().map(|it| (it.reason, it.severity, it.cause)).collect()
+}
+
+const CLUSTER: TrafficPolicy = TrafficPolicy::Cluster;
+
+#[test]
+fn a_service_with_loopback_backends_is_not_served_to_clients_outside() {
+    let all = observed(CLUSTER, &["127.0.0.1:8081/TCP"]);
+    assert!(all.snapshot.realised.outside.is_empty() && !all.snapshot.realised.frontends.is_empty());
+    let [(reason, severity, cause)] = &found(&all)[..] else { panic!("{:?}", found(&all)) };
+    assert_eq!((*reason, *severity), (Reason::NoOutsideBackend, Severity::Critical));
+    assert!(cause.starts_with("clients outside the node are not served: 127.0.0.1:8081/TCP is a loopback"), "{cause}");
+    let some = observed(CLUSTER, &["127.0.0.1:8081/TCP", "203.0.113.11:8080/TCP"]);
+    assert!(!some.snapshot.realised.outside.is_empty());
+    let [(_, severity, cause)] = &found(&some)[..] else { panic!("{:?}", found(&some)) };
+    assert!(*severity == Severity::Warning && cause.contains("no answer from 1 of 2 backends"), "{cause}");
+    assert_eq!(found(&observed(CLUSTER, &["203.0.113.11:8080/TCP"])), []);
+}
+
+/// Load balancers ask nodelb about Services of Kubernetes, and send no clients here without a local backend.
+#[test]
+fn a_service_of_a_file_without_the_local_backend_that_it_asks_for_is_a_problem() {
+    let without = found(&observed(TrafficPolicy::Local, &["203.0.113.11:8080/TCP"]));
+    let [(reason, severity, cause)] = &without[..] else { panic!("{without:?}") };
+    assert_eq!((*reason, *severity), (Reason::NoOutsideBackend, Severity::Warning));
+    assert!(cause.starts_with("198.51.100.1:80/TCP: packets of clients outside the node are dropped"), "{cause}");
+    assert_eq!(found(&observed(TrafficPolicy::Local, &["192.0.2.1:8080/TCP"])), []);
+}
+
+#[test]
+fn a_kernel_that_does_not_forward_is_a_problem_before_the_first_client() {
+    let found = |backends: &[&str], is_everywhere: bool, packets: u64| {
+        let settings = vec!["net.ipv4.ip_forward is 0".into()];
+        let not_forwarding = Some(vec![NotForwarding { family: Family::Ipv4, settings, is_everywhere }]);
+        let (reason, verdict) = ("no-forwarding", "passed");
+        let drops = (packets > 0).then_some(DroppedPackets { reason, verdict, packets, first: Time(0), last: Time(0) });
+        found(&Observed { not_forwarding, drops: drops.into_iter().collect(), ..observed(CLUSTER, backends) })
+    };
+    let cause = "net.ipv4.ip_forward is 0: clients outside the node reach no backend of shop/web; set it to 1";
+    let critical = (Reason::NotForwarding, Severity::Critical, cause.to_owned());
+    assert_eq!(found(&["203.0.113.11:8080/TCP"], true, 0), [critical]);
+    let lost = &found(&["203.0.113.11:8080/TCP"], true, 8)[0].2;
+    assert!(lost.ends_with("set it to 1 (8 packets of clients lost)"), "{lost}");
+    let some = found(&["203.0.113.11:8080/TCP", "192.0.2.1:8080/TCP"], true, 0);
+    assert!(some[0].1 == Severity::Warning && some[0].2.contains("only the backends on this node"), "{some:?}");
+    let at_one_device = found(&["203.0.113.11:8080/TCP"], false, 0);
+    assert!(
+        at_one_device[0].1 == Severity::Warning && at_one_device[0].2.contains("arrive there"),
+        "{at_one_device:?}"
+    );
+    assert_eq!(found(&["192.0.2.1:8080/TCP"], true, 0), []);
+    let other_family = NotForwarding { family: Family::Ipv6, settings: vec!["x".into()], is_everywhere: true };
+    let served = observed(CLUSTER, &["203.0.113.11:8080/TCP"]);
+    assert_eq!(unforwarded(&served.snapshot, &[other_family]), None);
+}
