@@ -1,21 +1,19 @@
 //! `nodelb check-config`: finds all problems of the configuration, of the credentials for Kubernetes and of the
 //! services directory before a start or a reload does.
 
+pub(crate) mod unserved;
+
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::SockaddrStorage;
 use nix::unistd::geteuid;
 use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
-use nodelb_core::model::addr::Addr;
-use nodelb_core::model::node::NodeFacts;
 use nodelb_datapath::{foreign_pin_directories, is_open_for_writing};
 use nodelb_host::cgroup as own_cgroup;
 use nodelb_kube::apiserver::credentials::{self, Named, credstore};
@@ -23,6 +21,7 @@ use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::source::state_file;
 use nodelb_sources::files;
 
+use self::unserved::unserved;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::devices;
 
@@ -58,34 +57,16 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
     let of_credentials = config.kubernetes_settings().map(|settings| check_credentials(&settings)).transpose()?;
     let directory = &config.files.directory;
     let files::Checked { problems, notices } = files::check(directory, is_open_for_writing);
-    for notice in of_credentials.into_iter().flatten().chain(notices).chain(refusals(&config)) {
+    let unserved = unserved(&config);
+    for notice in of_credentials.into_iter().flatten().chain(notices).chain(unserved.notices) {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).chain(unserved.problems).collect();
     if problems.is_empty() {
         let summary = writeln!(out, "Configuration OK. Every service file in {} is valid.", directory.display());
         return Ok(summary.context("writing the summary")?);
     }
-    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Err(Failure::message(Code::Data, problems.join("\n")))
-}
-
-/// Returns a line for each address in a service file that nodelb would refuse to serve on this host.
-fn refusals(config: &Config) -> Vec<String> {
-    let (guard, own) = (config.guard(), getifaddrs().into_iter().flatten());
-    let own = own.filter_map(|it| it.address.and_then(|it| ip_of(&it))).map(Addr::from);
-    let node = NodeFacts { addresses: own.collect(), ..NodeFacts::default() };
-    let mut notices = Vec::new();
-    for service in files::described(&config.files.directory, is_open_for_writing).unwrap_or_default().0 {
-        for port in &service.ports {
-            for frontend in &port.frontends {
-                let Err(refusal) = guard.check_frontend(frontend, port.protocol, &node) else { continue };
-                let (object, name) = (&service.origin.object, &service.name);
-                let address = frontend.l4(port.protocol);
-                notices.push(format!("note: {object}: service {name}: {address} will not be served: {refusal}"));
-            }
-        }
-    }
-    notices
 }
 
 /// Returns a line if a start with this selection of Kubernetes services would leave out most of those that the state
@@ -95,11 +76,6 @@ fn selection_notice(config: &Config) -> Option<String> {
     let path = state_file::path(&config.state.directory);
     let held = state_file::held(&path, &config.kubernetes.selection()).ok().flatten()?;
     Some(format!("note: {held} ({}): nodelb will keep the others as last known until `nodelb accept`", path.display()))
-}
-
-pub(crate) fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
-    v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
 }
 
 /// Directories of this host that `nodelb.service` does not see: `ProtectHome=` and `PrivateTmp=`.

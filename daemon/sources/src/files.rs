@@ -18,15 +18,17 @@ mod system;
 mod unfinished;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nodelb_core::model::service::{Service, Slice};
+use nodelb_core::model::service::{Service, ServiceName, Slice};
 
 pub use self::content::{FileContent, FileProblem, Found};
 use self::known::{Files, KnownFile};
+use self::merge::Merged;
 use self::parse::Format;
 pub use self::parse::parse;
 pub use self::report::FileReports;
@@ -72,7 +74,7 @@ pub fn check(directory: &Path, is_open: IsOpenForWriting) -> Checked {
         .filter(|(_, file)| is_written(file))
         .map(|(path, _)| format!("note: {}: not checked, because a process has it open for writing", path.display()));
     let loopback = merged.slices.values().filter_map(|slice| loopback_notice(slice));
-    let notices = written.chain(loopback).collect();
+    let notices = written.chain(loopback).chain(without_backends(&merged)).collect();
     for (path, found) in merged.problems {
         problems.extend(found.into_iter().map(|problem| FileProblem { path: path.clone(), problem }));
     }
@@ -96,6 +98,19 @@ fn read(directory: &Path, is_open: IsOpenForWriting) -> io::Result<Files> {
     let mut files = Files::default();
     files.accept(listing, false, SystemTime::now())?;
     Ok(files)
+}
+
+/// Notices about services with addresses and without a backend, at which connections are refused.
+fn without_backends(merged: &Merged) -> impl Iterator<Item = String> {
+    let has_backend = |slice: &&Arc<Slice>| slice.ports.iter().any(|port| !port.backends.is_empty());
+    let slices = merged.slices.values().filter(has_backend).map(|slice| &slice.service);
+    let served: BTreeSet<&ServiceName> = slices.chain(merged.named.values().map(|named| &named.service)).collect();
+    let has_address = |service: &&Arc<Service>| service.ports.iter().any(|port| !port.frontends.is_empty());
+    let without = merged.services.values().filter(has_address).filter(move |it| !served.contains(&it.name));
+    without.map(|service| {
+        let object = &service.origin.object;
+        format!("note: {object}: service {} has no backends: connections to it are refused", service.name)
+    })
 }
 
 /// A notice about loopback backends, which a pod takes for its own.

@@ -33,7 +33,7 @@ use serde_json::json;
 use super::query::{Query, TraceFrom};
 use super::routes::ROUTES;
 use super::{maps, trace};
-use crate::check::ip_of;
+use crate::check::unserved::ip_of;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::recorder;
 

@@ -1,0 +1,61 @@
+use std::fs;
+
+use super::*;
+
+/// What is found about these service files on a host with the address 192.0.2.1 that forwards no IPv4 packets.
+fn found(entries: &str, keys: &str) -> Unserved {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join("web.toml"), entries).unwrap();
+    fs::create_dir_all(scratch.path().join("ipv4")).unwrap();
+    fs::write(scratch.path().join("ipv4/ip_forward"), "0\n").unwrap();
+    let config = Config::parse(&format!("[files]\ndirectory = {:?}\n{keys}", scratch.path())).unwrap();
+    unserved_on(&config, &["192.0.2.1".parse::<Addr>().unwrap()].into(), scratch.path())
+}
+
+fn entry(frontend: &str, backend: &str, more: &str) -> String {
+    format!("[[service]]\nname = \"shop/web\"\nfrontends = [\"{frontend}\"]\nbackends = [\"{backend}\"]\n{more}\n")
+}
+
+/// `nodelb check-config` said "Configuration OK" about services that no host serves.
+#[test]
+fn an_address_that_no_host_serves_is_a_problem_and_one_that_this_host_refuses_a_notice() {
+    for frontend in ["127.0.0.1:7777", "169.254.1.1:80"] {
+        let Unserved { problems, notices } = found(&entry(frontend, "192.0.2.1:8080", ""), "");
+        assert!(problems.len() == 1 && notices.is_empty(), "{problems:?} {notices:?}");
+        assert!(
+            problems[0].contains(&format!("service shop/web: {frontend}/TCP will not be served: ")),
+            "{problems:?}"
+        );
+    }
+    let bypassed = found(&entry("198.51.100.1:80", "192.0.2.1:8080", ""), "[datapath]\nbypass = [\"198.51.100.0/24\"]");
+    assert_eq!(bypassed.problems.len(), 1, "no host with this configuration serves it");
+    let Unserved { problems, notices } = found(&entry("192.0.2.1:80", "192.0.2.1:8080", ""), "");
+    assert!(problems.is_empty() && notices.len() == 1, "{problems:?} {notices:?}");
+    assert!(notices[0].starts_with("note: ") && notices[0].contains("is an address of this node"), "{notices:?}");
+}
+
+/// The kernel discards packets to such an address that arrive by a device: the service worked on the host alone.
+#[test]
+fn a_loopback_backend_for_clients_outside_is_a_problem() {
+    let service = |backend, more| entry("198.51.100.1:80", backend, more);
+    let problems = |entries: &str, keys| found(entries, keys).problems;
+    let outside = problems(&service("127.0.0.1:8081", "outside = true"), "");
+    assert_eq!(outside.len(), 1, "{outside:?}");
+    assert!(outside[0].contains("cannot reach the backend 127.0.0.1:8081/TCP, a loopback address"), "{outside:?}");
+    assert_eq!(problems(&service("127.0.0.1:8081", ""), ""), [""; 0]);
+    assert_eq!(problems(&service("192.0.2.1:8081", "outside = true"), ""), [""; 0]);
+    assert_eq!(problems(&service("127.0.0.1:8081", "outside = true"), "[packets]\nmode = \"off\""), [""; 0]);
+}
+
+/// Every client failed until an administrator looked at the packets.
+#[test]
+fn a_host_that_does_not_forward_is_noted_if_a_backend_of_clients_outside_is_elsewhere() {
+    let notices = |backend, more| found(&entry("198.51.100.1:80", backend, more), "").notices;
+    let elsewhere = notices("203.0.113.11:8080", "outside = true");
+    assert_eq!(elsewhere.len(), 1, "{elsewhere:?}");
+    let start =
+        "note: net.ipv4.ip_forward is 0 on this host: clients outside the node will not reach backends of shop/web";
+    assert!(elsewhere[0].starts_with(start), "{elsewhere:?}");
+    assert_eq!(notices("192.0.2.1:8080", "outside = true"), [""; 0], "its own processes");
+    assert_eq!(notices("203.0.113.11:8080", ""), [""; 0], "only processes of the host are clients");
+}

@@ -1,0 +1,123 @@
+//! What the service files describe and nodelb would not serve, or not to every client.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+use nodelb_core::compile::outside::is_outside;
+use nodelb_core::model::addr::{Addr, Family, L4Addr};
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{Service, ServiceName, Slice};
+use nodelb_core::text::listed;
+use nodelb_datapath::is_open_for_writing;
+use nodelb_sources::files;
+
+use crate::config::Config;
+use crate::devices::{SYSCTLS, forwarding};
+
+/// The maximum number of services in one line.
+const SHOWN: usize = 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Unserved {
+    /// What is never served, whatever the host.
+    pub(super) problems: Vec<String>,
+    /// What is not served on this host, or by its present settings.
+    pub(super) notices: Vec<String>,
+}
+
+/// Finds what nodelb would refuse with this configuration.
+pub(super) fn unserved(config: &Config) -> Unserved {
+    unserved_on(config, &own_addresses(), Path::new(SYSCTLS))
+}
+
+/// [`unserved`] on a host with these addresses and settings.
+fn unserved_on(config: &Config, own: &BTreeSet<Addr>, sysctls: &Path) -> Unserved {
+    let (services, slices) = files::described(&config.files.directory, is_open_for_writing).unwrap_or_default();
+    let mut found = Unserved::default();
+    refused(config, own, &services, &mut found);
+    found.problems.extend(services.iter().filter_map(|service| loopback(config, service, &slices)));
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let needing: BTreeSet<&ServiceName> =
+            services.iter().filter(|it| is_forwarded(config, it, &slices, own, family)).map(|it| &it.name).collect();
+        let setting = forwarding::everywhere(sysctls, family, &[]).flatten().filter(|_| !needing.is_empty());
+        found.notices.extend(setting.map(|setting| {
+            format!(
+                "note: {setting} on this host: clients outside the node will not reach backends of {} on other machines \
+                 and in pods; set it to 1",
+                listed(needing, SHOWN)
+            )
+        }));
+    }
+    found
+}
+
+/// Addresses that are refused: some on every host, others only on one that has the address.
+fn refused(config: &Config, own: &BTreeSet<Addr>, services: &[Arc<Service>], found: &mut Unserved) {
+    let guard = config.guard();
+    let (here, anywhere) = (NodeFacts { addresses: own.clone(), ..NodeFacts::default() }, NodeFacts::default());
+    for service in services {
+        for port in &service.ports {
+            for frontend in &port.frontends {
+                let Err(refusal) = guard.check_frontend(frontend, port.protocol, &here) else { continue };
+                let (object, name) = (&service.origin.object, &service.name);
+                let address = frontend.l4(port.protocol);
+                let line = format!("{object}: service {name}: {address} will not be served: {refusal}");
+                match guard.check_frontend(frontend, port.protocol, &anywhere) {
+                    Err(_) => found.problems.push(line),
+                    Ok(()) => found.notices.push(format!("note: {line}")),
+                }
+            }
+        }
+    }
+}
+
+/// Returns a line if clients outside the node are to be served, and a backend has a loopback address.
+fn loopback(config: &Config, service: &Service, slices: &[Arc<Slice>]) -> Option<String> {
+    let backend = outside_backends(config, service, slices).into_iter().find(|it| it.addr.is_loopback())?;
+    Some(format!(
+        "{}: service {}: clients outside the node cannot reach the backend {backend}, a loopback address: give it an \
+         address of the host, or remove outside = true",
+        service.origin.object, service.name
+    ))
+}
+
+/// Whether clients outside the node are to be served, and packets to a backend of this family have to be forwarded.
+fn is_forwarded(
+    config: &Config,
+    service: &Service,
+    slices: &[Arc<Slice>],
+    own: &BTreeSet<Addr>,
+    family: Family,
+) -> bool {
+    let backends = outside_backends(config, service, slices);
+    backends.iter().any(|it| it.addr.family() == family && !it.addr.is_loopback() && !own.contains(&it.addr))
+}
+
+/// The backends of the service, if clients outside the node are to be served.
+fn outside_backends(config: &Config, service: &Service, slices: &[Arc<Slice>]) -> Vec<L4Addr> {
+    let packets = config.packets.engine();
+    let mut frontends = service.ports.iter().flat_map(|port| &port.frontends);
+    if !frontends.any(|frontend| is_outside(service, frontend.kind, packets)) {
+        return Vec::new();
+    }
+    let ports = slices.iter().filter(|slice| slice.service == service.name).flat_map(|slice| &slice.ports);
+    ports.flat_map(|port| port.backends.iter().map(|it| L4Addr::new(it.addr, it.port, port.protocol))).collect()
+}
+
+fn own_addresses() -> BTreeSet<Addr> {
+    let own = getifaddrs().into_iter().flatten();
+    own.filter_map(|it| it.address.and_then(|it| ip_of(&it))).map(Addr::from).collect()
+}
+
+pub(crate) fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
+}
+
+#[cfg(test)]
+#[path = "tests/unserved.rs"]
+mod tests;
