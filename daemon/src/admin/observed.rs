@@ -169,6 +169,10 @@ impl AdminState {
             foreign_pins: self.datapath.foreign_pins(),
             missing_devices: self.devices().missing_devices(),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
+            unsent_checks: latest(&self.checks)
+                .unsent
+                .as_ref()
+                .map(|(since, why)| (now.time_of(*since), why.to_string())),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             earlier: self.earlier().clone(),
             snapshot,

@@ -10,8 +10,10 @@ use super::problem::{DROPS_WITHIN, DroppedPackets, HOOKS, Observed, Problem, SHO
 use super::reason::{Reason, Severity};
 use crate::time::Time;
 use nodelb_core::history::{History, Latencies, Record, SLOW, What};
+use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::model::uplink::Uplink;
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::text::{counted, listed};
@@ -146,6 +148,10 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
         let since = facts.node_missing_since.map(|since| observed.clocks.time_of(since));
         found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause).since(since));
     }
+    found.extend(without_address(snapshot));
+    if let Some((since, why)) = &observed.unsent_checks {
+        found.push(Problem::new(Reason::ChecksUnsent, "health checks", why).since(Some(*since)));
+    }
     for (address, process) in &*facts.bound {
         // Without its owner's name, the command that shows more would not know what it is about.
         let owner = snapshot.rows.get(address).and_then(|row| row.owner());
@@ -173,6 +179,21 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
         let severity = if observed.has_other_proxy { Severity::Notice } else { problem.severity };
         found.push(Problem { severity, ..problem });
     }
+}
+
+/// No address leads to other machines, and a service has a backend on one.
+fn without_address(snapshot: &Snapshot) -> Option<Problem> {
+    let node = snapshot.facts.node();
+    let is_of_host = |addr: &Addr| addr.is_loopback() || addr.is_link_local();
+    // The node has no name before its first report.
+    if node.name.is_empty() || !node.addresses.iter().all(is_of_host) {
+        return None;
+    }
+    let mut slots = snapshot.desired.services.values().flat_map(|entry| entry.cluster.iter());
+    let cause = "no device that is up has an address, except for loopback and link-local ones: backends on other machines \
+                 are not reached, and no client outside the node reaches a service";
+    let is_needed = slots.any(|slot| !is_of_host(&slot.addr.addr));
+    is_needed.then(|| Problem::new(Reason::NodeWithoutAddress, format!("node {}", node.name), cause))
 }
 
 fn tables(observed: &Observed, found: &mut Vec<Problem>) {

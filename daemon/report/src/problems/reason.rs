@@ -71,6 +71,10 @@ reasons! {
         "A source has not reported everything since the start, and nothing of it is removed";
     NodeMissing, Warning, "nodelb config", [],
         "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
+    NodeWithoutAddress, Warning, "nodelb devices", [],
+        "No device that is up has an address towards other machines, and backends there are not reached";
+    ChecksUnsent, Warning, "nodelb backends", [],
+        "Health checks cannot be sent, and the backends keep their state";
     NoBackends, Critical, "nodelb diagnose {}", ["NodelbServiceWithoutBackends", "NodelbConnectionsRefused"],
         "A service has no usable backend, and connections to it are refused";
     ReconcileFailing, Critical, "nodelb diff", ["NodelbReconcileFailing"],

@@ -22,7 +22,7 @@ use nodelb_core::model::drain::Drain;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::node::{NodeFacts, NodeObject};
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use nodelb_core::model::moment::Moment;
 use nodelb_core::text::counted;
 use nodelb_host::messages;
 use tracing::{info, warn};
 
 use super::board::Transition;
+use super::state::Unsent;
 
 /// Maximum number of turns that are logged by name between two beats.
 const BY_NAME: u32 = 5;
@@ -23,8 +25,8 @@ pub(super) struct Journal {
     unasked: usize,
     why: Option<Arc<str>>,
     has_asked: bool,
-    /// Whether it was logged that checks cannot be made, and this is still so.
-    is_unable: bool,
+    /// What was logged about checks that cannot be made, and since when, if this is still so.
+    unable: Option<Unsent>,
 }
 
 impl Journal {
@@ -57,30 +59,24 @@ impl Journal {
         false
     }
 
-    /// Logs what was counted. The caller must call it once a second.
-    pub(super) fn tick(&mut self) {
+    /// Logs what was counted. The caller must call it once a second. Returns why checks cannot be made, if that is so.
+    pub(super) fn tick(&mut self, now: Moment) -> Option<Unsent> {
         if let Some(summary) = self.summary() {
             warn!(message_id = %messages::BACKEND_QUARANTINED, "{summary}");
         }
-        match self.ability() {
-            Some(Ok(())) => info!(message_id = %messages::CHECKS_POSSIBLE, "health checks work again"),
-            Some(Err((count, why))) => {
-                warn!(
-                    message_id = %messages::CHECKS_IMPOSSIBLE,
-                    "{count} health checks could not be sent: {why}; their backends keep their state"
-                );
-            }
-            None => {}
-        }
-    }
-
-    /// Returns whether checks can be made, if that has changed.
-    fn ability(&mut self) -> Option<Result<(), (usize, Arc<str>)>> {
         let (count, has_asked) = (std::mem::take(&mut self.unasked), std::mem::take(&mut self.has_asked));
         match self.why.take() {
-            Some(why) => (!std::mem::replace(&mut self.is_unable, true)).then_some(Err((count, why))),
-            None => (has_asked && std::mem::take(&mut self.is_unable)).then_some(Ok(())),
+            Some(why) if self.unable.is_none() => {
+                let effect = format!("could not be sent: {why}; their backends keep their state");
+                warn!(message_id = %messages::CHECKS_IMPOSSIBLE, "{count} health checks {effect}");
+                self.unable = Some((now, format!("health checks {effect}").into()));
+            }
+            None if has_asked && self.unable.take().is_some() => {
+                info!(message_id = %messages::CHECKS_POSSIBLE, "health checks work again");
+            }
+            _ => {}
         }
+        self.unable.clone()
     }
 
     pub(super) fn note_asked(&mut self) {

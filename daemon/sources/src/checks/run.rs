@@ -333,8 +333,9 @@ impl RunningChecker {
     }
 
     fn tick(&mut self) {
-        self.journal.tick();
         self.report.targets = self.board.counts();
+        let has_targets = self.report.targets.values().any(|number| *number > 0);
+        self.report.unsent = self.journal.tick(self.checker.owner.clock.now()).filter(|_| has_targets);
         self.report.open = self.schedule.open();
         if **self.checker.reports.borrow() != self.report {
             self.checker.reports.send_replace(Arc::new(self.report.clone()));

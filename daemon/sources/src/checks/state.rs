@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::moment::Moment;
 
 /// The health of a backend.
 ///
@@ -75,6 +76,9 @@ impl HealthState {
     }
 }
 
+/// Since when checks cannot be made, and why.
+pub type Unsent = (Moment, Arc<str>);
+
 /// The state of the checks, and their results so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
@@ -84,6 +88,8 @@ pub struct CheckReport {
     pub open: usize,
     /// The sum of the delays of checks that began later than they were due, in milliseconds.
     pub late_millis: u64,
+    /// Why this host cannot make checks, if that is so.
+    pub unsent: Option<Unsent>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]

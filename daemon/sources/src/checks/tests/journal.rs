@@ -29,3 +29,17 @@ fn a_steady_state_is_silent() {
     assert!(journal.admits(&turn(true)));
     assert_eq!(journal.summary(), None);
 }
+
+#[test]
+fn checks_that_cannot_be_sent_are_reported_until_one_is() {
+    let mut journal = Journal::default();
+    journal.note_asked();
+    assert_eq!(journal.tick(Moment(1)), None);
+    journal.cannot_ask(&"network is unreachable".into());
+    let unsent = journal.tick(Moment(2)).unwrap();
+    let text = "health checks could not be sent: network is unreachable; their backends keep their state";
+    assert_eq!((unsent.0, &*unsent.1), (Moment(2), text));
+    assert_eq!(journal.tick(Moment(3)), Some(unsent), "nothing was tried");
+    journal.note_asked();
+    assert_eq!(journal.tick(Moment(4)), None);
+}
