@@ -1,5 +1,7 @@
 //! The kernel datapath in the daemon: opens it, drops the privileges, and tests it every few seconds.
 
+mod repairs;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,7 +19,7 @@ use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
     ForeignDirectory, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
-    PacketFailure, PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
+    PacketFailure, PrivilegeError, ProgramOrder, SocketProgram, StartReport, drop_privileges,
 };
 use nodelb_host::cgroup;
 use nodelb_host::messages;
@@ -26,13 +28,14 @@ use nodelb_host::sock_diag;
 use nodelb_report::status_report::Kernel;
 use tracing::{info, warn};
 
+use self::repairs::repaired;
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
 use crate::devices::mode::{self, Before, Need};
 use crate::devices::{self, proxies};
+use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
-use crate::reconcile::{CANARY_EVERY, ProbeResult};
 use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
@@ -471,29 +474,8 @@ pub(super) fn probe(datapath: &mut KernelDatapath) -> ProbeResult {
         Err(error) => (Check::failed("links", error.to_string()), Vec::new()),
     };
     let (repaired_links, repairs) = (repairs.len() as u64, repaired(&repairs));
-    for repair in &repairs {
-        warn!(message_id = %messages::LINKS_REPAIRED, "{repair}");
-    }
     let canary = probe_canary(&datapath.own_sockets(), &datapath.links());
     ProbeResult { checks: vec![links, canary], repairs, repaired_links }
-}
-
-/// One line about the repairs that affected connections, and one about the others.
-fn repaired(repairs: &[Repair]) -> Vec<String> {
-    let (lasted, lost): (Vec<_>, Vec<_>) = repairs.iter().partition(|repair| repair.lasted);
-    let text = |repairs: &[&Repair]| repairs.iter().map(|repair| repair.what.as_str()).collect::<Vec<_>>().join("; ");
-    let lost = (!lost.is_empty()).then(|| {
-        let seconds = CANARY_EVERY.as_secs();
-        format!(
-            "reattached programs that another process had detached or replaced; connections through these hooks were \
-             not translated for up to {seconds} s: {}",
-            text(&lost)
-        )
-    });
-    let lasted = (!lasted.is_empty()).then(|| {
-        format!("recreated pins that were removed or hidden; the programs stayed attached: {}", text(&lasted))
-    });
-    lost.into_iter().chain(lasted).collect()
 }
 
 /// Tests the hooks. `links` finds the pin directories of other attached programs.
