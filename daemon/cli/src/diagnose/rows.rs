@@ -25,6 +25,13 @@ impl Difference {
         self.what == "hooks"
     }
 
+    /// Whether that is because its pin cannot be opened.
+    pub(super) fn is_about_pin(&self) -> bool {
+        self.kernel
+            .as_deref()
+            .is_some_and(|fault| fault.contains(": its pin ") && fault.contains(" cannot be opened: "))
+    }
+
     /// Whether a map does not contain what the daemon wants.
     pub(super) fn is_about_maps(&self) -> bool {
         self.between == "memory/kernel" && !self.is_about_hooks()

@@ -10,7 +10,8 @@ use nodelb_report::problems::{Problem, Reason};
 use super::context::{Context, because, critical_if, lasting, quoted};
 use crate::diagnose::facts::{Daemon, Definition, Denial, Difference, Probe, SourceRow};
 use crate::without_daemon::Pins;
-use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
+use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Texts that identify an answer about a missing permission.
 const FORBIDDEN: [&str; 2] = ["403 Forbidden", "kubectl auth can-i"];
@@ -43,8 +44,20 @@ pub(super) fn checks(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
         let rows = daemon.checks.iter().filter(|check| !check.passed && names.contains(&&*check.name));
         rows.map(|check| format!("{}: {}", check.name, quoted(&check.detail))).collect::<Vec<_>>()
     };
-    let detached = context.differences.iter().filter(|row| row.is_about_hooks()).map(Difference::text);
-    let hooks: Vec<String> = detached.chain(failed(&["canary", "links"])).collect();
+    let (unpinned, detached): (Vec<_>, Vec<_>) =
+        context.differences.iter().filter(|row| row.is_about_hooks()).partition(|row| row.is_about_pin());
+    let failed_hooks = failed(&["canary", "links"]);
+    // Without its pin, a program stays attached: the daemon holds its link open. Connections show whether it works.
+    let is_unpinned = detached.is_empty() && failed_hooks.is_empty() && !context.has_failed_connect();
+    if is_unpinned && !unpinned.is_empty() {
+        let what = format!(
+            "nodelb's programs lack {}; they stay attached, and connections are translated",
+            counted(unpinned.len(), "pin")
+        );
+        let finding = context.finding_in(Kind::HooksNotInEffect, what, "pins", &[]).severity(Severity::Warning);
+        return vec![finding.evidence(unpinned.first().map(|row| row.text()))];
+    }
+    let hooks: Vec<String> = detached.into_iter().chain(unpinned).map(Difference::text).chain(failed_hooks).collect();
     let unsynced = if daemon.is_of_file() { Vec::new() } else { failed(&["reconcile"]) };
     let groups = [
         (

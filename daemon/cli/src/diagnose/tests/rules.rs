@@ -412,6 +412,16 @@ static CASES: &[Case] = &[
         &["nodelb diff: hooks", "hook connect4 is detached"],
     ),
     (
+        "pins removed, and all connections work",
+        |facts| {
+            let fault = "hook connect4: its pin /sys/fs/bpf/nodelb/v1/links/connect4 cannot be opened: No such file";
+            daemon(facts).differences = vec![from(json!({"what": "hooks", "service": null, "kernel": fault}))];
+        },
+        Kind::HooksNotInEffect,
+        Severity::Warning,
+        &["nodelb's programs lack 1 pin; they stay attached", "its pin"],
+    ),
+    (
         "address conflict",
         |facts| {
             let daemon = daemon(facts);
