@@ -317,13 +317,16 @@ struct Visible<'w>(DefaultVisitor<'w>);
 
 impl Visit for Visible<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() != ID_FIELD {
-            self.0.record_debug(field, &format_args!("{}", printable(&format!("{value:?}"))));
+        let text = format!("{value:?}");
+        if field.name() != ID_FIELD && !text.is_empty() {
+            self.0.record_debug(field, &format_args!("{}", printable(&text)));
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.record_str(field, &printable(value));
+        if !value.is_empty() {
+            self.0.record_str(field, &printable(value));
+        }
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
