@@ -64,6 +64,11 @@ fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
     let problems = &report.problems;
     if problems.is_empty() {
         out.push_str("No problems found.\n");
+        if report.counts.services == 0 && report.apiserver.is_none() {
+            let next = "No services yet: add a file to files.directory (/etc/nodelb/services.d unless `nodelb config` says \
+                        otherwise), or configure [kubernetes] in /etc/nodelb/nodelb.toml";
+            push_line(out, style, 4, next);
+        }
         return;
     }
     wrap::push_display(out, format_args!("PROBLEMS ({})\n", problems.len()));
