@@ -94,6 +94,9 @@ impl DevicesReport {
             let devices = self.devices.iter().filter(move |it| it.state() == state);
             devices.map(|it| it.device.name.as_ref()).collect::<Vec<&str>>()
         };
+        if *activity == Activity::Off && !self.is_needed {
+            return Check::passed("devices", "no address is served for clients outside the node");
+        }
         if *activity == Activity::Off {
             return Check::passed("devices", format!("connections from outside the node are not translated: {reason}"));
         }

@@ -31,8 +31,10 @@ fn readiness_needs_programs_at_every_uplink() {
     let failed = report(Activity::Draining, vec![uplink(Some("EPERM")), device("eth1", Role::Uplink, None)]).check();
     assert!(!failed.passed && failed.detail.contains("at eth0:"), "{failed:?}");
     assert!(report(Activity::On, Vec::new()).check().passed, "a node without a network is as ready as it can be");
-    let off = report(Activity::Off, vec![uplink(Some("EPERM"))]).check();
+    let idle = report(Activity::Off, vec![uplink(Some("EPERM"))]);
+    let off = DevicesReport { is_needed: true, ..idle.clone() }.check();
     assert!(off.passed && off.detail.contains("packets.mode"), "{off:?}");
+    assert_eq!(idle.check().detail, "no address is served for clients outside the node", "that is no fault");
 }
 
 /// Found as: after `ip link set uplink name wan0`, every connection from outside failed, and every command said OK.
