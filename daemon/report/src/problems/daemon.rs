@@ -120,7 +120,14 @@ pub(super) fn source(report: &SourceReport, observed: &Observed) -> Option<Probl
         (Some(problem), 0 | 1) => format!("{effect}: {problem}"),
         (Some(problem), number) => format!("{effect}: {problem} (and {} more)", number - 1),
     };
-    let problem = Problem::new(reason, object, cause).since(since);
+    let mut problem = Problem::new(reason, object, cause).since(since);
+    // The maps may still have what an earlier run has read.
+    if reason == Reason::FileNotServed
+        && report.state == SourceState::Error
+        && observed.snapshot.kept().next().is_none()
+    {
+        problem.severity = Severity::Critical;
+    }
     Some(if report.kind == Some("dns") { Problem { command: "nodelb dns".into(), ..problem } } else { problem })
 }
 

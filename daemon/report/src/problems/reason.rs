@@ -86,7 +86,7 @@ reasons! {
     Refused, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
         "nodelb refuses to serve an address of the service";
     FileNotServed, Warning, "nodelb sources", ["NodelbFileNotServed"],
-        "A service file has problems, and its services or the last changes to it are not served";
+        "A service file has problems, and the last changes to it are not served; critical if no valid version of it is";
     SourceFailing, Warning, "nodelb sources", ["NodelbSourceFailing"],
         "The services directory cannot be read, or a watch does not work";
     SourceProblems, Warning, "nodelb sources", [],

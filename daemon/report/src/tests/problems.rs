@@ -686,6 +686,12 @@ fn files_that_are_not_served_are_shown_with_their_first_problem() {
     ];
     assert_eq!(seen, expected);
     assert!(found.iter().all(|it| it.reason == Reason::FileNotServed && it.since == Some(Time(7_000))));
+    let severities: Vec<Severity> = found.iter().map(|it| it.severity).collect();
+    assert_eq!(
+        severities,
+        [Severity::Critical, Severity::Critical, Severity::Warning],
+        "nothing of two files is served"
+    );
 }
 
 #[test]
