@@ -203,7 +203,7 @@ fn xdp_begins_when_a_program_of_others_has_left_while_nodelb_runs() {
         let mut load = Load::start(lab, services);
         load.assert_unharmed("a program of others");
         let status = get("/status").unwrap();
-        assert!(status["problems"].to_string().contains(text), "{status}");
+        assert!(status["problems"].to_string().contains("of other software is there"), "{status}");
         command("ip", &["link", "set", "dev", UPLINK, "xdpdrv", "off"]);
         wait_for(AUTO);
         let before = sent_early();

@@ -162,6 +162,7 @@ impl AdminState {
             policies: Arc::clone(&self.devices().policies),
             has_other_proxy: self.devices().has_other_proxy,
             programs_ahead: self.devices().programs_ahead(),
+            xdp_taken: self.devices().xdp_taken(),
             socket_programs: [true, false].map(|is_first| {
                 socket_programs.iter().filter(|it| it.is_first == is_first).map(ToString::to_string).collect()
             }),

@@ -134,7 +134,10 @@ impl Hooks {
             let device = self.names.get(ifindex).cloned().unwrap_or_else(|| "?".into());
             match state {
                 XdpState::Foreign { .. } => {
-                    warn!(message_id = %messages::PROGRAM_IN_FRONT, "XDP at device {device}: {state}");
+                    info!(
+                        message_id = %messages::PROGRAM_IN_FRONT,
+                        "XDP at device {device}: {state}; packets are translated all the same, at a higher cost"
+                    );
                 }
                 XdpState::Failed(_) => {
                     warn!(

@@ -46,15 +46,21 @@ pub struct Failure {
 impl DevicesReport {
     /// The programs of other software that run before nodelb's, with their devices.
     pub fn programs_ahead(&self) -> Vec<String> {
-        let foreign = |report: &DeviceReport| match &report.xdp {
-            Some(state @ XdpState::Foreign { .. }) => state.to_string().strip_prefix("none: ").map(str::to_owned),
+        let ahead = |report: &DeviceReport| Some(format!("{}: {}", report.device.name, report.ahead.as_ref()?));
+        self.devices.iter().filter_map(ahead).collect()
+    }
+
+    /// The devices at which XDP is configured and other software has it, each with what follows.
+    pub fn xdp_taken(&self) -> Vec<String> {
+        let taken = |report: &DeviceReport| match report.xdp {
+            Some(XdpState::Foreign { program }) => Some(format!(
+                "XDP is not used on {}, because the program with id {program} of other software is there: packets take the \
+                 slower path",
+                report.device.name
+            )),
             _ => None,
         };
-        let lines = self.devices.iter().flat_map(|report| {
-            let all = report.ahead.clone().into_iter().chain(foreign(report));
-            all.map(|line| format!("{}: {line}", report.device.name))
-        });
-        lines.collect()
+        self.devices.iter().filter_map(taken).collect()
     }
 
     /// The names of the devices that lead to other machines.

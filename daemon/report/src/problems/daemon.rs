@@ -243,6 +243,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     for program in &observed.programs_ahead {
         found.push(Problem::new(Reason::ProgramInFront, "devices", program));
     }
+    for device in &observed.xdp_taken {
+        found.push(Problem::new(Reason::XdpTaken, "devices", device));
+    }
     let [first, later] = &observed.socket_programs;
     let groups = [
         (first, "before", "nodelb leaves the addresses that they translate to them"),

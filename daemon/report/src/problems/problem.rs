@@ -187,6 +187,8 @@ pub struct Observed {
     pub foreign_pins: Option<String>,
     /// The programs of other software that run before those of the packet path, with their devices.
     pub programs_ahead: Vec<String>,
+    /// The devices at which XDP is configured and other software has it, each with what follows.
+    pub xdp_taken: Vec<String>,
     /// The programs of other software at the hooks of connect and sendmsg: those that run before nodelb's, and those
     /// that run after them.
     pub socket_programs: [Vec<String>; 2],

@@ -129,6 +129,8 @@ reasons! {
         "A program of other software runs before nodelb's at a network device and may take its packets";
     PinsNotOwn, Warning, "nodelb config", [],
         "Another user owns the pin directory or can change it: nodelb cannot restore pins, and does not start again";
+    XdpTaken, Notice, "nodelb devices", [],
+        "Other software has XDP at a device, and nodelb translates packets there later, at a higher cost";
     HooksShared, Notice, "nodelb diff --probe", [],
         "Programs of other software run at the hooks of nodelb; the first that has an address translates it";
     PacketPortsExhausted, Warning, "nodelb drops", ["NodelbPacketPortsExhausted"],

@@ -1033,6 +1033,13 @@ fn pins_that_others_can_change_are_a_warning_and_no_failed_check() {
 }
 
 #[test]
+fn other_software_at_xdp_is_a_notice_because_packets_are_translated_later() {
+    let xdp_taken = vec!["XDP is not used on eth0".to_owned()];
+    let found = problems(&Observed { xdp_taken, ..Node::new().observed() });
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::XdpTaken, Severity::Notice));
+}
+
+#[test]
 fn programs_of_others_at_the_hooks_are_a_notice_with_their_order() {
     let found = |first: &[&str], later: &[&str]| {
         let socket_programs = [first, later].map(|names| names.iter().map(ToString::to_string).collect());

@@ -70,8 +70,10 @@ fn each_device_has_a_role_and_a_state() {
             ..report.clone()
         };
         let is_shown = device(&report.devices[0]).xdp.is_some_and(|shown| shown.starts_with(text));
-        let is_problem = report.programs_ahead().iter().any(|line| line.starts_with("eth0: the XDP program"));
-        assert!(is_shown && is_problem == (state != XdpState::Native), "{state:?}");
+        let is_taken =
+            report.xdp_taken().iter().any(|line| line.starts_with("XDP is not used on eth0, because the program"));
+        assert!(is_shown && is_taken == (state != XdpState::Native), "{state:?}");
+        assert!(report.programs_ahead().is_empty(), "packets are translated all the same");
     }
     assert!(rows[2].reason.as_ref().is_some_and(|reason| reason.contains("it is down")), "{rows:?}");
     let row = packets(&report);
