@@ -80,6 +80,18 @@ pub enum Refusal {
          or, if a program such as keepalived assigns this one for it, list it in datapath.own-addresses and restart nodelb"
     )]
     OwnAddress(Addr),
+    /// A ClusterIP that a program has assigned to a device of this node, for its own processes to answer.
+    #[error(
+        "{0} is an address of this node, such as that of a node-local DNS cache: connections go to whatever listens on it here, \
+         and to the service when the node no longer has it"
+    )]
+    HeldClusterIp(Addr),
+    /// The load balancer gives Services the address of the node, and a process or pod there gets its packets.
+    #[error(
+        "{0} is the primary address of this node: connections go to whatever listens on it here, such as a pod of ServiceLB \
+         (k3s)"
+    )]
+    PrimaryAddress(Addr),
     /// SCTP has no connect() hook that could rewrite every address of an association.
     #[error("SCTP is not translated for sockets on this node")]
     UnsupportedProtocol,
@@ -115,6 +127,13 @@ pub enum BackendRefusal {
     LinkLocal,
 }
 
+impl Refusal {
+    /// Whether a process of this node is meant to get the connections, so that nothing is wrong.
+    pub fn is_intended(&self) -> bool {
+        matches!(self, Self::HeldClusterIp(_) | Self::PrimaryAddress(_))
+    }
+}
+
 impl Guard {
     /// Checks whether the address may be translated.
     pub fn check_frontend(&self, spec: &FrontendSpec, protocol: Protocol, node: &NodeFacts) -> Result<(), Refusal> {
@@ -142,7 +161,11 @@ impl Guard {
         } else if !node.addresses.contains(&addr) {
             Ok(())
         } else if !self.own_addresses.iter().any(|net| net.contains(&addr.ip())) {
-            Err(Refusal::OwnAddress(addr))
+            Err(match spec.kind {
+                FrontendKind::ClusterIP => Refusal::HeldClusterIp(addr),
+                FrontendKind::LoadBalancer if node.primary.contains(&addr) => Refusal::PrimaryAddress(addr),
+                _ => Refusal::OwnAddress(addr),
+            })
         } else if let Some(&(port, key)) = self.listener(spec.port, protocol) {
             Err(Refusal::OwnPort { port, key })
         } else {

@@ -226,7 +226,7 @@ fn unconfirmed<'s>(slices: &'s [Arc<Slice>], key: &PortKey, plan: &PortPlan) -> 
 /// or external address for a good reason, so these stay untranslated.
 pub(super) fn spare_cluster_ips(plan: &mut PortPlan) {
     for frontend in &mut plan.frontends {
-        if frontend.kind == FrontendKind::ClusterIP && matches!(frontend.refusal, Some(Refusal::OwnAddress(_))) {
+        if matches!(frontend.refusal, Some(Refusal::HeldClusterIp(_))) {
             frontend.refusal = None;
         }
     }

@@ -179,7 +179,7 @@ fn what_is_refused_as_a_frontend_and_why() {
         ("198.51.100.1:80/TCP", ExternalIP, None),
         ("198.51.100.129:80/TCP", ExternalIP, Some(Refusal::ExternalIpNotAllowed(l4("198.51.100.129:1").addr))),
         ("198.51.100.129:80/TCP", LoadBalancer, None),
-        ("198.51.100.7:80/TCP", ClusterIP, Some(Refusal::OwnAddress(own[0]))),
+        ("198.51.100.7:80/TCP", ClusterIP, Some(Refusal::HeldClusterIp(own[0]))),
         ("198.51.100.7:80/UDP", ExternalIP, Some(Refusal::OwnAddress(own[0]))),
         ("[2001:db8::7]:80/TCP", Static, Some(Refusal::OwnAddress(own[1]))),
         ("198.51.100.9:80/TCP", LoadBalancer, None),

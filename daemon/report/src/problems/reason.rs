@@ -84,7 +84,7 @@ reasons! {
     Conflict, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
         "Another service owns an address of the service, or another source describes the service";
     Refused, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
-        "nodelb refuses to serve an address of the service";
+        "nodelb refuses to serve an address of the service; a notice if a process of the node is meant to have it";
     FileNotServed, Warning, "nodelb sources", ["NodelbFileNotServed"],
         "A service file has problems, and the last changes to it are not served; critical if no valid version of it is";
     SourceFailing, Warning, "nodelb sources", ["NodelbSourceFailing"],

@@ -241,6 +241,8 @@ struct Concerned {
     text: String,
     since: Time,
     more: usize,
+    /// Whether processes of this node are meant to get all of these connections.
+    is_intended: bool,
 }
 
 /// Services with addresses that are not served.
@@ -281,17 +283,24 @@ fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem
             (Reason::NoBackends, None) => "no usable backend in the kernel yet".to_owned(),
             (_, None) => "not in the kernel yet".to_owned(),
         };
+        let is_intended = claim.target.as_ref().is_err_and(|refusal| refusal.is_intended());
         concerned
             .entry((claim.key.service.clone(), reason))
-            .and_modify(|it| it.more += 1)
-            .or_insert_with(|| Concerned { address: *address, text: text(), since, more: 0 });
+            .and_modify(|it| {
+                it.more += 1;
+                it.is_intended &= is_intended;
+            })
+            .or_insert_with(|| Concerned { address: *address, text: text(), since, more: 0, is_intended });
     }
-    for ((service, reason), Concerned { address, text, since, more }) in separate(concerned, effects, found) {
+    for ((service, reason), Concerned { address, text, since, more, is_intended }) in
+        separate(concerned, effects, found)
+    {
         let more = if more > 0 { format!(" (and {more} more addresses)") } else { String::new() };
         let address = address.to_string();
         let text = if text.starts_with(&address) { text } else { format!("{address}: {text}") };
         let problem = Problem::new(reason, service.to_string(), format!("{text}{more}"));
-        found.push(problem.severity(effects.severity(&service)).since(Some(since)));
+        let severity = if is_intended { Severity::Notice } else { effects.severity(&service) };
+        found.push(problem.severity(severity).since(Some(since)));
     }
 }
 

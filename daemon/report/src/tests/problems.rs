@@ -393,6 +393,27 @@ fn a_full_map_is_one_problem_however_many_services_it_concerns() {
     assert!(one.cause.starts_with(start), "{found:#?}");
 }
 
+/// The advice for an address of keepalived would have ended a node-local DNS cache, and ServiceLB of k3s.
+#[test]
+fn an_address_that_a_process_of_the_node_is_meant_to_have_is_a_notice() {
+    let own = ["10.96.0.10", "192.0.2.1", "198.51.100.7"].map(|it| it.parse().unwrap());
+    let facts =
+        NodeFacts { name: "node".into(), addresses: own.into(), primary: [own[1]].into(), ..NodeFacts::default() };
+    let found = |frontend: &str, kind| {
+        let mut node = Node::new();
+        let mut web = service("shop/web", frontend);
+        web.ports[0].frontends[0].kind = kind;
+        node.send([Change::Node(facts.clone()), Change::UpsertService(web), slice("shop/web", &["203.0.113.11:80"])]);
+        let found = problems(&node.observed());
+        (only(&found).reason, only(&found).severity, only(&found).cause.contains("datapath.own-addresses"))
+    };
+    let (refused, notice) = (Reason::Refused, Severity::Notice);
+    assert_eq!(found("10.96.0.10:53", FrontendKind::ClusterIP), (refused, notice, false), "a node-local cache");
+    assert_eq!(found("192.0.2.1:80", FrontendKind::LoadBalancer), (refused, notice, false), "ServiceLB");
+    let of_keepalived = found("198.51.100.7:80", FrontendKind::LoadBalancer);
+    assert_eq!(of_keepalived, (refused, Severity::Critical, true));
+}
+
 #[test]
 fn a_policy_without_a_backend_on_this_node_is_critical() {
     let mut node = Node::new();

@@ -10,6 +10,7 @@ use nodelb_core::holds::says_emptied;
 use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::differences::CHECKS_AT_ONCE;
+use nodelb_report::problems::{self, Problem, Reason};
 
 use super::context::{Context, because, critical_if, is_last_resort, lasting, quoted, some};
 use super::witnesses::place;
@@ -42,11 +43,19 @@ pub(super) fn not_served(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding>
     let refusal = refused.first().map(|_| {
         let what = format!("nodelb does not serve {}", addresses(&refused));
         let is_full = |row: &&FrontendRow| row.error.as_ref().is_some_and(|error| error.contains(" is full "));
-        let case = if refused.iter().all(is_full) { "full" } else { "" };
-        with_rows(context.finding_in(Kind::AddressRefused, what, case, &[]), &refused)
+        // A process of the node is meant to have the addresses.
+        let is_intended = |it: &Problem| (it.reason, it.severity) == (Reason::Refused, problems::Severity::Notice);
+        let is_intended = daemon.problems.iter().any(is_intended);
+        let case = match is_intended {
+            true => "intended",
+            false if refused.iter().all(is_full) => "full",
+            false => "",
+        };
+        let severity = if is_intended { Severity::Info } else { critical_if(!is_served) };
+        with_rows(context.finding_in(Kind::AddressRefused, what, case, &[]), &refused).severity(severity)
     });
-    let found = conflict.into_iter().chain(refusal);
-    found.map(|finding| finding.severity(critical_if(!is_served))).collect()
+    let conflict = conflict.map(|finding| finding.severity(critical_if(!is_served)));
+    conflict.into_iter().chain(refusal).collect()
 }
 
 fn addresses(rows: &[&FrontendRow]) -> String {

@@ -811,6 +811,27 @@ fn a_full_map_is_no_matter_of_the_address() {
     assert!(refused.remedy.as_deref().unwrap().starts_with("raise the limit that the reason names"), "{refused:?}");
 }
 
+#[test]
+fn an_address_that_a_program_of_the_node_has_on_purpose_is_no_fault() {
+    let mut facts = sound();
+    let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+    daemon.frontends[0].status = Some(Status::Refused);
+    daemon.frontends[0].error = Some("10.96.7.7 is an address of this node, such as that of a cache".into());
+    let command = "nodelb diagnose shop/web";
+    let refused = Problem {
+        severity: nodelb_report::problems::Severity::Notice,
+        ..problem("Refused", "shop/web", "its address", command)
+    };
+    daemon.problems = vec![refused];
+    let found = findings(&facts);
+    let refused = found.iter().find(|it| it.kind == Kind::AddressRefused).unwrap();
+    assert_eq!(refused.severity, Severity::Info);
+    assert!(
+        refused.remedy.as_deref().unwrap().starts_with("none if a program has the address on purpose"),
+        "{refused:?}"
+    );
+}
+
 /// Once, traffic continued whatever was pinned.
 #[test]
 fn a_silent_daemon_without_maps_is_an_outage() {
