@@ -221,6 +221,11 @@ impl Daemon {
         self.rivals.iter().filter(|_| row.status == Some(Status::Pending)).find(is_it)
     }
 
+    /// Returns the backends of the service for the port and the family of the address.
+    pub(super) fn backends_of<'d>(&'d self, row: &'d FrontendRow) -> impl Iterator<Item = &'d BackendRow> {
+        self.backends.iter().filter(|backend| row.is_of_port(backend))
+    }
+
     /// Returns the backends that connections to the address reach.
     pub(super) fn reached<'d>(&'d self, row: &'d FrontendRow) -> &'d [String] {
         &self.stays_with(row).unwrap_or(row).backends
@@ -345,6 +350,11 @@ pub struct Definition {
     pub line: Option<u64>,
 }
 
+/// Whether an address with a port is one of IPv6.
+pub(super) fn is_ipv6(address: &str) -> bool {
+    address.starts_with('[')
+}
+
 impl FrontendRow {
     pub(super) fn is_denied(&self) -> bool {
         self.status.is_some_and(Status::is_denied)
@@ -361,8 +371,12 @@ impl FrontendRow {
 
     /// Whether only clients outside the node reach its backends: those are of the other family, in tunnels.
     pub(super) fn is_only_for_outside(&self) -> bool {
-        let is_ipv6 = |address: &str| address.starts_with('[');
         self.backends.iter().any(|backend| is_ipv6(backend) != is_ipv6(&self.address))
+    }
+
+    /// Whether connections to the address may reach the backend: it is of the same port and family.
+    pub(super) fn is_of_port(&self, backend: &BackendRow) -> bool {
+        self.port == backend.port && is_ipv6(&self.address) == is_ipv6(&backend.address)
     }
 
     /// Whether only backends on this node are used.

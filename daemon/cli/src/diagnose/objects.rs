@@ -1,6 +1,7 @@
 //! What the rules read of Kubernetes objects: a missing field is the same as an empty one, and a time is in seconds
 //! since 1970.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -8,10 +9,16 @@ use k8s_openapi::api::core::v1::{Event, Pod, PodCondition, Service, ServiceSpec}
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
+use nodelb_core::model::addr::Addr;
 
 /// Returns a text, empty if it is not set.
 pub(super) fn text(field: &Option<String>) -> &str {
     field.as_deref().unwrap_or_default()
+}
+
+/// Returns an IP address as the daemon writes it. Kubernetes accepts several texts for one address.
+pub(super) fn canonical(address: &str) -> Cow<'_, str> {
+    address.parse::<Addr>().map_or(Cow::Borrowed(address), |addr| Cow::Owned(addr.to_string()))
 }
 
 /// Returns a list, empty if it is not set.

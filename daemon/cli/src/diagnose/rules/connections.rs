@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::context::{Context, critical_if, some};
-use crate::diagnose::facts::{ConnectTest, Daemon, FrontendRow, Outcome};
-use crate::diagnose::objects::{spec, text};
+use crate::diagnose::facts::{ConnectTest, Daemon, FrontendRow, Outcome, is_ipv6};
+use crate::diagnose::objects::{canonical, spec, text};
 use nodelb_core::text::counted;
 use nodelb_report::problems::Reason;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
@@ -59,7 +59,7 @@ fn is_unrouted(connect: &ConnectTest, why: &str) -> bool {
 
 /// Returns the address of the service that a connection is meant for: one to a NodePort goes to an address of the node.
 fn meant<'f>(context: &Context<'f>, connect: &ConnectTest) -> Option<&'f FrontendRow> {
-    let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
+    let end = |text: &str| text.rsplit_once(':').map(|(_, end)| (is_ipv6(text), end.to_owned()));
     let is_meant = |row: &&FrontendRow| {
         row.address == connect.to || (row.kind == "NodePort" && end(&row.address) == end(&connect.to))
     };
@@ -151,7 +151,7 @@ pub(super) fn dns_name(context: &Context<'_>) -> Option<Finding> {
             return Some(context.finding_in(kind, what, "unresolved", &[]).evidence([why]));
         }
     };
-    if addresses.iter().any(|address| address == cluster_ip) {
+    if addresses.iter().any(|address| *address == canonical(cluster_ip)) {
         return Some(context.finding(kind, format!("its name {name} resolves to its clusterIP {cluster_ip}")));
     }
     let what = format!("its name {name} resolves to {}, not to its clusterIP {cluster_ip}", some(addresses));

@@ -13,7 +13,9 @@ use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSev
 
 use crate::diagnose::catalogue::{self, FindingEntry};
 use crate::diagnose::facts::{Cluster, Daemon, Difference, Facts};
-use crate::diagnose::objects::{self, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds};
+use crate::diagnose::objects::{
+    self, canonical, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds,
+};
 
 /// The facts, and what several rules need of them.
 pub(super) struct Context<'f> {
@@ -146,7 +148,8 @@ pub(super) fn is_last_resort(endpoint: &Endpoint) -> bool {
 
 pub(super) fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
     let by_name = pod_name(endpoint).is_some_and(|name| Some(name) == pod.metadata.name.as_deref());
-    by_name || endpoint.addresses.iter().any(|address| *address == phase_and_ip(pod).1)
+    let ip = canonical(phase_and_ip(pod).1);
+    by_name || endpoint.addresses.iter().any(|address| canonical(address) == ip)
 }
 
 pub(super) fn named(metadata: &ObjectMeta) -> &str {

@@ -1,6 +1,7 @@
 //! What the daemon does with the service: addresses that it does not serve, backends that it holds or refuses, and
 //! whether the maps contain what the daemon wants.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::discovery::v1::Endpoint;
@@ -15,7 +16,7 @@ use nodelb_report::problems::{self, Problem, Reason};
 use super::context::{Context, because, critical_if, is_last_resort, lasting, quoted, some};
 use super::witnesses::place;
 use crate::diagnose::facts::{BackendRow, Daemon, Difference, FrontendRow, Maps};
-use crate::diagnose::objects::is_ready;
+use crate::diagnose::objects::{canonical, is_ready};
 use crate::diagnose::rows;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
@@ -123,10 +124,9 @@ pub(super) fn pending(context: &Context<'_>, daemon: &Daemon) -> Option<Finding>
 pub(super) fn kept(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let is_kept = |row: &&FrontendRow| row.status == Some(Status::Kept);
     let differs = |row: &FrontendRow| {
-        let (actual, is_v6) = (row.backends.iter().collect::<BTreeSet<_>>(), row.address.starts_with('['));
+        let actual: BTreeSet<_> = row.backends.iter().collect();
         let is_described = |it: &&BackendRow| matches!(it.choice, Some(Choice::Selected | Choice::Pending));
-        let of_port = |it: &&BackendRow| it.port == row.port && it.address.starts_with('[') == is_v6;
-        let described = daemon.backends.iter().filter(is_described).filter(of_port);
+        let described = daemon.backends_of(row).filter(is_described);
         let described: BTreeSet<&String> = described.map(|it| &it.address).collect();
         let is_same = if row.is_local() { actual.is_subset(&described) } else { actual == described };
         (!is_same).then(|| {
@@ -210,13 +210,16 @@ pub(super) fn backends_unusable(context: &Context<'_>, daemon: &Daemon) -> Optio
 /// The cluster's present state differs from what the daemon uses.
 pub(super) fn memory_differs<'d>(context: &Context<'_>, daemon: &'d Daemon) -> Option<Finding> {
     context.slices.filter(|_| context.proxied().is_some() && !daemon.services.is_empty() && !context.is_held())?;
-    let named: BTreeSet<&str> = context.endpoints().filter_map(first_address).collect();
+    let named: BTreeSet<_> = context.endpoints().filter_map(first_address).collect();
     let usable = context.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
-    let usable: BTreeSet<&str> = usable.filter_map(first_address).collect();
-    let host = |row: &'d BackendRow| row.address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
-    let known: BTreeSet<&str> = daemon.backends.iter().filter_map(host).collect();
+    let usable: BTreeSet<_> = usable.filter_map(first_address).collect();
+    let host = |row: &'d BackendRow| {
+        let (host, _) = row.address.rsplit_once(':')?;
+        Some(canonical(host.trim_matches(['[', ']'])))
+    };
+    let known: BTreeSet<_> = daemon.backends.iter().filter_map(host).collect();
     let chosen = daemon.backends.iter().filter(|row| row.choice == Some(Choice::Selected));
-    let chosen: BTreeSet<&str> = chosen.filter_map(host).collect();
+    let chosen: BTreeSet<_> = chosen.filter_map(host).collect();
     // A port that no slice has hides every backend; another rule reports that.
     let unknown = usable.difference(&known).filter(|_| !known.is_empty());
     let unknown = unknown.map(|address| format!("{address}: unknown to the daemon"));
@@ -227,20 +230,19 @@ pub(super) fn memory_differs<'d>(context: &Context<'_>, daemon: &'d Daemon) -> O
     Some(context.finding(Kind::MemoryDiffers, what).evidence(evidence))
 }
 
-fn first_address(endpoint: &Endpoint) -> Option<&str> {
-    endpoint.addresses.first().map(String::as_str)
+fn first_address(endpoint: &Endpoint) -> Option<Cow<'_, str>> {
+    endpoint.addresses.first().map(|address| canonical(address))
 }
 
 /// The service has no backends, whatever the reason.
 pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     // Another rule reports that all backends are on other nodes.
-    let is_elsewhere = daemon.backends.iter().any(BackendRow::is_used);
-    let is_empty =
-        |row: &&FrontendRow| row.is_in_maps() && row.backends.is_empty() && !(is_elsewhere && row.is_local());
+    let is_elsewhere = |row: &FrontendRow| row.is_local() && daemon.backends_of(row).any(BackendRow::is_used);
+    let is_empty = |row: &&FrontendRow| row.is_in_maps() && row.backends.is_empty() && !is_elsewhere(row);
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
     rows.first()?;
     let refused = format!("connections from this node to {} get ECONNREFUSED", addresses(&rows));
-    let of_ports = daemon.backends.iter().filter(|backend| rows.iter().any(|row| row.port == backend.port));
+    let of_ports = daemon.backends.iter().filter(|backend| rows.iter().any(|row| row.is_of_port(backend)));
     let why = of_ports.take(5).map(|row| format!("{} is {}", row.address, word(row.choice)));
     let defined = daemon.definition.as_ref().map(|definition| format!("{} defines it", place(definition)));
     let is_bare = daemon.definition.is_some() && daemon.backends.is_empty();

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::context::{Context, lasting, quoted, some};
 use crate::diagnose::catalogue;
-use crate::diagnose::facts::{DeviceRow, DropRow, KernelSettings, LimitRow, Packets};
+use crate::diagnose::facts::{Daemon, DeviceRow, DropRow, FrontendRow, KernelSettings, LimitRow, Packets, is_ipv6};
+use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::text::counted;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
@@ -52,7 +53,7 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
     }
     let kernel = &context.facts.kernel;
     let devices = |line: fn(&DeviceRow) -> Option<String>| packets.devices.iter().filter_map(line).collect();
-    let unforwarded = forwarding(kernel, served_families(context));
+    let unforwarded = forwarding(kernel, forwarded_families(daemon, kernel));
     let here = if unforwarded.is_empty() { unanswered(packets, "stack") } else { Vec::new() };
     let is_explained = |reason: &str| match reason {
         "no-forwarding" => !unforwarded.is_empty(),
@@ -115,11 +116,22 @@ fn of_others(row: &DeviceRow) -> Option<String> {
     OTHERS.contains(&&*row.device).then(|| format!("the device {}", row.device))
 }
 
-/// Whether clients outside the node reach the service over IPv4, and over IPv6.
-fn served_families(context: &Context<'_>) -> [bool; 2] {
-    let rows = context.daemon.map_or(&[][..], |daemon| &daemon.frontends);
-    let served = || rows.iter().filter(|row| row.outside == "Served");
-    [false, true].map(|is_v6| served().any(|row| row.address.starts_with('[') == is_v6))
+/// Whether packets of clients outside the node to IPv4 addresses of the service, and to IPv6 ones, must be forwarded: the
+/// node may receive them, and there is a backend that is not this host itself.
+fn forwarded_families(daemon: &Daemon, kernel: &KernelSettings) -> [bool; 2] {
+    let ip = |address: &str| Some(address.parse::<L4Addr>().ok()?.addr.ip());
+    let is_received = |row: &FrontendRow| {
+        // Without the addresses of the host, it is not known to have none of the family.
+        let is_global = |own: &Addr| !own.is_loopback() && !own.is_link_local();
+        let mut own = kernel.addresses.iter().map(|(_, own)| Addr::from(*own)).filter(is_global).peekable();
+        row.kind != "NodePort" || own.peek().is_none() || own.any(|own| own.ip().is_ipv6() == is_ipv6(&row.address))
+    };
+    let is_forwarded = |row: &&FrontendRow| {
+        let mut backends = row.backends.iter().filter_map(|backend| ip(backend));
+        row.outside == "Served" && is_received(row) && backends.any(|backend| !kernel.has(backend))
+    };
+    let forwarded: Vec<_> = daemon.frontends.iter().filter(is_forwarded).collect();
+    [false, true].map(|is_v6| forwarded.iter().any(|row| is_ipv6(&row.address) == is_v6))
 }
 
 /// Returns the settings without which the kernel forwards no packets of the families that clients use.

@@ -22,7 +22,11 @@ fn found_at(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSet
 }
 
 fn facts(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Facts {
-    let served = addresses.iter().map(|address| json!({"address": address, "outside": "Served"}));
+    let backend =
+        |address: &str| if address.starts_with('[') { "[2001:db8:1::1]:8080/TCP" } else { "10.1.0.1:8080/TCP" };
+    let served = addresses.iter().map(
+        |address| json!({"address": address, "type": "NodePort", "outside": "Served", "backends": [backend(address)]}),
+    );
     let frontends = typed(Value::Array(served.collect()));
     let devices = json!([
         {"device": "eth0", "role": "uplink", "programs": "attached", "mtu": 1500},
@@ -164,6 +168,21 @@ fn devices_without_programs_and_with_those_of_others_are_found() {
             packets.devices.push(typed(json!({"device": device, "role": "none", "programs": "unused"})));
         });
     }
+}
+
+/// Once, the setting of IPv4 was reported on a node without an IPv4 address.
+#[test]
+fn only_packets_that_the_node_receives_and_sends_on_need_forwarding() {
+    let at = |addresses: &'static [&str]| {
+        move |_: &mut Packets, kernel: &mut KernelSettings| {
+            (kernel.forwards_v4, kernel.forwards_v6) = (Some(false), Some(true));
+            let named = |address: &&str| ("eth0".to_owned(), address.parse().unwrap());
+            kernel.addresses = addresses.iter().map(named).collect();
+        }
+    };
+    assert_eq!(found(at(&["127.0.0.1", "2001:db8:1::2", "fe80::2"])), [], "no client reaches it over IPv4");
+    assert_eq!(found(at(&["203.0.113.2", "10.1.0.1"])), [], "the backend is this host");
+    assert_eq!(found(at(&["203.0.113.2"])).len(), 1);
 }
 
 #[test]

@@ -1167,6 +1167,38 @@ fn a_service_that_a_file_shadows_has_one_finding() {
     assert_eq!(differs.explained_by, Some(Kind::DefinedTwice));
 }
 
+/// Once, "the daemon and Kubernetes have different backends".
+#[test]
+fn addresses_are_compared_whatever_their_text() {
+    let mut facts = sound();
+    daemon(&mut facts).backends[0].address = "[2001:db8::1]:8080/TCP".into();
+    daemon(&mut facts).backends[0].port = "http".into();
+    let mut other = endpoint(true);
+    other["addresses"] = json!(["2001:DB8:0::1"]);
+    cluster(&mut facts).slices = Ok(vec![from(slice(&json!([other]), 50))]);
+    let differs = |facts: &Facts| findings(facts).iter().any(|finding| finding.kind == Kind::MemoryDiffers);
+    assert!(!differs(&facts));
+    daemon(&mut facts).backends[0].address = "[2001:db8::2]:8080/TCP".into();
+    assert!(differs(&facts));
+}
+
+/// Once, backends of IPv6 explained why an IPv4 address has none.
+#[test]
+fn the_other_family_does_not_explain_an_address_without_backends() {
+    let mut facts = sound();
+    let other = json!({"address": "[2001:db8::1]:8080/TCP", "choice": "Selected"});
+    daemon(&mut facts).backends = vec![from(other)];
+    daemon(&mut facts).frontends[0].backends.clear();
+    let found = |facts: &Facts| {
+        let found = findings(facts).into_iter().find(|finding| finding.kind == Kind::NoBackends);
+        text(&found.expect("no backends"))
+    };
+    let said = found(&facts);
+    assert!(said.contains("10.96.7.7:80/TCP") && !said.contains("2001:db8::1"), "{said}");
+    daemon(&mut facts).frontends[0].flags = vec!["Local".into()];
+    found(&facts);
+}
+
 #[test]
 fn backends_on_other_nodes_are_not_none() {
     let mut facts = sound();
