@@ -103,8 +103,8 @@ pub fn get(addresses: &[At], target: &str) -> Result<Bytes, Failure> {
 /// Sends a request that changes something, and returns the body of the answer.
 ///
 /// # Errors
-/// As [`get`]; [`Code::Permission`] when this user may not do that; [`Code::NotFound`] and [`Code::Usage`] when the
-/// daemon refuses what is requested.
+/// As [`get`]; [`Code::Permission`] when this user may not do that; [`Code::NotFound`], [`Code::Usage`] and
+/// [`Code::Refused`] when the daemon refuses what is requested.
 pub(crate) fn change(at: &At, method: &Method, target: &str) -> Result<Bytes, Failure> {
     first(std::slice::from_ref(at), |at| {
         let (status, body) = runtime()?.block_on(exchange(at, method, target))?;
@@ -115,6 +115,7 @@ pub(crate) fn change(at: &At, method: &Method, target: &str) -> Result<Bytes, Fa
         let said = serde_json::from_slice::<Problem>(&body).map(|problem| sanitize(problem.error.as_bytes()));
         Ok(Err(match (status, said) {
             (StatusCode::FORBIDDEN, Ok(said)) => Failure::message(Code::Permission, said),
+            (StatusCode::CONFLICT, Ok(said)) => Failure::message(Code::Refused, said),
             // An earlier daemon has no such route.
             (StatusCode::NOT_FOUND, Ok(said)) if !said.starts_with("no route") => {
                 Failure::message(Code::NotFound, said)

@@ -24,6 +24,9 @@ pub enum Code {
     Internal = 70,
     /// The operating system refuses an operation for a reason other than permissions.
     System = 71,
+    /// The daemon refuses a change in the present state, such as a drain of the last backend. The same command may succeed
+    /// later.
+    Refused = 75,
     /// A permission or a capability is missing, or BPF may not be loaded here.
     Permission = 77,
     /// The configuration has a problem, or the maps in the kernel belong to another version. A retry changes neither.

@@ -55,7 +55,8 @@ async fn respond(
     let answer = answer.await.map_err(|_ended| unavailable("nodelb is stopping"))?;
     answer.map_err(|refusal| match refusal {
         Refusal::Unknown(text) => Problem::new(StatusCode::NOT_FOUND, text),
-        Refusal::Refused(text) => Problem::new(StatusCode::BAD_REQUEST, text),
+        Refusal::Invalid(text) => Problem::new(StatusCode::BAD_REQUEST, text),
+        Refusal::Refused(text) => Problem::new(StatusCode::CONFLICT, text),
         Refusal::Failed(text) => unavailable(&text),
     })
 }

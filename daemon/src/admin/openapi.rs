@@ -75,7 +75,7 @@ fn change(id: &str, summary: &str, parameters: &[&Parameter]) -> Value {
         "operationId": id,
         "summary": summary,
         "parameters": parameters.iter().map(|it| parameter(it)).collect::<Vec<_>>(),
-        "responses": responses(answer("What is in effect now.", &forms), &["400", "403", "404", "413", "503"]),
+        "responses": responses(answer("What is in effect now.", &forms), &["400", "403", "404", "409", "413", "503"]),
     })
 }
 

@@ -51,6 +51,9 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Unknown(String),
+    /// Never possible.
+    Invalid(String),
+    /// Not possible now.
     Refused(String),
     Failed(String),
 }

@@ -186,7 +186,7 @@ impl Drainer {
         if let Action::Drain { length: Some(length), .. } = wish.action
             && (length < Duration::from_secs(1) || length > MAX_LENGTH)
         {
-            return Err(Refusal::Refused(
+            return Err(Refusal::Invalid(
                 "a drain lasts from 1s to 366d, or without --for until `nodelb undrain`".into(),
             ));
         }

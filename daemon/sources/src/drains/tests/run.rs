@@ -119,7 +119,7 @@ async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
     assert_eq!(rig.used(), 1);
     rig.until_used(2).await;
     for length in [0, 367 * 86_400] {
-        assert!(matches!(rig.drain(Some(length)).await, Err(Refusal::Refused(_))), "{length}");
+        assert!(matches!(rig.drain(Some(length)).await, Err(Refusal::Invalid(_))), "{length}");
     }
 
     // The first daemon still has the other directory.
