@@ -8,6 +8,8 @@ use std::process::{Command, Output, Stdio};
 
 #[path = "cli/accept.rs"]
 mod accept;
+#[path = "cli/asked.rs"]
+mod asked;
 #[path = "cli/hostile.rs"]
 mod hostile;
 #[path = "interference/mod.rs"]

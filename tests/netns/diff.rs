@@ -103,7 +103,7 @@ fn a_probe_sees_the_backend_of_a_connection_and_the_metrics_count_it() {
         let daemon = host.start();
         let live = Command::new(env!("CARGO_BIN_EXE_nodelb")).args(["diff", "--live"]).output().unwrap();
         let refused = String::from_utf8_lossy(&live.stderr);
-        assert!(refused.contains("live requires Kubernetes, which is not configured. Set [kubernetes]"), "{refused}");
+        assert!(refused.contains("needs Kubernetes, which is not configured: set [kubernetes]"), "{refused}");
         assert!(!refused.contains("another version"), "{refused}");
         let (output, text) = probe();
         assert_eq!(output.status.code(), Some(0), "{output:?}");

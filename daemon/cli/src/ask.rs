@@ -12,16 +12,23 @@ use nodelb_report::rows::{
 };
 use strum::VariantNames;
 
+use super::addresses::address;
 use super::answer::decode;
-use super::asking::{Asking, Parameter};
-use super::{completions, names};
-use crate::exit::Failure;
+use super::asking::{Asking, Parameter, addresses};
+use super::client::{self, At};
+use super::completions;
+use super::names::{self, Place};
+use super::print::print;
+use crate::exit::{Code, Failure};
 
 /// Filters for rows that belong to a service and have an address.
 #[derive(Debug, Args)]
 pub(super) struct DaemonAddresses {
-    /// Only this service; without a namespace, the service with this name
-    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "service", add = ArgValueCompleter::new(completions::services))]
+    /// Only this service, or only this address
+    ///
+    /// A name without a namespace stands for the service with this name, and an address with a port for the service that
+    /// uses it.
+    #[arg(value_name = "[NAMESPACE/]NAME|ADDRESS[:PORT]", conflicts_with = "service", add = ArgValueCompleter::new(completions::services))]
     pub(super) name: Option<String>,
     /// The same as NAMESPACE/NAME
     #[arg(long, value_name = "NAMESPACE/NAME", help_heading = "Filters", add = ArgValueCompleter::new(completions::services))]
@@ -33,10 +40,50 @@ pub(super) struct DaemonAddresses {
     #[arg(short = 'A', long, conflicts_with = "namespace", help_heading = "Filters")]
     pub(super) all_namespaces: bool,
     /// Filter by address, with any port
-    #[arg(long, value_name = "ADDRESS", help_heading = "Filters")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, help_heading = "Filters")]
     pub(super) address: Option<Addr>,
     #[command(flatten)]
     pub(super) asking: Asking,
+}
+
+/// The service and the address that a command line names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) service: Option<ServiceName>,
+    address: Option<Addr>,
+}
+
+impl Wanted {
+    /// What the text names, which may be an address, and the address of an option.
+    fn new(
+        asking: &Asking,
+        text: Option<&str>,
+        namespace: Option<&str>,
+        address: Option<Addr>,
+    ) -> Result<Self, Failure> {
+        let service = match text.map(|text| names::place(asking, text, namespace)).transpose()? {
+            None => None,
+            Some(Place::Service(service)) => Some(service),
+            Some(Place::Address(named)) if address.is_none_or(|address| address == named) => {
+                return Ok(Self { service: None, address: Some(named) });
+            }
+            Some(Place::Address(_)) => {
+                return Err(Failure::message(Code::Usage, "two addresses are named: leave out --address"));
+            }
+        };
+        Ok(Self { service, address })
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+        service.into_iter().chain(self.address.map(|address| ("address", address.to_string()))).collect()
+    }
+
+    /// Checks, after an answer without rows, that what is named exists.
+    pub(super) fn must_exist(&self, asking: &Asking) -> Result<(), Failure> {
+        self.service.as_ref().map_or(Ok(()), |service| names::must_exist(asking, service))?;
+        self.address.map_or(Ok(()), |address| names::must_be_known(asking, address))
+    }
 }
 
 /// Filters for rows that also have a type and a status.
@@ -62,52 +109,46 @@ fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
 }
 
 impl DaemonAddresses {
-    /// Returns the requested service.
-    pub(super) fn service(&self) -> Result<Option<ServiceName>, Failure> {
-        match (&self.service, &self.name) {
-            (Some(service), _) => Ok(Some(service.clone())),
-            (None, Some(name)) => names::resolve(&self.asking, name, self.namespace.as_deref()).map(Some),
-            (None, None) => Ok(None),
+    /// Returns the requested service and address.
+    pub(super) fn wanted(&self) -> Result<Wanted, Failure> {
+        match &self.service {
+            Some(service) => Ok(Wanted { service: Some(service.clone()), address: self.address }),
+            None => Wanted::new(&self.asking, self.name.as_deref(), self.namespace.as_deref(), self.address),
         }
     }
 
-    /// Queries the daemon for a list of these rows and prints it. An empty list is a failure if the service does not exist.
-    pub(super) fn list<A: Answer, R>(
+    /// Queries the daemon for a list of these rows and prints it. An empty list is a failure if the service or the address
+    /// does not exist.
+    pub(super) fn list<A: Answer>(
         &self,
         route: &str,
         more: &[Parameter],
-        rows: fn(&A) -> &Vec<R>,
+        is_empty: fn(&A) -> bool,
     ) -> Result<(), Failure> {
-        let service = self.service()?;
-        let parameters = [&self.parameters_of(service.as_ref()), more].concat();
+        let wanted = self.wanted()?;
+        let parameters = [&self.parameters_of(&wanted), more].concat();
         let body = self.asking.get(route, &parameters)?;
         let answer: A = decode(&body)?;
-        if let Some(name) = service.filter(|_| rows(&answer).is_empty()) {
-            names::must_exist(&self.asking, &name)?;
+        if is_empty(&answer) {
+            wanted.must_exist(&self.asking)?;
         }
         self.asking.show(&body, &answer)
     }
 
-    pub(super) fn ask<A: Answer>(&self, route: &str) -> Result<(), Failure> {
-        self.asking.ask::<A>(route, &self.parameters()?)
-    }
-
     pub(super) fn parameters(&self) -> Result<Vec<Parameter>, Failure> {
-        Ok(self.parameters_of(self.service()?.as_ref()))
+        Ok(self.parameters_of(&self.wanted()?))
     }
 
-    fn parameters_of(&self, service: Option<&ServiceName>) -> Vec<Parameter> {
-        let service_parameter = service.map(|service| ("service", service.to_string()));
-        let namespace = self.namespace.as_ref().filter(|_| service.is_none());
+    pub(super) fn parameters_of(&self, wanted: &Wanted) -> Vec<Parameter> {
+        let namespace = self.namespace.as_ref().filter(|_| wanted.service.is_none());
         let namespace = namespace.map(|namespace| ("namespace", namespace.clone()));
-        let address = self.address.map(|address| ("address", address.to_string()));
-        service_parameter.into_iter().chain(namespace).chain(address).collect()
+        wanted.parameters().into_iter().chain(namespace).collect()
     }
 }
 
 impl Rows {
-    pub(super) fn list<A: Answer, R>(&self, route: &str, rows: fn(&A) -> &Vec<R>) -> Result<(), Failure> {
-        self.addresses.list(route, &self.own_parameters(), rows)
+    pub(super) fn list<A: Answer>(&self, route: &str, is_empty: fn(&A) -> bool) -> Result<(), Failure> {
+        self.addresses.list(route, &self.own_parameters(), is_empty)
     }
 
     fn own_parameters(&self) -> Vec<Parameter> {
@@ -128,24 +169,20 @@ pub(super) struct Frontends {
 impl Frontends {
     pub(super) fn ask(&self) -> Result<(), Failure> {
         if !self.watch {
-            return self.rows.list("/frontends", |answer: &FrontendsAnswer| &answer.frontends);
+            return self.rows.list("/frontends", |answer: &FrontendsAnswer| answer.frontends.is_empty());
         }
         let parameters = [self.rows.addresses.parameters()?, self.rows.own_parameters()].concat();
         self.rows.addresses.asking.follow::<FrontendsAnswer>("/frontends", &parameters)
     }
 }
 
-fn service_parameter(asking: &Asking, name: Option<&str>) -> Result<Option<Parameter>, Failure> {
-    name.map(|name| Ok(("service", names::resolve(asking, name, None)?.to_string()))).transpose()
-}
-
 #[derive(Debug, Args)]
 pub(super) struct Connections {
-    /// Only connections to this service
-    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
+    /// Only connections to this service, or with this address of the client, service or backend
+    #[arg(value_name = "[NAMESPACE/]NAME|ADDRESS[:PORT]", add = ArgValueCompleter::new(completions::services))]
     service: Option<String>,
     /// Filter by address of the client, the service or the backend
-    #[arg(long, value_name = "ADDRESS", help_heading = "Filters")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, help_heading = "Filters")]
     address: Option<Addr>,
     /// Maximum number of connections [default: 1000]
     #[arg(long, value_name = "NUMBER", help_heading = "Filters")]
@@ -156,18 +193,22 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = service_parameter(&self.asking, self.service.as_deref())?;
-        let address = self.address.map(|address| ("address", address.to_string()));
+        let wanted = Wanted::new(&self.asking, self.service.as_deref(), None, self.address)?;
         let limit = self.limit.map(|limit| ("limit", limit.to_string()));
-        let parameters: Vec<Parameter> = [service, address, limit].into_iter().flatten().collect();
-        self.asking.ask::<ConnectionsAnswer>("/connections", &parameters)
+        let parameters: Vec<Parameter> = wanted.parameters().into_iter().chain(limit).collect();
+        let body = self.asking.get("/connections", &parameters)?;
+        let answer: ConnectionsAnswer = decode(&body)?;
+        if let Some(name) = wanted.service.filter(|_| answer.connections.is_empty()) {
+            names::must_exist(&self.asking, &name)?;
+        }
+        self.asking.show(&body, &answer)
     }
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Drops {
-    /// Only packets to this service
-    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
+    /// Only packets to this service, or to the service at this address
+    #[arg(value_name = "[NAMESPACE/]NAME|ADDRESS[:PORT]", add = ArgValueCompleter::new(completions::services))]
     service: Option<String>,
     #[command(flatten)]
     asking: Asking,
@@ -175,7 +216,27 @@ pub(super) struct Drops {
 
 impl Drops {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = service_parameter(&self.asking, self.service.as_deref())?;
-        self.asking.ask::<DropsAnswer>("/drops", &service.into_iter().collect::<Vec<_>>())
+        let service = self.service.as_ref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
+        let parameters: Vec<Parameter> = service.iter().map(|service| ("service", service.to_string())).collect();
+        let body = self.asking.get("/drops", &parameters)?;
+        let answer: DropsAnswer = decode(&body)?;
+        if let Some(name) = service.filter(|_| answer.drops.is_empty()) {
+            names::must_exist(&self.asking, &name)?;
+        }
+        self.asking.show(&body, &answer)
+    }
+}
+
+/// The answer has a format of its own.
+#[derive(Debug, Args)]
+pub(super) struct Metrics {
+    /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
+    admin: Option<At>,
+}
+
+impl Metrics {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        print(&client::get(&addresses(self.admin.as_ref()), "/metrics")?)
     }
 }

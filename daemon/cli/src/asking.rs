@@ -41,6 +41,11 @@ pub(super) struct Asking {
 }
 
 impl Asking {
+    /// For questions of commands that print nothing in this form.
+    pub(super) fn at(admin: Option<At>, fallback: Fallback) -> Self {
+        Self { output: Format::Text, color: ColorChoice::Auto, admin, fallback }
+    }
+
     /// Queries the daemon and prints the answer.
     pub(super) fn ask<A: Answer>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let body = self.get(route, parameters)?;
@@ -83,18 +88,18 @@ impl Asking {
         }
     }
 
-    /// Queries a route that has a format of its own, and prints the answer.
-    pub(super) fn ask_as_is(&self, route: &str) -> Result<(), Failure> {
-        print(&client::get(&self.addresses(), route)?)
-    }
-
     pub(super) fn style(&self) -> Style {
         style(self.color, self.output == Format::Wide)
     }
 
     fn addresses(&self) -> Vec<At> {
-        self.admin.clone().map_or_else(client::default_addresses, |at| vec![at])
+        addresses(self.admin.as_ref())
     }
+}
+
+/// Returns the addresses of the daemon to query.
+pub(super) fn addresses(admin: Option<&At>) -> Vec<At> {
+    admin.cloned().map_or_else(client::default_addresses, |at| vec![at])
 }
 
 /// Returns the path with its query string. Characters that a query string may contain are not escaped, so that names

@@ -17,7 +17,7 @@ pub(crate) mod suggest;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::ColorChoice;
+use nodelb_core::model::service::ServiceName;
 use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
 use nodelb_report::time::Time;
 
@@ -27,7 +27,7 @@ use crate::endpoints::Endpoints;
 use crate::exit::{Code, Failure};
 use crate::print::print;
 use crate::without_daemon::OpenStoredState;
-use crate::{Actions, DiagnoseOptions, ReadPeer, client, yaml};
+use crate::{Actions, DiagnoseOptions, ReadPeer, client, names, yaml};
 
 const FAILED: &str = "the findings cannot be written as JSON";
 
@@ -35,13 +35,14 @@ const FAILED: &str = "the findings cannot be written as JSON";
 /// for a critical one, otherwise 0; [`Code::NotFound`] if there is no such service.
 pub(crate) fn diagnose(options: &DiagnoseOptions, actions: Actions) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, actions.configured)?;
+    let service = names::resolve_at(&endpoints.admin, actions.stored_state, &options.service)?;
     let runtime = client::runtime()?;
     let now = answer::now();
-    let diagnosis = runtime.block_on(examine(options, &endpoints, (actions.peer, actions.stored_state), now));
+    let diagnosis = runtime.block_on(examine(&service, options, &endpoints, (actions.peer, actions.stored_state), now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let text = match options.output {
-        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(ColorChoice::Auto, options.is_verbose())),
+        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(options.color, options.is_verbose())),
         Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
         Format::Yaml => yaml::text(&serde_json::to_value(&diagnosis).context(FAILED)?),
     };
@@ -50,12 +51,13 @@ pub(crate) fn diagnose(options: &DiagnoseOptions, actions: Actions) -> Result<Ex
 }
 
 pub async fn examine(
+    service: &ServiceName,
     options: &DiagnoseOptions,
     endpoints: &Endpoints,
     (read_peer, open): (ReadPeer, OpenStoredState),
     now: Time,
 ) -> Diagnosis {
-    diagnosis(&Box::pin(gather::facts(options, endpoints, (read_peer, open), now)).await, now)
+    diagnosis(&Box::pin(gather::facts(service, options, endpoints, (read_peer, open), now)).await, now)
 }
 
 fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {

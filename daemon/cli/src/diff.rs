@@ -28,8 +28,8 @@ pub(super) struct DiffOptions {
 
 /// Queries the daemon and prints the answer. Differences are a failure.
 pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Failure> {
-    let (asking, mut parameters) = (&options.addresses.asking, options.addresses.parameters()?);
-    parameters.retain(|(name, _)| *name != "namespace");
+    let (asking, wanted) = (&options.addresses.asking, options.addresses.wanted()?);
+    let mut parameters = options.addresses.parameters_of(&wanted);
     if options.live {
         parameters.push(("live", "true".to_owned()));
     }
@@ -37,6 +37,9 @@ pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Fai
     if options.probe {
         let met = probe::differences(&options.addresses, read_peer)?;
         answer.differences.extend(met.into_iter().map(DifferenceRow::from));
+    }
+    if answer.differences.is_empty() {
+        wanted.must_exist(asking)?;
     }
     asking.show_changed(&answer)?;
     match answer.differences.len() {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::answer::{Format, decode};
 use super::asking::{Asking, Parameter, target};
 use super::client::{self, At, DEFAULT_SOCKET};
-use super::{completions, history, names, print, yaml};
+use super::{addresses, completions, history, names, print, yaml};
 use crate::exit::Failure;
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(super) struct Undrain {
     #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
     service: String,
     /// The backend; without a port, all backends with this address
-    #[arg(value_name = "ADDRESS[:PORT]", add = ArgValueCompleter::new(completions::backends))]
+    #[arg(value_name = "ADDRESS[:PORT]", value_parser = addresses::backend, add = ArgValueCompleter::new(completions::backends))]
     backend: Drained,
     #[command(flatten)]
     asking: Asking,

@@ -8,7 +8,6 @@ use nodelb_report::rows::HistoryAnswer;
 
 use super::answer::{decode, now};
 use super::ask::DaemonAddresses;
-use super::names;
 use crate::exit::Failure;
 
 #[derive(Debug, Args)]
@@ -37,12 +36,12 @@ impl Options {
         if self.watch {
             return asking.follow::<HistoryAnswer>("/history", &self.addresses.parameters()?);
         }
-        let service = self.addresses.service()?;
-        let body = asking.get("/history", &self.addresses.parameters()?)?;
+        let wanted = self.addresses.wanted()?;
+        let body = asking.get("/history", &self.addresses.parameters_of(&wanted))?;
         let mut answer: HistoryAnswer = decode(&body)?;
         // A service that was removed still has a history.
-        if let Some(name) = service.filter(|_| answer.history.is_empty()) {
-            names::must_exist(asking, &name)?;
+        if answer.history.is_empty() {
+            wanted.must_exist(asking)?;
         }
         if let Some(since) = self.since {
             let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);

@@ -12,6 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use nodelb_report::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
 
 mod accept;
+mod addresses;
 pub mod answer;
 mod ask;
 mod asking;
@@ -39,7 +40,7 @@ pub mod without_daemon;
 mod yaml;
 
 pub use answer::Output;
-use ask::{Connections, DaemonAddresses, Drops, Frontends, Rows};
+use ask::{Connections, DaemonAddresses, Drops, Frontends, Metrics, Rows};
 use asking::Asking;
 use completions::Completions;
 pub use diff::probe::ReadPeer;
@@ -73,6 +74,7 @@ Exit codes:
   69  the daemon does not respond, or a requirement is missing
   70  internal error: a bug in nodelb
   71  operating system error
+  75  the change is refused for now, such as a drain of the last backend
   77  missing permission or capability
   78  invalid configuration
 
@@ -195,7 +197,7 @@ enum Command {
     Cleanup(CleanupOptions),
     /// Print the metrics for Prometheus
     #[command(after_help = examples::METRICS)]
-    Metrics(Asking),
+    Metrics(Metrics),
     /// Print the version
     #[command(after_help = examples::VERSION)]
     Version,
@@ -302,13 +304,15 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Run(options) => (actions.run)(options),
         Command::CheckConfig(options) => print_output(|out| (actions.check_config)(options, out)),
         Command::Config(asking) => asking.ask::<ConfigAnswer>("/config", &[]),
-        Command::Metrics(asking) => asking.ask_as_is("/metrics"),
+        Command::Metrics(metrics) => metrics.ask(),
         Command::Version => print::print(concat!("nodelb ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
         Command::Completions(completions) => completions.print(),
-        Command::Services(rows) => rows.list("/services", |answer: &Services| &answer.services),
+        Command::Services(rows) => rows.list("/services", |answer: &Services| answer.services.is_empty()),
         Command::Frontends(frontends) => frontends.ask(),
-        Command::Backends(addresses) => addresses.list("/backends", &[], |answer: &Backends| &answer.backends),
-        Command::Maps(addresses) => addresses.ask::<Maps>("/maps"),
+        Command::Backends(addresses) => {
+            addresses.list("/backends", &[], |answer: &Backends| answer.backends.is_empty())
+        }
+        Command::Maps(addresses) => addresses.list("/maps", &[], Maps::has_no_services),
         Command::Diff(options) => diff::diff(options, actions.peer),
         Command::History(history) => history.ask(),
         Command::Trace(trace) => trace.ask(),
@@ -326,12 +330,21 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Reaper => (actions.reaper)(),
         Command::Status(asking) => return status::run(asking),
         Command::Diagnose(options) => return diagnose::diagnose(options, actions),
-        Command::Watch(options) if options.packets => print_stream(|out| packets::watch(options, out)),
-        Command::Watch(options) => print_stream(|out| observe::watch(options, actions.configured, out)),
+        Command::Watch(options) if options.packets => {
+            let service = options.service(actions)?;
+            print_stream(|out| packets::watch(options, service, out))
+        }
+        Command::Watch(options) => {
+            let service = options.service(actions)?;
+            print_stream(|out| observe::watch(options, service, actions.configured, out))
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }
 
+#[cfg(test)]
+#[path = "tests/synopsis.rs"]
+mod synopsis;
 #[cfg(test)]
 #[path = "tests/lib.rs"]
 mod tests;

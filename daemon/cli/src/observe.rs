@@ -15,6 +15,7 @@ mod cache;
 mod follow;
 mod line;
 
+use nodelb_core::model::service::ServiceName;
 use std::io::Write;
 use std::time::Duration;
 
@@ -52,7 +53,12 @@ const QUEUE: usize = 256;
 /// # Errors
 /// When Kubernetes is not configured, the configuration or the credentials have a problem, or the output cannot be
 /// written. [`Code::Permission`] when the user may not list or watch, also at the second attempt.
-pub(crate) fn watch(options: &WatchOptions, configured: ReadConfiguration, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn watch(
+    options: &WatchOptions,
+    service: Option<ServiceName>,
+    configured: ReadConfiguration,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let endpoints = Endpoints::new(&options.connection, configured)?;
     if endpoints.settings.is_none() {
         let message = "Kubernetes is not configured: set [kubernetes] in the configuration, or use --kubeconfig";
@@ -64,7 +70,7 @@ pub(crate) fn watch(options: &WatchOptions, configured: ReadConfiguration, out: 
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
         let mut look = ticking(LOOK_EVERY);
         let (lines_in, mut lines) = mpsc::channel(QUEUE);
-        let mut watching = std::pin::pin!(go_on(options, &endpoints, lines_in));
+        let mut watching = std::pin::pin!(go_on(service.as_ref(), &endpoints, lines_in));
         loop {
             tokio::select! {
                 ended = &mut watching => return ended,
@@ -88,8 +94,8 @@ fn write(line: &Line, output: Output, out: &mut dyn Write) -> Result<(), Failure
     out.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
 }
 
-async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
-    let mut followers = Follower::all(options.service.as_ref(), &endpoints.selection);
+async fn go_on(service: Option<&ServiceName>, endpoints: &Endpoints, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
+    let mut followers = Follower::all(service, &endpoints.selection);
     let (mut last, mut forbidden) = (String::new(), None);
     loop {
         match connected(endpoints).await {

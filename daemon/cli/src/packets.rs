@@ -4,6 +4,7 @@
 mod headers;
 mod pcapng;
 
+use nodelb_core::model::service::ServiceName;
 use std::fs::File;
 use std::io::{self, Write};
 
@@ -20,7 +21,7 @@ use crate::print::stdout_for_bytes;
 use crate::{Output, WatchOptions, client, unwritten};
 
 /// Prints packets until the command is interrupted, the daemon ends, or the output has no reader any more.
-pub(crate) fn watch(options: &WatchOptions, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn watch(options: &WatchOptions, service: Option<ServiceName>, out: &mut dyn Write) -> Result<(), Failure> {
     let addresses = options.connection.admin.clone().map_or_else(client::default_addresses, |at| vec![at]);
     let answer = client::get(&addresses, &target("/packets", &[("output", "json".into())]))?;
     let answer: serde_json::Value =
@@ -31,7 +32,7 @@ pub(crate) fn watch(options: &WatchOptions, out: &mut dyn Write) -> Result<(), F
     }
     let mut sinks = Sinks::new(options, out)?;
     let mut pending = Vec::new();
-    client::follow(&addresses, &target("/packets", &parameters(options)), |piece| {
+    client::follow(&addresses, &target("/packets", &parameters(options, service.as_ref())), |piece| {
         pending.extend_from_slice(piece);
         while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
@@ -41,8 +42,8 @@ pub(crate) fn watch(options: &WatchOptions, out: &mut dyn Write) -> Result<(), F
     })
 }
 
-fn parameters(options: &WatchOptions) -> Vec<Parameter> {
-    let service = options.service.as_ref().map(|service| ("service", service.to_string()));
+fn parameters(options: &WatchOptions, service: Option<&ServiceName>) -> Vec<Parameter> {
+    let service = service.map(|service| ("service", service.to_string()));
     let dropped = options.dropped.then(|| ("dropped", "true".into()));
     let stream = [("watch", "true".into()), ("output", "json".into())];
     service.into_iter().chain(dropped).chain(stream).collect()

@@ -3,14 +3,15 @@
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::service::ServiceName;
 
 use super::answer::{Format, Output};
 use super::client::At;
-use super::completions;
 use super::print::{Sanitizer, is_read};
+use super::{asking, completions, names};
+use crate::Actions;
 use crate::exit::Failure;
 
 /// The configuration and the credentials of a command, and the address of the daemon.
@@ -30,9 +31,9 @@ pub struct ConnectionOptions {
 /// Options of `nodelb diagnose`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct DiagnoseOptions {
-    /// The service
-    #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completions::services))]
-    pub service: ServiceName,
+    /// The service, or one of its addresses
+    #[arg(value_name = "[NAMESPACE/]NAME|ADDRESS[:PORT]", add = ArgValueCompleter::new(completions::services))]
+    pub service: String,
     /// Output format: text, wide (as with --verbose), json or yaml
     #[arg(
         short,
@@ -43,6 +44,9 @@ pub struct DiagnoseOptions {
         help_heading = "Output"
     )]
     pub output: Format,
+    /// Colorize output: auto (on a terminal, unless NO_COLOR is set), always, never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Output")]
+    pub color: ColorChoice,
     /// Also show details and what follows from the causes, and resolve the name of the service
     #[arg(short, long, help_heading = "Output")]
     pub verbose: bool,
@@ -64,8 +68,8 @@ impl DiagnoseOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct WatchOptions {
     /// Service to watch, with its EndpointSlices [default: all]
-    #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completions::services))]
-    pub service: Option<ServiceName>,
+    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
+    pub service: Option<String>,
     /// Watch packets of clients outside the node and what becomes of them, instead of changes; needs the daemon
     #[arg(long, conflicts_with_all = ["config", "kubeconfig"])]
     pub packets: bool,
@@ -81,6 +85,15 @@ pub struct WatchOptions {
     /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub connection: ConnectionOptions,
+}
+
+impl WatchOptions {
+    /// Returns the service to watch. A name without a namespace needs the daemon.
+    pub(super) fn service(&self, actions: Actions) -> Result<Option<ServiceName>, Failure> {
+        let Some(text) = &self.service else { return Ok(None) };
+        let admin = asking::addresses(self.connection.admin.as_ref());
+        names::resolve_at(&admin, actions.stored_state, text).map(Some)
+    }
 }
 
 /// Prints the output of a command line by line, until the command ends or the reader has left.

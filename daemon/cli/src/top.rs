@@ -22,8 +22,8 @@ const OTHER_LINES: usize = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Only this service, with its ports; without a namespace, the service with this name
-    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
+    /// Only this service, or the one at this address, with its ports
+    #[arg(value_name = "[NAMESPACE/]NAME|ADDRESS[:PORT]", add = ArgValueCompleter::new(completions::services))]
     name: Option<String>,
     /// Filter by namespace
     #[arg(short, long, value_name = "NAMESPACE", help_heading = "Filters")]

@@ -5,9 +5,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use clap::Args;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
-use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_report::rows::{Frontends, HistoryRow, TraceAnswer};
 
+use super::addresses::{address, without_zone};
 use super::answer::{Format, decode};
 use super::asking::{Asking, Parameter};
 use super::print::print;
@@ -38,13 +39,14 @@ fn clients() -> Vec<CompletionCandidate> {
 }
 
 fn client(text: &str) -> Result<String, String> {
-    let is_known = CLIENTS.contains(&text)
-        || text.parse::<u64>().is_ok()
-        || text.parse::<SocketAddr>().is_ok()
-        || text.parse::<Addr>().is_ok();
+    if let Ok(addr) = address(text) {
+        return Ok(addr.to_string());
+    }
+    let plain = without_zone(text);
+    let is_known = CLIENTS.contains(&text) || text.parse::<u64>().is_ok() || plain.parse::<SocketAddr>().is_ok();
     let expected = "expected host, pod, outside, an address with or without a port, or the inode number of a network \
                     namespace";
-    is_known.then(|| text.to_owned()).ok_or_else(|| expected.into())
+    is_known.then(|| plain.into_owned()).ok_or_else(|| expected.into())
 }
 
 impl Trace {
@@ -65,11 +67,11 @@ impl Trace {
     }
 
     fn destinations(&self) -> Result<Vec<String>, Failure> {
-        let to = self.to.as_str();
+        let to = &*without_zone(&self.to);
         if to.parse::<L4Addr>().is_ok() {
             return Ok(vec![to.to_owned()]);
         }
-        if let Ok(addr) = to.parse::<Addr>() {
+        if let Ok(addr) = address(to) {
             let mut found = self.frontends(&[("address", addr.to_string())])?;
             if found.is_empty() {
                 let rows = names::history(&self.asking, &[("address", addr.to_string())]);

@@ -1,6 +1,7 @@
 //! `/diff`: the differences between source, memory and kernel, with the likely cause and what nodelb does about it.
 //! Owns how often the maps are read; the core finds the differences.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ const ATTEMPTS: u32 = 5;
 
 pub(super) fn diff(state: &AdminState, query: &Query, now: Clocks) -> Result<DiffAnswer, Problem> {
     let filter = &query.filter;
-    let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
+    let mut live = if query.live { ask_live(state, filter)? } else { Vec::new() };
+    live.retain(|row| row.service.as_ref().is_none_or(|service| filter.accepts(service)));
     let mut rows = compare_between_rounds(state, filter, now)?;
     if *filter == Filter::default() {
         let absent = &state.snapshot().absent;
@@ -35,19 +37,32 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Clocks) -> Result<Dif
         rows.extend(state.datapath.link_faults().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
-    let summary = state.summaries.of(&state.snapshot());
     Ok(DiffAnswer {
         differences: rows.into_iter().map(DifferenceRow::from).collect(),
-        compared: ComparedRow { services: summary.counts.services as u64, frontends: summary.counts.frontends as u64 },
+        compared: compared(state, filter),
         whole: *filter == Filter::default(),
     })
+}
+
+/// The number of services and frontends that the filter accepts.
+fn compared(state: &AdminState, filter: &Filter) -> ComparedRow {
+    let snapshot = state.snapshot();
+    let (services, frontends) = if *filter == Filter::default() {
+        let counts = &state.summaries.of(&snapshot).counts;
+        (counts.services, counts.frontends)
+    } else {
+        let frontends = reports::frontends(&snapshot, filter);
+        let services: BTreeSet<_> = frontends.iter().map(|row| &row.service).collect();
+        (services.len(), frontends.len())
+    };
+    ComparedRow { services: services as u64, frontends: frontends as u64 }
 }
 
 /// Compares the requested service with an apiserver, or the one at the requested address, or all.
 fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
     let Some(kubernetes) = &state.kubernetes else {
-        let message = "live requires Kubernetes, which is not configured. Set [kubernetes] in nodelb.toml(5), or omit \
-             live: service files are read again whenever they change";
+        let message = "a comparison with an API server (--live) needs Kubernetes, which is not configured: set \
+             [kubernetes] in nodelb.toml(5). Service files are read again whenever they change";
         return Err(Problem::new(StatusCode::BAD_REQUEST, message));
     };
     let at_address = || {

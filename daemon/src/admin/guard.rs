@@ -98,7 +98,7 @@ fn is_loopback(host: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(rest) = host.strip_prefix('[') {
         let Some((address, port)) = rest.split_once(']') else { return false };
-        return address.parse::<Ipv6Addr>().is_ok_and(|v6| v6.is_loopback())
+        return address.parse::<Ipv6Addr>().is_ok_and(|v6| v6.to_canonical().is_loopback())
             && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
     }
     let name = match host.split_once(':') {

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::packets::ConnectionCount;
@@ -74,10 +75,11 @@ impl<'a> Shown<'a> {
 
     /// Compares the full name, which ends at the `:` before the name of the port, or at the `/` before its protocol.
     fn names_service(&self, id: ServiceId) -> bool {
-        self.filter.service.as_ref().is_none_or(|wanted| {
-            let mut parts = self.names.get(&id).into_iter().flat_map(|name| name.split(['/', ':']));
-            (parts.next(), parts.next()) == (Some(&*wanted.namespace), Some(&*wanted.name))
-        })
+        let mut parts = self.names.get(&id).into_iter().flat_map(|name| name.split(['/', ':']));
+        let (namespace, name) = (parts.next(), parts.next());
+        let is_it = |wanted: &ServiceName| (namespace, name) == (Some(&*wanted.namespace), Some(&*wanted.name));
+        let Filter { service, namespace: of, .. } = self.filter;
+        service.as_ref().is_none_or(is_it) && of.as_ref().is_none_or(|of| namespace == Some(&**of))
     }
 
     fn shows_service(&self, id: ServiceId) -> bool {

@@ -77,7 +77,7 @@ pub(super) static ROUTES: &[Route] = &[
     },
     Route {
         path: "/maps",
-        parameters: &[&SERVICE, &ADDRESS],
+        parameters: PLACES,
         shows: "the content of the kernel maps, and how full each map is",
         form: of::<Maps>(),
         cost: Cost::Whole,
@@ -97,7 +97,7 @@ pub(super) static ROUTES: &[Route] = &[
     },
     Route {
         path: "/diff",
-        parameters: &[&SERVICE, &ADDRESS, &LIVE],
+        parameters: &[&SERVICE, &NAMESPACE, &ADDRESS, &LIVE],
         shows: "differences between source, memory and kernel, with the likely cause",
         form: of::<DiffAnswer>(),
         cost: Cost::Whole,

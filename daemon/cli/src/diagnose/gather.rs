@@ -30,12 +30,13 @@ use crate::{DiagnoseOptions, ReadPeer};
 const RESOLVE: Duration = Duration::from_secs(2);
 
 pub(super) async fn facts(
+    service: &ServiceName,
     options: &DiagnoseOptions,
     endpoints: &Endpoints,
     (read_peer, open): (ReadPeer, OpenStoredState),
     now: Time,
 ) -> Facts {
-    let service = options.service.clone();
+    let service = service.clone();
     let (daemon, hints) = endpoints.ask_daemon(&service, now).await;
     let cluster = match &endpoints.settings {
         None => Probe::Skipped,
@@ -46,10 +47,10 @@ pub(super) async fn facts(
     };
     let outside_cgroup = daemon.ok().and_then(|daemon| cgroup::outside(&daemon.cgroup));
     let mut facts = Facts {
+        stored: matches!(daemon, Probe::Failed(_)).then(|| stored(&open(), &service)),
         service,
         now: now.0 / 1_000,
         node: endpoints.node.clone(),
-        stored: matches!(daemon, Probe::Failed(_)).then(|| stored(&open(), &options.service)),
         daemon,
         cluster,
         connect_tests: Vec::new(),

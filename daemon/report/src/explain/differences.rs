@@ -124,7 +124,7 @@ fn add_held_ports(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differenc
     let mut ports: Vec<_> = snapshot.held().filter(|port| port.problem.is_none()).collect();
     ports.sort_by(|a, b| a.key.cmp(&b.key));
     for port in ports {
-        let is_named = filter.service.as_ref().is_none_or(|service| port.key.service == *service);
+        let is_named = filter.accepts(&port.key.service);
         let is_at = filter.address.is_none_or(|addr| {
             port.backends.iter().any(|backend| backend.addr == addr)
                 || snapshot.addresses_of(&port.key.service).iter().any(|address| address.addr == addr)

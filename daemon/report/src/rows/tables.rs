@@ -193,6 +193,13 @@ pub struct TraceAnswer {
     pub removed: Option<HistoryRow>,
 }
 
+impl Maps {
+    /// Whether no entry of a service is shown.
+    pub fn has_no_services(&self) -> bool {
+        self.frontends.is_empty() && self.services.is_empty() && self.slots.is_empty()
+    }
+}
+
 impl Answer for TraceAnswer {
     fn text(&self, now: Time, style: &Style) -> String {
         let mut tables = vec![self.verdict.table(now, style), self.trace.table(now, style)];

@@ -98,7 +98,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     let mut state = state(Ok(Content::default()));
     let problem = diff(&state, &query, Clocks::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::BAD_REQUEST);
-    assert!(problem.message.contains("live requires Kubernetes"), "{}", problem.message);
+    assert!(problem.message.contains("needs Kubernetes"), "{}", problem.message);
     let live: AskLive = Arc::new(|service| {
         assert_eq!(service, None);
         vec![unattached("an apiserver says so".into())]

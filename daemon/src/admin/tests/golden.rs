@@ -143,16 +143,16 @@ fn diagnoses(state: AdminState) -> Vec<Diagnosis> {
         let mut found = Vec::new();
         for service in DIAGNOSED {
             let options = DiagnoseOptions {
-                service: service.parse().unwrap(),
+                service: service.into(),
                 output: Format::Text,
+                color: Default::default(),
                 verbose: false,
                 connection: Default::default(),
                 no_connect: true,
             };
-            found.push(
-                Box::pin(examine(&options, &endpoints, (|_, _, _| Ok(None), without_daemon::open), Time(UNIX * 1_000)))
-                    .await,
-            );
+            let (service, now) = (service.parse().unwrap(), Time(UNIX * 1_000));
+            let examined = examine(&service, &options, &endpoints, (|_, _, _| Ok(None), without_daemon::open), now);
+            found.push(Box::pin(examined).await);
         }
         found
     })

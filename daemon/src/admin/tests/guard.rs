@@ -12,7 +12,16 @@ fn status(version: Version, uri: &'static str, headers: &[(&'static str, &'stati
 
 #[test]
 fn only_names_of_this_host_are_loopback() {
-    for host in ["localhost", "LocalHost:9890", "127.0.0.1", "127.0.0.1:1", "127.8.8.8", "[::1]", "[::1]:9890"] {
+    for host in [
+        "localhost",
+        "LocalHost:9890",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "127.8.8.8",
+        "[::1]",
+        "[::1]:9890",
+        "[::ffff:127.0.0.1]",
+    ] {
         assert!(is_loopback(host), "{host}");
     }
     for host in [

@@ -38,11 +38,10 @@ pub(super) const ABSENT: &str = "absent";
 
 /// Whether the filter accepts the entry.
 pub(super) fn shows(snapshot: &Snapshot, actual: &Content, key: EntryKey, filter: &Filter) -> bool {
-    let is_named = |id: ServiceId| {
-        filter.service.as_ref().is_none_or(|name| snapshot.owners.get(&id).is_some_and(|o| o.key.service == *name))
-    };
+    let is_named = |id: ServiceId| snapshot.owners.get(&id).is_some_and(|owner| filter.accepts(&owner.key.service));
     let both = [&snapshot.desired, &actual.state];
-    let is_of_service = filter.service.is_none() || both.iter().filter_map(|it| service_in(it, key)).any(is_named);
+    let is_of_any = filter.service.is_none() && filter.namespace.is_none();
+    let is_of_service = is_of_any || both.iter().filter_map(|it| service_in(it, key)).any(is_named);
     let is_at = |addr| match key {
         EntryKey::Frontend(address) | EntryKey::Outside(address) => addr == address.addr,
         EntryKey::Service(id) => {
