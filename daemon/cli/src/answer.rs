@@ -62,5 +62,5 @@ pub(super) fn style(colour: ColorChoice, wide: bool) -> Style {
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);
     let width = (is_terminal && !wide).then(width);
-    Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
+    Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour, zone: None }
 }

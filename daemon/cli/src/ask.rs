@@ -172,7 +172,8 @@ impl Frontends {
             return self.rows.list("/frontends", |answer: &FrontendsAnswer| answer.frontends.is_empty());
         }
         let parameters = [self.rows.addresses.parameters()?, self.rows.own_parameters()].concat();
-        self.rows.addresses.asking.follow::<FrontendsAnswer>("/frontends", &parameters)
+        let asking = &self.rows.addresses.asking;
+        asking.follow::<FrontendsAnswer>("/frontends", &parameters, asking.style())
     }
 }
 

@@ -53,8 +53,12 @@ impl Asking {
     }
 
     pub(super) fn show(&self, body: &[u8], answer: &impl Answer) -> Result<(), Failure> {
+        self.show_in(body, answer, &self.style())
+    }
+
+    fn show_in(&self, body: &[u8], answer: &impl Answer, style: &Style) -> Result<(), Failure> {
         match self.output {
-            Format::Text | Format::Wide => print(answer.text(now(), &self.style()).as_bytes()),
+            Format::Text | Format::Wide => print(answer.text(now(), style).as_bytes()),
             Format::Json => print(body),
             Format::Yaml => print(yaml::text(&decode(body)?).as_bytes()),
         }
@@ -62,15 +66,24 @@ impl Asking {
 
     /// Prints an answer that has changed since it was received.
     pub(super) fn show_changed(&self, answer: &impl Answer) -> Result<(), Failure> {
+        self.show_changed_in(answer, &self.style())
+    }
+
+    pub(super) fn show_changed_in(&self, answer: &impl Answer, style: &Style) -> Result<(), Failure> {
         let json = serde_json::to_string(answer).map_err(|error| Failure::new(Code::Internal, error))? + "\n";
-        self.show(json.as_bytes(), answer)
+        self.show_in(json.as_bytes(), answer, style)
     }
 
     /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
-    pub(super) fn follow<F: Followed>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
+    pub(super) fn follow<F: Followed>(
+        &self,
+        route: &str,
+        parameters: &[Parameter],
+        style: Style,
+    ) -> Result<(), Failure> {
         let mut parameters = [&[("output", "json".to_owned())], parameters].concat();
         parameters.push(("watch", "true".into()));
-        let style = Style { is_stream: true, ..self.style() };
+        let style = Style { is_stream: true, ..style };
         let mut printer = follow::Printer::<F>::new(self.output, style);
         client::follow(&self.addresses(), &target(route, &parameters), |piece| printer.print(piece))
     }

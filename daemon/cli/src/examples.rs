@@ -31,6 +31,7 @@ examples! {
     HISTORY:
         "nodelb history shop/web            # what changed, and who changed it"
         "nodelb history --since 10m --limit 20"
+        "nodelb history --since 03:10 --until 03:15 --times"
         "nodelb history -o wide             # every column, with the time of day";
     TRACE:
         "nodelb trace 10.96.7.7:80          # where a connection goes, and why"

@@ -39,7 +39,7 @@ const PACE: Duration = Duration::from_millis(100);
 /// After this time without a change, a comment shows that the stream is alive, if the format has comments.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-const STYLE: Style = Style { width: None, wide: false, is_stream: true, colour: false };
+const STYLE: Style = Style { width: None, wide: false, is_stream: true, colour: false, zone: None };
 
 pub(super) struct OutputFormat {
     pub(super) output: Output,

@@ -48,7 +48,7 @@ fn refuses_values_that_are_none() {
         ("nodelb backends --status OK", "unexpected argument '--status'"),
         ("nodelb frontends --output xml", "possible values: text, wide, json, yaml"),
         ("nodelb trace 10.96.7.7:80 --from banana", "expected host, pod, outside, an address"),
-        ("nodelb history --since soon", "`soon` is not a duration"),
+        ("nodelb history --since soon", "`soon` is not a time"),
         ("nodelb frontends -n shop -A", "cannot be used with"),
         ("nodelb sources --service a/b", "unexpected argument '--service'"),
         ("nodelb run --datapath magic", "possible values: kernel, memory"),

@@ -6,6 +6,9 @@ pub use super::cell::Cell;
 use super::schema::{Column, ColumnKind, Schema};
 use super::wrap::{push_display, push_printable, push_spaces, push_words};
 use crate::durations;
+use crate::time::Time;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 /// The number of list elements that are shown if the width is limited, unless all are requested.
 const SHOWN: usize = 5;
@@ -34,6 +37,8 @@ pub struct Style {
     pub is_stream: bool,
     /// Whether to colour words that show a status, with terminal escape sequences.
     pub colour: bool,
+    /// The time zone in which times are shown; `None` to show how long ago they were.
+    pub zone: Option<&'static TimeZone>,
 }
 
 impl Style {
@@ -346,6 +351,7 @@ fn push_cell(out: &mut String, cell: &Cell<'_>, style: &Style) {
         Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
         Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
         Cell::Addresses(values) => push_list(out, values.iter(), shown, |out, value| value.push_to(out)),
+        Cell::Since { time, .. } if style.zone.is_some() => push_display(out, local(*time, style.zone)),
         Cell::Since { time, .. } if style.wide => push_display(out, time),
         Cell::Since { time, now } => out.push_str(&durations::human(time.age(*now))),
         Cell::Duration(micros) => out.push_str(&durations::short(*micros)),
@@ -353,6 +359,13 @@ fn push_cell(out: &mut String, cell: &Cell<'_>, style: &Style) {
     if out.len() == start {
         out.push_str(NOTHING);
     }
+}
+
+/// Formats as `2026-11-20 12:03:04`, in the time zone.
+fn local(time: Time, zone: Option<&TimeZone>) -> String {
+    let found = i64::try_from(time.0).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
+    let (Some(found), Some(zone)) = (found, zone) else { return time.to_string() };
+    zone.to_datetime(found).strftime("%F %T").to_string()
 }
 
 fn push_list<T>(

@@ -196,6 +196,19 @@ static SHORT: Schema = Schema {
     ],
 };
 
+/// The same with the time of each change.
+static SHORT_WITH_TIMES: Schema = Schema {
+    name: "history",
+    columns: &[
+        Column::age("Time"),
+        Column::name("Service"),
+        Column::one_of("Change", What::VARIANTS),
+        Column::list("Backends"),
+        Column::duration("Applied").spare(),
+        Column::text("Cause"),
+    ],
+};
+
 impl Answer for HistoryAnswer {
     fn text(&self, now: Time, style: &Style) -> String {
         HistoryRow::table(&self.history, now, style).to_text()
@@ -205,7 +218,8 @@ impl Answer for HistoryAnswer {
 impl HistoryRow {
     /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones.
     pub fn table(rows: &[Self], now: Time, style: &Style) -> Table {
-        let mut table = Table::new(if style.wide { Self::schema() } else { &SHORT }, style);
+        let short = if style.zone.is_some() { &SHORT_WITH_TIMES } else { &SHORT };
+        let mut table = Table::new(if style.wide { Self::schema() } else { short }, style);
         rows.iter().for_each(|row| table.push(&row.shown(now, style)));
         table.or_text("No changes found.".into())
     }

@@ -37,7 +37,7 @@ fn sample(style: &Style) -> String {
 }
 
 fn styled(width: usize, wide: bool, colour: bool) -> String {
-    sample(&Style { width: Some(width), wide, is_stream: false, colour })
+    sample(&Style { width: Some(width), wide, is_stream: false, colour, zone: None })
 }
 
 #[test]
