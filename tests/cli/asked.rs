@@ -109,3 +109,25 @@ fn a_service_is_named_by_its_short_name_or_by_an_address() {
     assert_eq!(daemon.ask("frontends 198.51.100.10 --address 198.51.100.11").code, 64);
     assert_eq!(daemon.ask("trace [2001:db8:f::10]:80 --from fe80::1%eth0").code, 0);
 }
+
+/// A reboot of a host with fifty services was fifty commands.
+#[test]
+fn a_host_is_drained_for_all_its_services_at_once_or_for_none() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let refused = daemon.ask("drain 203.0.113.11");
+    let expected = "nodelb: 203.0.113.11 is the last healthy backend of shop/api on TCP/IPv4; nothing is drained; drain it \
+                    nevertheless with --force\n";
+    assert_eq!((refused.code, &*refused.stderr), (75, expected));
+    assert!(!daemon.ask("backends").stdout.contains("Maintenance"));
+    let drained = daemon.ask("drain 203.0.113.11 --force --wait");
+    assert_eq!((drained.code, &*drained.stderr), (0, "No client outside this node is connected to 203.0.113.11.\n"));
+    assert_eq!(drained.stdout, "203.0.113.11 is drained by root until nodelb undrain, for shop/api, shop/web\n");
+    assert_eq!(daemon.ask("backends 203.0.113.11").stdout.matches("drained by root").count(), 2);
+    let undrained = daemon.ask("undrain 203.0.113.11").stdout;
+    assert_eq!(undrained, "203.0.113.11 is no longer drained, for shop/api, shop/web\n");
+    assert_eq!(daemon.ask("undrain 203.0.113.11").code, 4);
+    assert_eq!(daemon.ask("drain 203.0.113.99").code, 4);
+}

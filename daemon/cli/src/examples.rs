@@ -23,9 +23,11 @@ examples! {
         "nodelb backends --address 10.1.0.1 # every service that uses an address";
     DRAIN:
         "nodelb drain shop/web 10.1.0.1:8080 --for 1h"
-        "nodelb drain shop/web 10.1.0.1     # every port of the address, until nodelb undrain";
+        "nodelb drain shop/web 10.1.0.1     # every port of the address, until nodelb undrain"
+        "nodelb drain 10.1.0.1 --wait       # a host, for all services, before its reboot";
     UNDRAIN:
-        "nodelb undrain shop/web 10.1.0.1:8080";
+        "nodelb undrain shop/web 10.1.0.1:8080"
+        "nodelb undrain 10.1.0.1            # for all services";
     ACCEPT:
         "nodelb accept                      # what nodelb status says is held back";
     HISTORY:

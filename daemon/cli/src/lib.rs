@@ -175,14 +175,15 @@ enum Command {
     /// interrupted. With --packets, the daemon reports what becomes of each packet, over its socket.
     #[command(after_help = examples::WATCH)]
     Watch(WatchOptions),
-    /// Keep new connections to a service away from a backend
+    /// Keep new connections away from a backend
     ///
-    /// Existing connections continue. Requires root. The drain stays over restarts, and ends after --for or with nodelb undrain. It is refused if the
-    /// service would have no healthy backend left, unless --force is given.
-    #[command(after_help = examples::DRAIN)]
+    /// For one service, or for every service that has the backend now. Existing connections continue. Requires root. The
+    /// drain stays over restarts, and ends after --for or with nodelb undrain. If a service would have no healthy backend
+    /// left, nothing is drained, unless --force is given.
+    #[command(allow_missing_positional = true, after_help = examples::DRAIN)]
     Drain(drain::Drain),
     /// End a drain: the backend receives new connections again
-    #[command(after_help = examples::UNDRAIN)]
+    #[command(allow_missing_positional = true, after_help = examples::UNDRAIN)]
     Undrain(drain::Undrain),
     /// Accept a changed selection of Kubernetes services
     ///

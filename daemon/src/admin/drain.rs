@@ -43,8 +43,9 @@ async fn respond(
     let peer = check((caller.is_local, caller.peer), headers, "drain backends")?;
     let is_drain = *method == Method::POST;
     let query = Query::parse(uri, if is_drain { &OF_DRAIN } else { &OF_UNDRAIN })?;
-    let (Some(service), Some(backend)) = (query.filter.service, query.backend) else {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, format!("{PATH} needs service and backend")));
+    let service = query.filter.service;
+    let Some(backend) = query.backend else {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, format!("{PATH} needs a backend")));
     };
     let action =
         if is_drain { Action::Drain { length: query.length, is_forced: query.force } } else { Action::Undrain };

@@ -114,8 +114,8 @@ parameters! {
         |query, value| flag(value).map(|dropped| query.dropped = dropped);
 
     /// The service of a drain.
-    DRAINED_SERVICE = "service", Values::Needed("NAMESPACE/NAME", NAME_PATTERN),
-        "The service: the full name, NAMESPACE/NAME.",
+    DRAINED_SERVICE = "service", Values::Text("NAMESPACE/NAME", NAME_PATTERN),
+        "The service: the full name, NAMESPACE/NAME; without it, every service that has the backend.",
         |query, value| put(&mut query.filter.service, value);
 
     BACKEND = "backend", Values::Needed("ADDRESS[:PORT]", "^[0-9A-Fa-f:.\\[\\]]+$"),

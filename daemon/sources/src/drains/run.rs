@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
+use nodelb_core::model::drain::{Drain, DrainCause, Drained};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_core::state::owner::hash_of;
+use nodelb_core::text::listed;
 use nodelb_host::clock::{ticking, unix_millis, unix_now, unix_of_boot, until, was_set};
 use nodelb_host::state_file::{Reading, START, StateFile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::journal;
-use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, others, why_kept, with_drain, without_drain};
+use super::request::{
+    Action, MAX_LENGTH, Refusal, Request, Wish, others, to_drain, to_undrain, why_kept, with_drains, without_drain,
+};
 use super::state_file::{self, All, Stored, follow_clock};
 use crate::OwnerHandle;
 
@@ -182,7 +185,7 @@ impl Drainer {
     }
 
     async fn drain(&mut self, wish: &Wish, (drain, is_forced): (Drain, bool)) -> Result<String, Refusal> {
-        let Wish { service, backend, .. } = wish;
+        let backend = wish.backend;
         if let Action::Drain { length: Some(length), .. } = wish.action
             && (length < Duration::from_secs(1) || length > MAX_LENGTH)
         {
@@ -191,9 +194,8 @@ impl Drainer {
             ));
         }
         let snapshot = self.owner.snapshot.borrow().clone();
-        let drains = with_drain(&snapshot, &self.all, (service, *backend), (drain.clone(), is_forced))?;
-        let mut all = self.all.clone();
-        all.insert(service.clone(), drains.clone());
+        let services = to_drain(&snapshot, wish)?;
+        let all = with_drains(&snapshot, &self.all, (&services, backend), (&drain, is_forced))?;
         if let Err(error) = self.file.store(Arc::new(all.clone())).await {
             // The write may still succeed: then the next one takes this back. After a kill in between, the maps do.
             self.file.save(Arc::new(self.all.clone()));
@@ -201,29 +203,40 @@ impl Drainer {
             return Err(Refusal::Failed(format!("{backend} is not drained: {path} cannot be written: {error}")));
         }
         self.all = all;
-        let others = others(&drains, *backend, "");
         let length = drain.length().map(|length| format!(" for {length}")).unwrap_or_default();
         let cause = DrainCause::Begun(format!("drain of {backend} by {}{length}", drain.by).into());
-        journal::log(service, &cause, false);
-        self.apply(service, drains, cause, |snapshot| !is_offered(snapshot, service, *backend)).await?;
+        services.iter().for_each(|service| journal::log(service, &cause, false));
+        let causes = services.iter().map(|service| (service.clone(), cause.clone())).collect();
+        self.apply(causes, |snapshot, service| !is_offered(snapshot, service, backend)).await?;
+        let [service] = &services[..] else {
+            return Ok(format!("{backend} is {drain}, for {}", listed(&services, usize::MAX)));
+        };
+        let others = self.all.get(service).map(|drains| others(drains, backend, "")).unwrap_or_default();
         Ok(format!("{backend} of {service} is {drain}{others}"))
     }
 
     async fn undrain(&mut self, wish: &Wish, by: &str) -> Result<String, Refusal> {
-        let Wish { service, backend, .. } = wish;
-        let (drains, _) = without_drain(&self.all, (service, *backend))?;
-        if drains.is_empty() {
-            self.all.remove(service);
-        } else {
-            self.all.insert(service.clone(), drains.clone());
+        let (backend, services) = (wish.backend, to_undrain(&self.all, wish)?);
+        let mut causes = Vec::new();
+        for service in &services {
+            let (drains, _) = without_drain(&self.all, (service, backend))?;
+            let others = others(&drains, backend, "still ");
+            let cause = DrainCause::Ended(format!("undrain of {backend} by {by}{others}").into());
+            journal::log(service, &cause, !others.is_empty());
+            causes.push((service.clone(), cause));
+            match drains.is_empty() {
+                true => self.all.remove(service),
+                false => self.all.insert(service.clone(), drains),
+            };
         }
         // An undrain takes effect even if it cannot be stored.
         let is_stored = self.file.store(Arc::new(self.all.clone())).await.is_ok();
-        let others = others(&drains, *backend, "still ");
-        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}{others}").into());
-        journal::log(service, &cause, !others.is_empty());
-        self.apply(service, drains, cause, |snapshot| has_desired(snapshot, service, *backend)).await?;
+        self.apply(causes, |snapshot, service| has_desired(snapshot, service, backend)).await?;
         let stored = if is_stored { "" } else { "; this cannot be stored yet, see journalctl -u nodelb" };
+        let [service] = &services[..] else {
+            return Ok(format!("{backend} is no longer drained, for {}{stored}", listed(&services, usize::MAX)));
+        };
+        let others = self.all.get(service).map(|drains| others(drains, backend, "still ")).unwrap_or_default();
         if let Some(why) = why_kept(&self.owner.snapshot.borrow(), service) {
             return Ok(format!(
                 "the drain of {backend} of {service} ends later{others}{stored}: the service is in use as before the start, \
@@ -236,21 +249,26 @@ impl Drainer {
         Ok(format!("the drain of {backend} of {service} has ended{others}{stored}"))
     }
 
-    /// Sends the drains of a service to the owner task, and waits until the maps have what follows.
+    /// Sends the drains of these services to the owner task, and waits until the maps have what follows.
     async fn apply(
         &mut self,
-        service: &ServiceName,
-        drains: Drains,
-        cause: DrainCause,
-        is_done: impl Fn(&Snapshot) -> bool,
+        causes: Vec<(ServiceName, DrainCause)>,
+        is_done: impl Fn(&Snapshot, &ServiceName) -> bool,
     ) -> Result<(), Refusal> {
         let mut snapshot = self.owner.snapshot.clone();
-        let wanted = Some(drains.clone()).filter(|drains| !drains.is_empty());
+        let services: Vec<ServiceName> = causes.iter().map(|(service, _)| service.clone()).collect();
+        let changes = causes.into_iter().map(|(service, cause)| {
+            let drains = self.all.get(&service).cloned().unwrap_or_default();
+            Change::Drains(service, drains, Some(cause))
+        });
+        let changes = changes.collect();
         let applied = async {
-            self.owner.send(vec![Change::Drains(service.clone(), drains, Some(cause))]).await.then_some(())?;
-            let is_applied =
-                |snapshot: &Snapshot| snapshot.facts.drains(service) == wanted.as_ref() && is_done(snapshot);
-            snapshot.wait_for(|snapshot| is_applied(snapshot)).await.ok().map(drop)
+            self.owner.send(changes).await.then_some(())?;
+            let is_applied = |snapshot: &Snapshot, service: &ServiceName| {
+                snapshot.facts.drains(service) == self.all.get(service) && is_done(snapshot, service)
+            };
+            let is_all = |snapshot: &Snapshot| services.iter().all(|service| is_applied(snapshot, service));
+            snapshot.wait_for(|snapshot| is_all(snapshot)).await.ok().map(drop)
         };
         match timeout(APPLY_TIME, applied).await {
             Ok(Some(())) => Ok(()),

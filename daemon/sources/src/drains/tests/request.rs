@@ -85,7 +85,9 @@ fn drain() -> Drain {
 }
 
 fn wanted(snapshot: &Snapshot, all: &All, service: &str, text: &str, is_forced: bool) -> Result<Drains, Refusal> {
-    with_drain(snapshot, all, (&service.parse().unwrap(), backend(text)), (drain(), is_forced))
+    let service: ServiceName = service.parse().unwrap();
+    let then = with_drains(snapshot, all, (std::slice::from_ref(&service), backend(text)), (&drain(), is_forced))?;
+    Ok(then[&service].clone())
 }
 
 const THREE: [(&str, BackendState); 3] = [
@@ -125,11 +127,10 @@ fn the_last_healthy_backend_is_drained_only_by_force() {
     let snapshot = owner.send([Change::Drains(web(), drains.clone(), None)]);
     let all = All::from([(web(), drains)]);
     let refusal = wanted(&snapshot, &all, "shop/web", "192.0.2.12:8080", false).unwrap_err();
-    let drained = "Maintenance: drained by root until nodelb undrain";
+    let by = "drained by root until nodelb undrain";
     let expected = format!(
-        "without 192.0.2.12:8080, shop/web has no healthy backend on http/TCP/IPv4 for new connections; there would be \
-         192.0.2.11:8080/TCP {drained}, 192.0.2.11:8081/TCP NotReady: drained by root until nodelb undrain, \
-         192.0.2.12:8080/TCP {drained}; drain it nevertheless with --force"
+        "192.0.2.12:8080 is the last healthy backend of shop/web on http/TCP/IPv4 (192.0.2.11:8080/TCP is Maintenance, \
+         {by}, 192.0.2.11:8081/TCP is NotReady, {by}); drain it nevertheless with --force"
     );
     assert_eq!(refusal, Refusal::Refused(expected));
     assert_eq!(wanted(&snapshot, &all, "shop/web", "192.0.2.12:8080", true).unwrap().len(), 2);
@@ -182,7 +183,7 @@ fn the_last_backend_in_last_resort_is_drained_only_by_force() {
     let snapshot = owner.send([Change::Drains(web(), drains.clone(), None)]);
     let all = All::from([(web(), drains)]);
     let Refusal::Refused(text) = wanted(&snapshot, &all, "shop/web", backends[1], false).unwrap_err() else { panic!() };
-    assert!(text.starts_with("without 192.0.2.32:8080, shop/web has no backend on http/TCP/IPv4 for new"), "{text}");
+    assert!(text.starts_with("192.0.2.32:8080 is the last backend of shop/web on http/TCP/IPv4 (192.0.2.31"), "{text}");
     assert!(wanted(&snapshot, &all, "shop/web", backends[1], true).is_ok());
 }
 
@@ -206,7 +207,7 @@ fn the_last_backend_on_this_node_is_drained_only_by_force_if_a_policy_is_local()
         if internal_policy == external_policy {
             assert!(answer.is_ok(), "clients may use any node: {answer:?}");
         } else {
-            let text = "shop/web has no healthy backend on http/TCP/IPv4 on this node for new connections";
+            let text = "is the last healthy backend of shop/web on http/TCP/IPv4 on this node;";
             assert!(matches!(&answer, Err(Refusal::Refused(refusal)) if refusal.contains(text)), "{answer:?}");
         }
         assert!(wanted(&snapshot, &All::new(), "shop/web", here, true).is_ok());

@@ -66,8 +66,12 @@ impl Rig {
     }
 
     async fn ask_for(&self, backend: &str, action: Action) -> Result<String, Refusal> {
+        self.ask_about(Some(ServiceName::new("shop", "web")), backend, action).await
+    }
+
+    async fn ask_about(&self, service: Option<ServiceName>, backend: &str, action: Action) -> Result<String, Refusal> {
         let (reply, answer) = oneshot::channel();
-        let wish = Wish { service: ServiceName::new("shop", "web"), backend: backend.parse().unwrap(), action };
+        let wish = Wish { service, backend: backend.parse().unwrap(), action };
         self.requests.send(Request { wish, by: "root (login alice)".into(), reply }).await.unwrap();
         answer.await.unwrap()
     }
@@ -263,8 +267,30 @@ fn an_undrain_waits_until_the_maps_offer_the_backend() {
     let (web, one) = (ServiceName::new("shop", "web"), ONE.parse().unwrap());
     let drains = drained(&[ONE])[&web].clone();
     let drained = owner.send([Change::Drains(web.clone(), drains, None)]);
-    let mut then = owner.send([Change::Drains(web.clone(), Drains::new(), None)]);
+    let mut then = owner.send([Change::Drains(web.clone(), Default::default(), None)]);
     assert!(has_desired(&drained, &web, one) && has_desired(&then, &web, one));
     then.realised = drained.realised;
     assert!(!has_desired(&then, &web, one));
+}
+
+/// A reboot of a host with fifty services was fifty commands.
+#[tokio::test]
+async fn a_host_is_drained_for_all_its_services_or_for_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(directory.path()).await;
+    let drain = |is_forced| Action::Drain { length: None, is_forced };
+    let ask = |backend, action| rig.ask_about(None, backend, action);
+    let answer = ask("192.0.2.11", drain(false)).await.unwrap();
+    assert_eq!(answer, "192.0.2.11 of shop/web is drained by root (login alice) until nodelb undrain");
+    let refusal = ask("192.0.2.12", drain(false)).await.unwrap_err();
+    let expected = "192.0.2.12 is the last healthy backend of shop/web on http/TCP/IPv4 (192.0.2.11:8080/TCP is \
+                    Maintenance, drained by root (login alice) until nodelb undrain); drain it nevertheless with --force";
+    assert_eq!(refusal, Refusal::Refused(expected.into()));
+    let refusal = ask("192.0.2.13", drain(true)).await.unwrap_err();
+    assert!(matches!(&refusal, Refusal::Unknown(text) if text.starts_with("no service has a backend 192.0.2.13; ")));
+    assert_eq!(rig.used(), 1);
+    ask("192.0.2.11", Action::Undrain).await.unwrap();
+    assert_eq!(rig.used(), 2);
+    let refusal = ask("192.0.2.11", Action::Undrain).await.unwrap_err();
+    assert_eq!(refusal, Refusal::Unknown("192.0.2.11 is not drained for any service".into()));
 }
