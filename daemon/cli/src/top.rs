@@ -14,7 +14,7 @@ use super::asking::{Asking, Parameter};
 use super::history::duration;
 use super::print::{Sanitizer, print_on, redraw};
 use super::{completions, names, yaml};
-use crate::exit::{Code, Failure};
+use crate::exit::{self, Code, Failure};
 
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The lines of a terminal that hold no row: the summary, the headings, and the cursor.
@@ -65,6 +65,13 @@ impl Options {
         loop {
             thread::sleep(self.interval);
             let (ended, after) = count()?;
+            if after.started != before.started {
+                exit::eprint(
+                    "nodelb was restarted, and counts again from 0: the rates of this interval are not known.",
+                );
+                (begun, before) = (ended, after);
+                continue;
+            }
             let seconds = ((ended - begun).as_secs_f64() * 1_000.0).round() / 1_000.0;
             let rates = Rates::between(&before, &after, (now(), seconds), self.name.is_some());
             if !self.show(rates)? || self.once {

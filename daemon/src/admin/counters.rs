@@ -13,7 +13,7 @@ pub(super) fn counters(state: &AdminState, filter: &Filter) -> Counters {
     let ports = snapshot.ports().filter(|(_, key)| filter.accepts(&key.service));
     let row = |(id, key)| CounterRow::new(key, inside.map(|it| (it.read)(id)), outside.map(|it| (it.read)(id)));
     let counters = ports.filter_map(|(id, key)| row((id, &**key))).collect();
-    Counters { is_counting: inside.is_some() || outside.is_some(), counters }
+    Counters { is_counting: inside.is_some() || outside.is_some(), started: state.started.0, counters }
 }
 
 #[cfg(test)]

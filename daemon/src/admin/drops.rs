@@ -43,15 +43,19 @@ pub(super) fn drops(state: &AdminState, query: &Query, now: Clocks) -> Result<Dr
     let snapshot = state.snapshot();
     let drops = state.packets.as_ref().map(|packets| (packets.drops)()).transpose().map_err(unreadable)?;
     let mut drops = drops.unwrap_or_default();
-    let listed: u64 = drops.counts.iter().map(|count| count.packets).sum();
+    let not_listed = drops.packets.saturating_sub(packets_of(&drops.counts));
     if let Some(ids) = requested_ids(&snapshot, query) {
         drops.counts.retain(|count| count.service.is_some_and(|id| ids.contains(&id)));
     }
+    let packets = if query.filter.service.is_some() { packets_of(&drops.counts) } else { drops.packets };
     drops.counts.sort_by_key(|count| (Reverse(count.packets), count.reason, count.verdict, count.service));
-    let not_listed = drops.packets.saturating_sub(listed);
     let ago = |seconds: u32| Time(now.time.0.saturating_sub(u64::from(seconds) * 1000));
-    let counted = CountedRow { since: ago(drops.age), packets: drops.packets, not_listed };
+    let counted = CountedRow { since: ago(drops.age), packets, not_listed };
     Ok(Drops { drops: drops.counts.iter().map(|count| row(count, &snapshot, ago)).collect(), counted })
+}
+
+fn packets_of(counts: &[DropCount]) -> u64 {
+    counts.iter().map(|count| count.packets).sum()
 }
 
 fn row(count: &DropCount, snapshot: &Snapshot, ago: impl Fn(u32) -> Time) -> DropRow {

@@ -95,9 +95,9 @@ rows! {
     CountedRow in "counted" {
         /// The time since which packets are counted.
         since: Time = age("Since"),
-        /// The number of packets.
+        /// The number of packets; those of the service, if one is requested.
         packets: u64 = number("Packets"),
-        /// The number of packets that no row contains.
+        /// The number of packets, to any service, that no row contains.
         not_listed: u64 = number("Not-Listed"),
     }
 

@@ -40,7 +40,7 @@ rows! {
         outside: Option<f64> = number("Outside"),
         /// The number of connections per second that were refused.
         refused: f64 = number("Refused"),
-        /// The number of connections so far.
+        /// The number of connections so far, including refused ones.
         total: u64 = number("Total"),
     }
 }
@@ -50,6 +50,9 @@ rows! {
 pub struct Counters {
     /// Whether connections are counted.
     pub is_counting: bool,
+    /// The start of the daemon in milliseconds since the boot: counts with another one began again at 0.
+    #[serde(default)]
+    pub started: u64,
     /// The counts since the daemon started, or since the service port exists, in the order of the ids.
     pub counters: Vec<CounterRow>,
 }
@@ -99,7 +102,8 @@ impl Answer for Rates {
 impl Rates {
     /// The line above the table: the sums of all rows.
     fn summary(&self) -> String {
-        let sum = |of: fn(&RateRow) -> f64| self.rates.iter().map(of).sum::<f64>();
+        // The sum of no numbers is -0.0.
+        let sum = |of: fn(&RateRow) -> f64| self.rates.iter().map(of).fold(0.0, |sum, rate| sum + rate);
         let (connections, refused) = (sum(|row| row.per_second), sum(|row| row.refused));
         format!("{}  {connections:.1} connections per second, {refused:.1} refused\n", self.time)
     }
@@ -111,7 +115,8 @@ impl Rates {
         summary + &self.text(self.time, style)
     }
 
-    /// The rates of services, or of each of their ports. A count that is lower than before began again at 0.
+    /// The rates of services, or of each of their ports. A count that is lower than before began again at 0, as its service
+    /// was added again.
     pub fn between(before: &Counters, after: &Counters, (time, seconds): (Time, f64), is_by_port: bool) -> Self {
         let key = |row: &CounterRow| (row.service.clone(), row.port.clone());
         let known: BTreeMap<_, &CounterRow> = before.counters.iter().map(|row| (key(row), row)).collect();
@@ -132,7 +137,7 @@ impl Rates {
             rate.per_second += (inside + outside.unwrap_or_default()) as f64;
             rate.outside = outside.map(|outside| rate.outside.unwrap_or_default() + outside as f64).or(rate.outside);
             rate.refused += more(then.map(|then| then.refused), row.refused) as f64;
-            rate.total += row.inside + row.outside.unwrap_or_default();
+            rate.total += row.inside + row.outside.unwrap_or_default() + row.refused;
         }
         let per_second = |number: f64| if seconds > 0.0 { (number / seconds * 10.0).round() / 10.0 } else { 0.0 };
         let mut rates: Vec<RateRow> = found.into_values().collect();

@@ -62,6 +62,7 @@ fn a_service_without_drops_has_no_row() {
     let answer = serde_json::to_value(asked("service=shop/web", || Ok(some())).ok().unwrap()).unwrap();
     assert_eq!(answer["drops"].as_array().unwrap().len(), 0);
     assert_eq!(answer["counted"]["not_listed"], 7, "the filter does not change what the list lacks");
+    assert_eq!(answer["counted"]["packets"], 0, "those of other services are not its own");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn sample(text: &str) -> String {
 fn top(state: &AdminState, style: &Style) -> String {
     let after = counters::counters(state, &Default::default());
     let less = |count: u64| count - count / 10;
-    let mut before = Counters { is_counting: true, counters: after.counters.clone() };
+    let mut before = after.clone();
     for row in &mut before.counters {
         (row.inside, row.outside, row.refused) = (less(row.inside), row.outside.map(less), less(row.refused));
     }
