@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use nodelb_core::model::calendar;
-use nodelb_report::rows::PacketRow;
+use nodelb_report::rows::{LostRow, PacketRow};
 
 use self::headers::Headers;
 use self::pcapng::{Packet, PcapWriter};
@@ -79,6 +79,9 @@ impl<'o> Sinks<'o> {
             )
         };
         let event: Event = serde_json::from_slice(line).map_err(unread)?;
+        if event.event == "changed" {
+            return self.take_lost(&event);
+        }
         if event.event != "added" {
             return Ok(());
         }
@@ -94,6 +97,18 @@ impl<'o> Sinks<'o> {
             lines.write_all(text.as_bytes()).map_err(|error| unwritten(&error))?;
         }
         Ok(())
+    }
+
+    /// Takes a line about packets that are missing, and that no packet follows.
+    fn take_lost(&mut self, event: &Event) -> Result<(), Failure> {
+        let Some(lines) = &mut self.lines else { return Ok(()) };
+        let text = match self.output {
+            Output::Text => {
+                serde_json::from_value::<LostRow>(event.data.clone()).map(|row| row.line()).unwrap_or_default()
+            }
+            Output::Json => format!("{}\n", event.data),
+        };
+        lines.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
     }
 
     /// Writes what is pending, and returns whether the output still has a reader.
@@ -133,7 +148,7 @@ fn to_text(row: &PacketRow) -> String {
     let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), row.time % 1_000_000);
     let mut text = String::new();
     if row.lost > 0 {
-        text.push_str(&format!("# {} packets were not reported: too many at a time\n", row.lost));
+        text.push_str(&LostRow { lost: row.lost, lost_at_most: row.lost_at_most }.line());
     }
     let before = headers(&row.bytes, &row.link);
     text.push_str(&format!("{time}  {} {}  {before}  {}\n", row.device, row.direction, comment(row)));

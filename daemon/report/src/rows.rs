@@ -17,8 +17,8 @@ mod traffic;
 pub use answer::{Answer, Dated, Rendered};
 pub use diagnosis::{ConnectTestRow, Diagnosis, FindingKind, FindingRow, FindingSeverity, SkippedRow};
 pub use packets::{
-    ConnectionRow, Connections, CountedRow, DIRECTIONS, DeviceRow, Devices, DropRow, Drops, LINKS, ListedRow, PATHS,
-    PacketRow, Packets, PacketsRow, ROLES, WatcherRow,
+    ConnectionRow, Connections, CountedRow, DIRECTIONS, DeviceRow, Devices, DropRow, Drops, LINKS, ListedRow, LostRow,
+    PATHS, PacketRow, Packets, PacketsRow, ROLES, WatcherRow,
 };
 pub use row::{Micros, Row, ToCell, table};
 pub use services::{

@@ -1,7 +1,7 @@
 //! A change of a row, as `?watch` shows it.
 
 use nodelb_report::output::table::Cell;
-use nodelb_report::rows::{FrontendRow, HistoryRow, PacketRow, Row};
+use nodelb_report::rows::{FrontendRow, HistoryRow, LostRow, PacketRow, Row};
 use nodelb_report::time::Clocks;
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ pub(super) enum AnyRow {
     Frontend(Box<FrontendRow>),
     History(Box<HistoryRow>),
     Packet(Box<PacketRow>),
+    Lost(LostRow),
 }
 
 impl AnyRow {
@@ -20,6 +21,7 @@ impl AnyRow {
             Self::Frontend(row) => row.cells(now),
             Self::History(row) => row.short(now).into(),
             Self::Packet(row) => row.cells(now),
+            Self::Lost(row) => row.cells(now),
         }
     }
 }

@@ -180,6 +180,10 @@ impl StreamWriter {
 
     fn push_line(&self, change: &Change, now: Clocks, out: &mut String) {
         let Some(lines) = &self.lines else { return };
+        if let AnyRow::Lost(lost) = &change.row {
+            out.push_str(&lost.line());
+            return;
+        }
         out.push(change.mark.sign());
         out.push(' ');
         out.push_str(&utc(now.time.seconds()).unwrap_or_default());

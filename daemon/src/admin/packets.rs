@@ -1,21 +1,26 @@
 //! `/packets`: packets of clients outside the node and what became of them, while a client watches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{Captured, EventFilter, PacketEvent, unix_micros};
-use nodelb_report::rows::{DIRECTIONS, LINKS, PacketRow, Packets as PacketsAnswer, WatcherRow};
+use nodelb_report::rows::{DIRECTIONS, LINKS, LostRow, PacketRow, Packets as PacketsAnswer, WatcherRow};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::changes::{AnyRow, Change, Mark};
 use super::connections::requested_ids;
 use super::query::Query;
 use super::state::{AdminState, latest};
-use crate::devices::events::PacketWatch;
+use crate::devices::events::{Lost, PacketWatch};
 use crate::devices::report::DevicesReport;
 
 /// The number of packets in one piece of an answer.
 const PIECE: usize = 1000;
+
+/// The interval at which lost packets are looked for while there are no others.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns no packet, because they are shown only while a client watches, and one row about those who watch; no row
 /// without the packet path.
@@ -51,13 +56,18 @@ impl Packets {
         }
     }
 
-    /// Waits for a packet; `false` if there will be none.
+    /// Waits for a packet, or for lost ones that none follows; `false` if there will be none.
     pub(super) async fn changed(&mut self) -> bool {
         let Some(watch) = &mut self.watch else { return false };
-        if self.first.is_none() {
-            self.first = watch.next().await;
+        while self.first.is_none() {
+            match timeout(LOOK_EVERY, watch.next()).await {
+                Ok(None) => return false,
+                Ok(event) => self.first = event,
+                Err(_) if watch.has_lost() => return true,
+                Err(_) => {}
+            }
         }
-        self.first.is_some()
+        true
     }
 
     /// Returns the packets since the last call.
@@ -69,7 +79,11 @@ impl Packets {
         {
             events.push(event);
         }
-        let mut lost = if events.is_empty() { 0 } else { watch.take_lost() };
+        let mut lost = watch.take_lost();
+        if events.is_empty() && lost.number > 0 {
+            let row = AnyRow::Lost(LostRow { lost: lost.number, lost_at_most: lost.is_at_most });
+            return vec![Change { mark: Mark::Changed, number: None, row }];
+        }
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let devices = self.devices.as_ref().map(latest).unwrap_or_default();
         let row = |event: &Arc<PacketEvent>| {
@@ -80,7 +94,7 @@ impl Packets {
 }
 
 /// The row about a packet. `lost` packets before it are not shown.
-fn row(event: &PacketEvent, snapshot: &Snapshot, devices: &DevicesReport, lost: u64) -> PacketRow {
+fn row(event: &PacketEvent, snapshot: &Snapshot, devices: &DevicesReport, lost: Lost) -> PacketRow {
     let device = |ifindex: u32| {
         let known = devices.devices.iter().find(|it| it.device.ifindex == ifindex);
         known.map_or_else(|| format!("({ifindex})"), |it| it.device.name.to_string())
@@ -101,7 +115,8 @@ fn row(event: &PacketEvent, snapshot: &Snapshot, devices: &DevicesReport, lost: 
         next_link: after.map(link),
         next_length: after.map(|after| after.length.into()),
         next_bytes: after.map(|after| hex(&after.bytes)),
-        lost,
+        lost: lost.number,
+        lost_at_most: lost.number > 0 && lost.is_at_most,
     }
 }
 

@@ -26,6 +26,8 @@ struct SharedWatchers {
 struct Readers {
     wanted: BTreeMap<u64, EventFilter>,
     next: u64,
+    /// How often a reader came or went.
+    changes: u64,
     /// Present while the task reads.
     sender: Option<broadcast::Sender<Arc<PacketEvent>>>,
 }
@@ -52,6 +54,7 @@ impl PacketWatchers {
         let mut readers = self.0.readers();
         let id = readers.next;
         readers.next += 1;
+        readers.changes += 1;
         readers.wanted.insert(id, wanted.clone());
         let receiver = match &readers.sender {
             Some(sender) => sender.subscribe(),
@@ -63,7 +66,9 @@ impl PacketWatchers {
                 receiver
             }
         };
-        PacketWatch { shared: Arc::clone(&self.0), id, wanted, receiver, lost: self.0.reader.lost(), missed: 0 }
+        let changes = readers.changes;
+        let lost = self.0.reader.lost();
+        PacketWatch { shared: Arc::clone(&self.0), id, wanted, receiver, lost, missed: 0, changes }
     }
 
     /// The number of readers, and of events that were not written since the daemon started.
@@ -108,6 +113,16 @@ pub struct PacketWatch {
     lost: u64,
     /// Events that this reader has missed since then.
     missed: u64,
+    /// [`Readers::changes`] then.
+    changes: u64,
+}
+
+/// Events that a reader did not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    pub number: u64,
+    /// Whether it may include events that match the filter of another reader only.
+    pub is_at_most: bool,
 }
 
 impl PacketWatch {
@@ -135,18 +150,30 @@ impl PacketWatch {
         }
     }
 
-    /// The number of events since the last call that the programs did not write, or that this reader was too slow for.
-    pub fn take_lost(&mut self) -> u64 {
+    /// Whether [`Self::take_lost`] would return any.
+    pub fn has_lost(&self) -> bool {
+        self.missed > 0 || self.shared.reader.lost() > self.lost
+    }
+
+    /// The events since the last call that the programs did not write, or that this reader was too slow for. The programs
+    /// count those that match any filter.
+    pub fn take_lost(&mut self) -> Lost {
+        let readers = self.shared.readers();
+        let is_own = readers.filter().as_ref() == Some(&self.wanted) && readers.changes == self.changes;
+        self.changes = readers.changes;
+        drop(readers);
         let lost = self.shared.reader.lost();
         let since = lost.saturating_sub(self.lost);
         self.lost = lost;
-        since + std::mem::take(&mut self.missed)
+        Lost { number: since + std::mem::take(&mut self.missed), is_at_most: !is_own }
     }
 }
 
 impl Drop for PacketWatch {
     fn drop(&mut self) {
-        self.shared.readers().wanted.remove(&self.id);
+        let mut readers = self.shared.readers();
+        readers.wanted.remove(&self.id);
+        readers.changes += 1;
     }
 }
 

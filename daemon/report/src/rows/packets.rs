@@ -131,6 +131,17 @@ rows! {
         next_bytes: Option<String> = name("Next-Bytes"),
         /// The number of packets before it that are not shown.
         lost: u64 = number("Lost"),
+        /// Whether some of these may be packets that this client has not requested.
+        #[serde(default)]
+        lost_at_most: bool = flag("Lost-At-Most"),
+    }
+
+    /// Packets that are not shown, if none is shown after them.
+    LostRow in "lost" {
+        /// The number of packets.
+        lost: u64 = number("Lost"),
+        /// Whether some of these may be packets that this client has not requested.
+        lost_at_most: bool = flag("Lost-At-Most"),
     }
 
     /// The clients that watch packets.
@@ -181,5 +192,14 @@ answers! {
         packets: Vec<PacketRow>,
         /// The clients that watch; empty without the packet path.
         watchers: Vec<WatcherRow>,
+    }
+}
+
+impl LostRow {
+    /// A comment line.
+    pub fn line(&self) -> String {
+        let most = if self.lost_at_most { "at most " } else { "" };
+        let others = if self.lost_at_most { ", of all that clients watch" } else { "" };
+        format!("# {most}{} packets were not reported: too many at a time{others}\n", self.lost)
     }
 }

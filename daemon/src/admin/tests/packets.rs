@@ -5,7 +5,8 @@ use super::super::fixture::unsynced;
 use super::super::query::{DROPPED, SERVICE, WATCH};
 use super::*;
 use crate::devices::DeviceOutputs;
-use crate::devices::events::tests::{event, watchers};
+use crate::devices::events::tests::{event, watchers, watchers_that_lose};
+use std::sync::atomic::Ordering;
 
 fn query(text: &str) -> Query {
     let uri: Uri = format!("/packets?{text}").parse().unwrap();
@@ -32,6 +33,21 @@ async fn packets_are_rows_with_the_bytes_before_and_after() {
     assert_eq!((row.next_device.as_deref(), row.next_link.as_deref()), (Some("(3)"), Some("ethernet")));
     assert_eq!((row.next_length, row.next_bytes.as_deref(), row.lost), (Some(40), Some("ff01"), 0));
     assert_eq!(serde_json::to_value(packets(&state)).unwrap()["watchers"][0]["watchers"], 1);
+}
+
+/// Once, they were reported with the next packet, whenever that came.
+#[tokio::test]
+async fn lost_packets_are_reported_although_no_packet_follows() {
+    let (watchers, _send, _filters, lost) = watchers_that_lose();
+    let published = DeviceOutputs { watchers: Some(watchers), ..DeviceOutputs::default() };
+    let state = AdminState { packets: Some(published), ..unsynced() };
+    let mut feed = Packets::new(&state, &query("watch"));
+    lost.store(5_000, Ordering::Relaxed);
+    assert!(feed.changed().await);
+    let changes = feed.changes();
+    let [Change { mark: Mark::Changed, row: AnyRow::Lost(row), .. }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(row.line(), "# 5000 packets were not reported: too many at a time\n");
+    assert!(feed.changes().is_empty());
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::*;
 pub(crate) struct FakeReader {
     pub(crate) events: Mutex<mpsc::Receiver<PacketEvent>>,
     pub(crate) filters: mpsc::Sender<Option<EventFilter>>,
+    pub(crate) lost: Arc<AtomicU64>,
 }
 
 impl EventReader for FakeReader {
@@ -35,7 +37,7 @@ impl EventReader for FakeReader {
     }
 
     fn lost(&self) -> u64 {
-        0
+        self.lost.load(Ordering::Relaxed)
     }
 }
 
@@ -56,8 +58,18 @@ pub(crate) fn event(service: u32, verdict: PacketVerdict, reason: Option<&'stati
 
 /// Readers, the way to send them events, and what the programs are to report.
 pub(crate) fn watchers() -> (PacketWatchers, mpsc::Sender<PacketEvent>, mpsc::Receiver<Option<EventFilter>>) {
+    let (watchers, send, filter, _) = watchers_that_lose();
+    (watchers, send, filter)
+}
+
+type Losing = (PacketWatchers, mpsc::Sender<PacketEvent>, mpsc::Receiver<Option<EventFilter>>, Arc<AtomicU64>);
+
+/// The same with the number of events that the programs did not write.
+pub(crate) fn watchers_that_lose() -> Losing {
     let ((send, events), (filters, filter)) = (mpsc::channel(), mpsc::channel());
-    (PacketWatchers::new(FakeReader { events: Mutex::new(events), filters }), send, filter)
+    let lost = Arc::<AtomicU64>::default();
+    let reader = FakeReader { events: Mutex::new(events), filters, lost: Arc::clone(&lost) };
+    (PacketWatchers::new(reader), send, filter, lost)
 }
 
 fn of(ids: &[u32]) -> EventFilter {
@@ -111,5 +123,26 @@ async fn a_slow_reader_misses_events_and_learns_how_many() {
     while slow.take().is_some() {
         taken += 1;
     }
-    assert_eq!((taken, slow.take_lost(), slow.take_lost()), (QUEUE, 101, 0));
+    let [first, second] = [slow.take_lost(), slow.take_lost()].map(|lost| lost.number);
+    assert_eq!((taken, first, second), (QUEUE, 101, 0));
+}
+
+/// Once, a client of one service got the number of lost packets of all services.
+#[tokio::test]
+async fn what_others_may_have_lost_is_at_most_one_s_own() {
+    let (watchers, _send, _filters, lost) = watchers_that_lose();
+    let mut one = watchers.watch(of(&[1]));
+    lost.store(5, Ordering::Relaxed);
+    assert!(one.has_lost());
+    assert_eq!(one.take_lost(), Lost { number: 5, is_at_most: false });
+    let mut all = watchers.watch(EventFilter::default());
+    lost.store(7, Ordering::Relaxed);
+    assert_eq!(one.take_lost(), Lost { number: 2, is_at_most: true });
+    assert_eq!(all.take_lost(), Lost { number: 2, is_at_most: false });
+    lost.store(8, Ordering::Relaxed);
+    drop(all);
+    assert_eq!(one.take_lost(), Lost { number: 1, is_at_most: true }, "the other one was there meanwhile");
+    assert!(!one.has_lost());
+    lost.store(9, Ordering::Relaxed);
+    assert_eq!(one.take_lost(), Lost { number: 1, is_at_most: false });
 }

@@ -36,6 +36,7 @@ fn translated() -> PacketRow {
         next_length: Some(40),
         next_bytes: Some(hex(&after)),
         lost: 0,
+        lost_at_most: false,
     }
 }
 
