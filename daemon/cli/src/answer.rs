@@ -9,8 +9,8 @@ use nodelb_report::time::Time;
 
 use crate::exit::{Code, Failure};
 
-/// The maximum width of text, unless everything is requested.
-const MAX_WIDTH: usize = 100;
+/// The minimum width of text, however narrow the terminal is.
+const MIN_WIDTH: usize = 40;
 /// The width of text on a terminal that does not know its size, such as a serial console.
 const UNKNOWN_WIDTH: usize = 80;
 
@@ -62,5 +62,5 @@ pub(super) fn style(colour: ColorChoice, wide: bool) -> Style {
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);
     let width = (is_terminal && !wide).then(width);
-    Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour, zone: None }
+    Style { width: width.map(|width| width.max(MIN_WIDTH)), wide, is_stream: false, colour, zone: None }
 }

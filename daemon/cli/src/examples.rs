@@ -9,6 +9,7 @@ macro_rules! examples {
 examples! {
     STATUS:
         "nodelb status                      # what is wrong on this node"
+        "nodelb status --watch"
         "nodelb status -o json | jq .problems";
     SERVICES:
         "nodelb services                    # every service"

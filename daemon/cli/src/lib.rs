@@ -111,7 +111,7 @@ enum Command {
     ///
     /// Exit status: 0 no problems, 1 problems, 2 the node is not ready.
     #[command(after_help = examples::STATUS)]
-    Status(Asking),
+    Status(status::Options),
     /// List services with their source and status
     #[command(visible_alias = "svc", alias = "service", after_help = examples::SERVICES)]
     Services(Rows),
@@ -330,15 +330,15 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Accept(asking) => accept::run(asking),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
-        Command::Status(asking) => return status::run(asking),
+        Command::Status(options) => return options.run(),
         Command::Diagnose(options) => return diagnose::diagnose(options, actions),
         Command::Watch(options) if options.packets => {
             let service = options.service(actions)?;
-            print_stream(|out| packets::watch(options, service, out))
+            print_stream(|out| packets::watch(options, service.as_ref(), out))
         }
         Command::Watch(options) => {
             let service = options.service(actions)?;
-            print_stream(|out| observe::watch(options, service, actions.configured, out))
+            print_stream(|out| observe::watch(options, service.as_ref(), actions.configured, out))
         }
     };
     done.map(|()| ExitCode::SUCCESS)

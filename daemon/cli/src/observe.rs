@@ -55,7 +55,7 @@ const QUEUE: usize = 256;
 /// written. [`Code::Permission`] when the user may not list or watch, also at the second attempt.
 pub(crate) fn watch(
     options: &WatchOptions,
-    service: Option<ServiceName>,
+    service: Option<&ServiceName>,
     configured: ReadConfiguration,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ pub(crate) fn watch(
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
         let mut look = ticking(LOOK_EVERY);
         let (lines_in, mut lines) = mpsc::channel(QUEUE);
-        let mut watching = std::pin::pin!(go_on(service.as_ref(), &endpoints, lines_in));
+        let mut watching = std::pin::pin!(go_on(service, &endpoints, lines_in));
         loop {
             tokio::select! {
                 ended = &mut watching => return ended,

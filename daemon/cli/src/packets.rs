@@ -21,7 +21,7 @@ use crate::print::stdout_for_bytes;
 use crate::{Output, WatchOptions, client, unwritten};
 
 /// Prints packets until the command is interrupted, the daemon ends, or the output has no reader any more.
-pub(crate) fn watch(options: &WatchOptions, service: Option<ServiceName>, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn watch(options: &WatchOptions, service: Option<&ServiceName>, out: &mut dyn Write) -> Result<(), Failure> {
     let addresses = options.connection.admin.clone().map_or_else(client::default_addresses, |at| vec![at]);
     let answer = client::get(&addresses, &target("/packets", &[("output", "json".into())]))?;
     let answer: serde_json::Value =
@@ -32,7 +32,7 @@ pub(crate) fn watch(options: &WatchOptions, service: Option<ServiceName>, out: &
     }
     let mut sinks = Sinks::new(options, out)?;
     let mut pending = Vec::new();
-    client::follow(&addresses, &target("/packets", &parameters(options, service.as_ref())), |piece| {
+    client::follow(&addresses, &target("/packets", &parameters(options, service)), |piece| {
         pending.extend_from_slice(piece);
         while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();

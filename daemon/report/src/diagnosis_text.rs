@@ -29,9 +29,9 @@ fn is_shown(diagnosis: &Diagnosis, finding: &FindingRow, style: &Style) -> bool 
 
 fn word(severity: FindingSeverity) -> &'static str {
     match severity {
-        FindingSeverity::Ok => "ok",
-        FindingSeverity::Info => "info",
-        FindingSeverity::Warning => "warning",
+        FindingSeverity::Ok => "OK",
+        FindingSeverity::Info => "NOTICE",
+        FindingSeverity::Warning => "WARNING",
         FindingSeverity::Critical => "CRITICAL",
     }
 }

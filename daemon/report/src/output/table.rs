@@ -26,6 +26,8 @@ const LEAST: usize = 8;
 const ENOUGH: usize = 40;
 /// The indentation of text that does not fit in its row and follows below it.
 const BELOW: &str = "    ";
+/// A space at which no line ends.
+const TIE: &str = "\u{a0}";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
@@ -56,6 +58,8 @@ pub struct Lines {
     /// The positions of the columns in a row.
     shown: Vec<usize>,
     layout: Layout,
+    /// The width of lines if the columns do not fit, so that each row is a paragraph.
+    stacked: Option<usize>,
     style: Style,
 }
 
@@ -82,12 +86,39 @@ impl Lines {
     }
 
     fn push(&self, row: &[Shown<'_>], out: &mut String) {
+        if let Some(width) = self.stacked {
+            return self.push_paragraph(row, width, out);
+        }
         let colours: Vec<Option<&str>> = match self.style.colour {
             true => self.columns.iter().zip(row).map(|(column, shown)| colour(column, shown.text)).collect(),
             false => Vec::new(),
         };
         self.layout.push_line(row, &colours, out);
         self.layout.push_below(row, out);
+    }
+}
+
+impl Lines {
+    /// Appends the first cell, and below it the others, each with its heading.
+    fn push_paragraph(&self, row: &[Shown<'_>], width: usize, out: &mut String) {
+        let Some((first, others)) = row.split_first() else { return };
+        out.push_str(first.text);
+        let cells = self.columns.iter().skip(1).zip(others).filter(|(_, shown)| shown.text != NOTHING);
+        let room = width.saturating_sub(BELOW.len());
+        let cell = |(column, shown): (&Column, &Shown<'_>)| {
+            let first = width_of(shown.text.split(' ').next().unwrap_or_default());
+            let gap = if width_of(column.heading) + 2 + first < room { TIE } else { " " };
+            format!("{}:{gap}{}", column.heading, shown.text)
+        };
+        let cells: Vec<String> = cells.map(cell).collect();
+        out.push('\n');
+        if !cells.is_empty() {
+            out.push_str(BELOW);
+            let mut lines = String::new();
+            push_words(&mut lines, &cells.join("; "), (0, room), BELOW.len());
+            out.push_str(&lines.replace(TIE, " "));
+            out.push('\n');
+        }
     }
 }
 
@@ -164,12 +195,20 @@ impl Table {
             let layout = Layout::new(&columns, widths, style);
             match columns.iter().rposition(|column| column.is_spare) {
                 Some(spare) if !layout.fits(&columns, style) => drop(shown.remove(spare)),
-                _ => break Lines { schema, layout, style: *style, columns, shown },
+                _ => {
+                    let is_too_wide = |width: &usize| !style.wide && layout.excess(*width) > 0;
+                    let stacked = style.width.filter(is_too_wide);
+                    break Lines { schema, layout, style: *style, columns, shown, stacked };
+                }
             }
         };
         if let (true, Some(text)) = (ends.is_empty(), &self.instead) {
             push_printable(out, text);
             out.push('\n');
+            return lines;
+        }
+        if lines.stacked.is_some() && !ends.is_empty() {
+            lines.push_rows(self, out);
             return lines;
         }
         let headings =

@@ -1,7 +1,13 @@
 //! Rows about the packet path: network devices, and connections of clients outside the node.
 
-use super::answer::answers;
+use nodelb_core::text::counted;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::answer::{Answer, Part, answers};
 use super::row::rows;
+use crate::durations::human;
+use crate::output::table::Style;
 use crate::time::Time;
 
 pub const ROLES: [&str; 3] = ["uplink", "pod", "none"];
@@ -170,22 +176,6 @@ answers! {
         devices: Vec<DeviceRow>,
     }
 
-    /// The response of `/connections`.
-    Connections {
-        /// The connections.
-        connections: Vec<ConnectionRow>,
-        /// The extent of the list.
-        listed: ListedRow,
-    }
-
-    /// The response of `/drops`.
-    Drops {
-        /// One row per service, reason and verdict, the largest number of packets first.
-        drops: Vec<DropRow>,
-        /// The sum of all packets.
-        counted: CountedRow,
-    }
-
     /// The response of `/packets`.
     Packets {
         /// The packets; empty, because they are shown only while a client watches.
@@ -201,5 +191,45 @@ impl LostRow {
         let most = if self.lost_at_most { "at most " } else { "" };
         let others = if self.lost_at_most { ", of all that clients watch" } else { "" };
         format!("# {most}{} packets were not reported: too many at a time{others}\n", self.lost)
+    }
+}
+
+/// The response of `/connections`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Connections {
+    /// The connections.
+    pub connections: Vec<ConnectionRow>,
+    /// The extent of the list.
+    pub listed: ListedRow,
+}
+
+impl Answer for Connections {
+    fn text(&self, now: Time, style: &Style) -> String {
+        let text = self.connections.table(now, style).to_text();
+        let ListedRow { connections, complete } = self.listed;
+        match complete {
+            true => text,
+            false => format!("{text}\nOnly the first {connections} are listed: see --limit.\n"),
+        }
+    }
+}
+
+/// The response of `/drops`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Drops {
+    /// One row per service, reason and verdict, the largest number of packets first.
+    pub drops: Vec<DropRow>,
+    /// The sum of all packets.
+    pub counted: CountedRow,
+}
+
+impl Answer for Drops {
+    fn text(&self, now: Time, style: &Style) -> String {
+        let text = self.drops.table(now, style).to_text();
+        let CountedRow { since, packets, not_listed } = self.counted;
+        let since = if style.wide { format!("since {since}") } else { format!("in {}", human(since.age(now))) };
+        let more = if not_listed == 0 { String::new() } else { format!(", and {not_listed} in no row") };
+        let packets = counted(usize::try_from(packets).unwrap_or(usize::MAX), "packet");
+        format!("{text}\n{packets} {since}{more}.\n")
     }
 }

@@ -79,7 +79,7 @@ fn everything_is_shown_on_request() {
     let text = text(&diagnosis(), &Style { wide: true, ..Style::default() });
     for part in [
         "\n2. CRITICAL: a connection fails\n   - follows from not-ready\n",
-        "\n3. ok: 1 backend answers from here\n",
+        "\n3. OK: 1 backend answers from here\n",
         "\n   - Events: 403 Forbidden\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
@@ -93,7 +93,7 @@ fn details_are_shown_when_nothing_is_wrong() {
     diagnosis.findings.drain(..2);
     diagnosis.severity = FindingSeverity::Ok;
     let text = text(&diagnosis, &Style::default());
-    assert!(text.starts_with("shop/web: No problems found.\n\n1. ok: 1 backend answers from here\n"), "{text}");
+    assert!(text.starts_with("shop/web: No problems found.\n\n1. OK: 1 backend answers from here\n"), "{text}");
 }
 
 #[test]

@@ -75,8 +75,13 @@ const WITHOUT_TABLE: [&str; 11] = [
 ];
 
 /// The outputs: the heading in the file, and the width that the command line uses: at most 100 on a terminal.
-const OUTPUTS: [(&str, Option<usize>); 3] =
-    [("a terminal of 80 columns", Some(80)), ("a terminal of 120 columns", Some(100)), ("a pipe", None)];
+const OUTPUTS: [(&str, Option<usize>); 5] = [
+    ("a terminal of 80 columns", Some(80)),
+    ("a terminal of 100 columns", Some(100)),
+    ("a terminal of 120 columns", Some(120)),
+    ("a terminal of 200 columns", Some(200)),
+    ("a pipe", None),
+];
 
 /// The maximum number of lines of an output that is compared as a whole.
 const WHOLE: usize = 80;
