@@ -330,14 +330,15 @@ fn diagnose_without_a_daemon_ends_with_2_only_if_nothing_is_pinned() {
     let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin]);
     let is_out =
         said.stdout.contains("no BPF maps of nodelb are pinned in /sys/fs/bpf/nodelb: service addresses do not");
-    let (code, severity) = if is_out { (2, "CRITICAL") } else { (1, "warning") };
+    let (code, severity) = if is_out { (2, "CRITICAL") } else { (1, "WARNING") };
     assert_eq!((said.code, said.stderr.as_str()), (code, ""), "{}", said.stdout);
     let what = format!("1. {severity}: the nodelb daemon on this node does not respond");
     assert!(said.stdout.contains(&what), "{}", said.stdout);
     let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin, "--output", "json"]);
     let report: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
     assert_eq!((said.code, &report["findings"][0]["kind"]), (code, &"daemon-silent".into()));
-    assert_eq!(nodelb(&["diagnose", "web"]).code, 64, "a service has a namespace");
+    let short = nodelb(&["diagnose", "web", "--config", config, "--admin", &admin]);
+    assert!(short.code == 69 && short.stderr.contains("name the service in full: NAMESPACE/NAME"), "{}", short.stderr);
 }
 
 #[test]

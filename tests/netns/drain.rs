@@ -22,6 +22,7 @@ const SOCKET: &str = "/run/nodelb-test/nodelb.sock";
 /// The exit codes of nodelb(8).
 const NOT_FOUND: i32 = 4;
 const USAGE: i32 = 64;
+const REFUSED: i32 = 75;
 const PERMISSION: i32 = 77;
 /// The login user of the commands, if the kernel knows login users.
 const LOGIN: &str = "1";
@@ -271,8 +272,8 @@ fn only_root_at_the_socket_drains_and_the_last_backend_stays() {
         done(&["drain", "shop/web", BACKENDS[0]]);
         let (code, text) = fails(&nodelb(&["drain", "shop/web", BACKENDS[1]]));
         assert_eq!(
-            (code, text.contains("--force") && text.contains("no healthy backend")),
-            (Some(USAGE), true),
+            (code, text.contains("--force") && text.contains("is the last healthy backend of shop/web")),
+            (Some(REFUSED), true),
             "{text}"
         );
         assert_none_new("after refusals");

@@ -35,7 +35,11 @@ const FAILED: &str = "the findings cannot be written as JSON";
 /// for a critical one, otherwise 0; [`Code::NotFound`] if there is no such service.
 pub(crate) fn diagnose(options: &DiagnoseOptions, actions: Actions) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, actions.configured)?;
-    let service = names::resolve_at(&endpoints.admin, actions.stored_state, &options.service)?;
+    let service = names::resolve_at(
+        (options.connection.admin.as_ref(), &endpoints.admin),
+        actions.stored_state,
+        &options.service,
+    )?;
     let runtime = client::runtime()?;
     let now = answer::now();
     let diagnosis = runtime.block_on(examine(&service, options, &endpoints, (actions.peer, actions.stored_state), now));

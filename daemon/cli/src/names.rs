@@ -38,18 +38,23 @@ pub(super) fn place(asking: &Asking, text: &str, namespace: Option<&str>) -> Res
 }
 
 /// As [`resolve`] for commands with a configuration: it queries the daemon at the first of these addresses that answers,
-/// otherwise what is stored.
-pub(super) fn resolve_at(admin: &[At], open: OpenStoredState, text: &str) -> Result<ServiceName, Failure> {
+/// otherwise what is stored; only the address of the option `--admin` if there is one.
+pub(super) fn resolve_at(
+    (option, others): (Option<&At>, &[At]),
+    open: OpenStoredState,
+    text: &str,
+) -> Result<ServiceName, Failure> {
     if let Some(name) = full_name(text) {
         return name;
     }
-    for at in admin {
+    for at in others.iter().filter(|_| option.is_none()) {
         match resolve(&Asking::at(Some(at.clone()), Fallback::default()), text, None) {
             Err(failure) if failure.code == Code::Unavailable => {}
             answer => return answer,
         }
     }
-    resolve(&Asking::at(None, Fallback::new(open, Shown::Kernel)), text, None).map_err(|failure| match failure.code {
+    let last = Asking::at(option.cloned(), Fallback::new(open, Shown::Kernel));
+    resolve(&last, text, None).map_err(|failure| match failure.code {
         Code::Unavailable => {
             Failure::message(failure.code, format!("{failure}\nOr name the service in full: NAMESPACE/NAME"))
         }

@@ -10,7 +10,7 @@ use nodelb_core::model::service::ServiceName;
 use super::answer::{Format, Output};
 use super::client::At;
 use super::print::{Sanitizer, is_read};
-use super::{asking, completions, names};
+use super::{client, completions, names};
 use crate::Actions;
 use crate::exit::Failure;
 
@@ -91,8 +91,8 @@ impl WatchOptions {
     /// Returns the service to watch. A name without a namespace needs the daemon.
     pub(super) fn service(&self, actions: Actions) -> Result<Option<ServiceName>, Failure> {
         let Some(text) = &self.service else { return Ok(None) };
-        let admin = asking::addresses(self.connection.admin.as_ref());
-        names::resolve_at(&admin, actions.stored_state, text).map(Some)
+        let (option, others) = (self.connection.admin.as_ref(), client::default_addresses());
+        names::resolve_at((option, &others), actions.stored_state, text).map(Some)
     }
 }
 

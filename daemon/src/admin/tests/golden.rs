@@ -13,7 +13,7 @@ use nodelb_cli::diagnose::examine;
 use nodelb_cli::endpoints::Endpoints;
 use nodelb_kube::api::scope::Selection;
 use nodelb_report::output::table::Style;
-use nodelb_report::rows::{Answer, Counters, Diagnosis, Rates};
+use nodelb_report::rows::{Answer, Diagnosis, Rates};
 use nodelb_report::time::Time;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
