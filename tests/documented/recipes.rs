@@ -1,4 +1,5 @@
-//! CONTRIBUTING.md and ARCHITECTURE.md name what exists: the recipes their files, the invariants their tests.
+//! CONTRIBUTING.md, ARCHITECTURE.md and the tour name what exists: the recipes and the tour their files, the invariants their
+//! tests.
 
 use std::path::Path;
 
@@ -34,6 +35,16 @@ pub(crate) fn check(document: &str, text: &str) -> usize {
 fn recipes_name_what_exists() {
     let document = read("CONTRIBUTING.md");
     assert!(check("CONTRIBUTING.md", part(&document, "## Recipes")) >= 10, "the recipes name too little");
+}
+
+#[test]
+fn the_tour_names_what_exists() {
+    let tour = read("docs/development/tour.md");
+    check("docs/development/tour.md", part(&tour, "## Ten files, in this order"));
+    check("docs/development/tour.md", part(&tour, "## Where to look"));
+    let files = part(&tour, "## Ten files, in this order").lines().filter(|line| line.contains(". `")).count();
+    let rows = part(&tour, "## Where to look").lines().filter(|line| line.starts_with("| ")).count() - 1;
+    assert_eq!((files, rows), (10, 12), "the tour stays one screen");
 }
 
 /// Each invariant names a test or a lint, by its function or key and the file.
