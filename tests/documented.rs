@@ -16,6 +16,8 @@ mod expression;
 mod extent;
 #[path = "documented/idle_log.rs"]
 mod idle_log;
+#[path = "documented/limits.rs"]
+mod limits;
 #[path = "documented/manual.rs"]
 mod manual;
 #[path = "documented/only_in_test_all.rs"]

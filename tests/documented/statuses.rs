@@ -1,5 +1,6 @@
 //! The tables of `docs/operations.md` explain exactly the statuses that the code has.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use strum::{IntoEnumIterator, VariantNames};
@@ -41,6 +42,23 @@ fn every_check_of_readiness_is_explained() {
     let page = crate::read("docs/operations.md");
     for row in answer["readyz"].as_array().expect("rows") {
         let check = row["check"].as_str().expect("a name");
+        let is_documented = page.lines().any(|line| line.starts_with(&format!("| {check} |")));
+        assert!(is_documented, "docs/operations.md does not mention the check {check}");
+    }
+}
+
+/// All checks that can fail, as the sources of the daemon have them.
+#[test]
+fn every_check_that_can_fail_is_explained() {
+    let page = crate::read("docs/operations.md");
+    let mut found = BTreeSet::new();
+    for path in ["status.rs", "run/kernel.rs", "devices/report.rs", "reconcile.rs"] {
+        let text = crate::read(&format!("daemon/src/{path}"));
+        let made = text.split("Check::failed(\"").skip(1);
+        found.extend(made.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+    }
+    assert!(found.len() >= 5, "{found:?}");
+    for check in found {
         let is_documented = page.lines().any(|line| line.starts_with(&format!("| {check} |")));
         assert!(is_documented, "docs/operations.md does not mention the check {check}");
     }

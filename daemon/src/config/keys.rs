@@ -130,8 +130,8 @@ section! {
     /// Services in local files.
     Files, "files", needs_restart = false;
 
-    /// Directory of service files: *.toml in nodelb's own format, *.yaml and *.json with Kubernetes Services and
-    /// EndpointSlices. nodelb watches it; changes need no reload.
+    /// Directory of service files: *.toml in nodelb's own format, *.yaml, *.yml and *.json with Kubernetes Services
+    /// and EndpointSlices. nodelb watches it; changes need no reload.
     directory: PathBuf = PathBuf::from("/etc/nodelb/services.d"), absolute;
 }
 

@@ -18,6 +18,8 @@ the file is gone or empty, which would reset every key: to get the defaults, wri
 A key marked \"reload\" takes effect with `systemctl reload nodelb` (SIGHUP), a key marked \"restart\" with
 `systemctl restart nodelb`. Neither interrupts connections. Changes of service files need neither, because nodelb watches
 the directory, see nodelb.services(5).
+
+A duration is one or more numbers with a unit (d, h, m, s or ms), the largest unit first, such as `1h30m`.
 ";
 
 /// The parser's first error for this value of the key, without the key's name.
@@ -37,6 +39,9 @@ fn takes(key: &Key) -> String {
         let (first, last) = range.split_once("..=").expect("a range");
         return format!("{kind} from {first} to {last}");
     }
+    if let Some(duration) = duration(key) {
+        return duration;
+    }
     let (probe, link) = if kind == "an array" { ("[\"?\"]", " of ") } else { ("\"?\"", ": ") };
     let choice = complaint(key, probe).and_then(|refused| wanted(&refused));
     match choice {
@@ -44,6 +49,20 @@ fn takes(key: &Key) -> String {
         Some(choice) => format!("{kind}{link}{choice}"),
         None => kind.to_owned(),
     }
+}
+
+/// What the key takes, if that is a duration.
+fn duration(key: &Key) -> Option<String> {
+    let refused = complaint(key, "\"?\"")?;
+    let (_, kind) = refused.split_once(" is not ").or_else(|| refused.split_once(" is neither "))?;
+    let kind = kind.strip_prefix("a duration")?;
+    let range =
+        complaint(key, "\"0s\"").and_then(|text| text.split_once(" is not ").map(|(_, range)| range.to_owned()));
+    let kind = match kind.split_once(" nor ") {
+        Some((_, other)) => format!(" or {other}"),
+        None => kind.split(", such as ").next().expect("a kind").to_owned(),
+    };
+    Some(format!("a string: a duration{kind}{}", range.map(|range| format!(" {range}")).unwrap_or_default()))
 }
 
 /// The expected value, from an error message.
