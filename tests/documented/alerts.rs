@@ -44,6 +44,20 @@ fn rules() -> Vec<Rule> {
     rules.groups.into_iter().flat_map(|group| group.rules).collect()
 }
 
+/// A route for alerts by severity needs all of them.
+#[test]
+fn the_runbook_explains_every_severity() {
+    let page = crate::read("docs/alerts.md");
+    let introduction = page.split("\n## ").next().expect("an introduction");
+    for Rule { alert, labels, .. } in rules() {
+        let severity = &labels["severity"];
+        assert!(
+            introduction.contains(&format!("`{severity}`")),
+            "docs/alerts.md does not explain {severity} of {alert}"
+        );
+    }
+}
+
 #[test]
 fn every_alert_asks_for_metrics_that_exist() {
     let mut names = BTreeSet::new();

@@ -84,7 +84,9 @@ impl Group {
             Self::Sources => ("Sources", "Always present; those of watched objects only with Kubernetes."),
             Self::Apiservers => ("Apiservers", "Present if Kubernetes is configured."),
             Self::Dns => ("DNS", "Present if a service file has backends with DNS names."),
-            Self::Checks => ("Health checks", "Present if a service file configures health checks."),
+            Self::Checks => {
+                ("Health checks", "Present if a service file or the annotation of a Service configures health checks.")
+            }
             Self::Sockets => {
                 ("Sockets", "Present if stale sockets are closed: see `datapath.disconnect` in nodelb.toml(5).")
             }
