@@ -28,7 +28,8 @@ impl ForwardingLog {
 }
 
 /// The settings that keep the kernel from forwarding packets of these families that arrive at these devices; `None` if
-/// they cannot be read. `root` is `/proc/sys/net`. The setting of the device decides; the general one sets all of them.
+/// they cannot be read. `root` is `/proc/sys/net`. For IPv4, the setting of the device decides, and the general one sets all of
+/// them; for IPv6, the kernel looks only at the general one.
 pub(crate) fn disabled(root: &Path, families: &BTreeSet<Family>, devices: &[&str]) -> Option<Vec<NotForwarding>> {
     let mut disabled = Vec::new();
     for family in families.iter().copied() {
@@ -42,22 +43,23 @@ pub(crate) fn disabled(root: &Path, families: &BTreeSet<Family>, devices: &[&str
     Some(disabled)
 }
 
-/// The general setting, if it and those of all devices are off; `None` if it cannot be read.
+/// The general setting, if it is off, and for IPv4 those of all devices are, too; `None` if it cannot be read.
 pub(crate) fn everywhere(root: &Path, family: Family, devices: &[&str]) -> Option<Option<String>> {
-    let setting = match family {
-        Family::Ipv4 => "ipv4/ip_forward",
-        Family::Ipv6 => "ipv6/conf/all/forwarding",
+    let (setting, devices) = match family {
+        Family::Ipv4 => ("ipv4/ip_forward", devices),
+        Family::Ipv6 => ("ipv6/conf/all/forwarding", &[][..]),
     };
     let is_everywhere = is_off(root, setting)? && at_devices(root, family, devices).len() == devices.len();
     Some(is_everywhere.then(|| format!("net.{} is 0", setting.replace('/', "."))))
 }
 
 fn at_devices(root: &Path, family: Family, devices: &[&str]) -> Vec<String> {
-    let version = if family == Family::Ipv4 { "ipv4" } else { "ipv6" };
+    if family == Family::Ipv6 {
+        return Vec::new();
+    }
     // A device that has just gone receives nothing.
-    let is_off = |device: &&&str| is_off(root, &format!("{version}/conf/{device}/forwarding")).unwrap_or(false);
-    let off = devices.iter().filter(is_off);
-    off.map(|device| format!("net.{version}.conf.{device}.forwarding is 0")).collect()
+    let is_off = |device: &&&str| is_off(root, &format!("ipv4/conf/{device}/forwarding")).unwrap_or(false);
+    devices.iter().filter(is_off).map(|device| format!("net.ipv4.conf.{device}.forwarding is 0")).collect()
 }
 
 fn is_off(root: &Path, setting: &str) -> Option<bool> {

@@ -23,6 +23,8 @@ fn the_setting_that_keeps_packets_from_being_forwarded_is_named_and_only_for_the
     }
     assert_eq!(disabled(&v4), Some(vec![]));
     assert_eq!(disabled(&both), Some(vec!["net.ipv6.conf.all.forwarding is 0".into()]));
+    set("ipv6/conf/all/forwarding", "1");
+    assert_eq!(disabled(&both), Some(vec![]), "the setting of a device is none of IPv6's forwarding");
     set("ipv4/conf/eth1/forwarding", "0");
     assert_eq!(disabled(&v4), Some(vec!["net.ipv4.conf.eth1.forwarding is 0".into()]));
     assert_eq!(everywhere(root.path(), Family::Ipv4, &["eth0", "eth1"]), Some(None));
