@@ -1,12 +1,11 @@
 //! The kernel datapath in the daemon: opens it, drops the privileges, and tests it every few seconds.
 
 mod repairs;
+mod test_switches;
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,8 @@ use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
-    ForeignDirectory, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
-    PacketFailure, PrivilegeError, ProgramOrder, SocketProgram, StartReport, drop_privileges,
+    ForeignDirectory, KernelDatapath, KernelReader, Links, OpenError, Options, Origin, OwnSockets, PacketFailure,
+    PrivilegeError, ProgramOrder, SocketProgram, StartReport, drop_privileges,
 };
 use nodelb_host::cgroup;
 use nodelb_host::messages;
@@ -29,6 +28,8 @@ use nodelb_report::status_report::Kernel;
 use tracing::{info, warn};
 
 use self::repairs::repaired;
+use self::test_switches::{asks_conntrack, hook_method, layout};
+pub(crate) use self::test_switches::{crash_after, under_way};
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
@@ -36,28 +37,9 @@ use crate::devices::mode::{self, Before, Need};
 use crate::devices::{self, proxies};
 use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
-use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
-
-/// The environment variable with the number of operations on maps, pins and links before the daemon kills itself: tests
-/// use it for a crash at every step.
-const CRASH_AFTER: &str = "NODELB_TEST_CRASH_AFTER";
-
-/// The environment variable with another version number for the daemon's layout: tests use it for an upgrade to the
-/// next version.
-const LAYOUT_IS: &str = "NODELB_TEST_LAYOUT";
-
-/// The environment variable with the way to attach programs to devices, as `nodelb devices` shows it: tests use it for
-/// kernels without tcx links.
-const HOOKS_ARE: &str = "NODELB_TEST_HOOKS";
-
-/// The environment variable with the milliseconds that `nodelb cleanup` waits for answers under way, which tests shorten.
-const UNDER_WAY_IS: &str = "NODELB_TEST_UNDER_WAY";
-
-/// Environment variable of the tests: connection tracking counts as a module.
-const CONNTRACK_IS: &str = "NODELB_TEST_CONNTRACK";
 
 pub(super) struct Opened {
     pub(super) datapath: KernelDatapath,
@@ -322,51 +304,6 @@ fn stuck_with_privileges(error: PrivilegeError) -> Failure {
         PrivilegeError::Capabilities(_) | PrivilegeError::System(_) | PrivilegeError::NoUse(_) => Code::Permission,
     };
     Failure::new(code, error)
-}
-
-/// The number of operations before the daemon kills itself, if a test sets it.
-pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
-    number_of(CRASH_AFTER)
-}
-
-pub(crate) fn under_way() -> Result<Option<Duration>, Failure> {
-    Ok(number_of(UNDER_WAY_IS)?.map(Duration::from_millis))
-}
-
-fn layout() -> Result<u32, Failure> {
-    match number_of(LAYOUT_IS)? {
-        Some(version) if version < LAYOUT => {
-            Err(Failure::message(Code::Config, format!("{LAYOUT_IS}={version}: it is at least {LAYOUT}")))
-        }
-        version => Ok(version.unwrap_or(LAYOUT)),
-    }
-}
-
-/// The way to attach programs to devices, if a test sets it.
-fn hook_method() -> Result<Option<HookMethod>, Failure> {
-    let Some(value) = of_test(HOOKS_ARE) else { return Ok(None) };
-    let known = [HookMethod::Tcx, HookMethod::Clsact].into_iter().find(|method| *value == *method.to_string());
-    let refused = || format!("{HOOKS_ARE}={}: not a way to attach programs", value.display());
-    known.map(Some).ok_or_else(|| Failure::message(Code::Config, refused()))
-}
-
-/// Whether the packet programs can query connection tracking, unless a test sets it.
-fn asks_conntrack() -> bool {
-    conntrack::is_built_in() && of_test(CONNTRACK_IS).is_none()
-}
-
-/// An environment variable that only tests set. Release builds do not read it, and do not have its name: with a layout
-/// that it does not have, a daemon would leave maps that no version reads.
-fn of_test(variable: &str) -> Option<OsString> {
-    if cfg!(debug_assertions) { std::env::var_os(variable) } else { None }
-}
-
-/// The number in an environment variable, if a test sets it.
-fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
-    let Some(value) = of_test(variable) else { return Ok(None) };
-    let number = value.to_str().and_then(|text| text.parse().ok());
-    let refused = || Failure::message(Code::Config, format!("{variable}={}: not a number", value.display()));
-    number.map(Some).ok_or_else(refused)
 }
 
 /// Marks sockets as nodelb's own.
