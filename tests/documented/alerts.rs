@@ -122,7 +122,7 @@ fn every_important_condition_has_an_alert() {
         "nodelb_packet_connections",
         "nodelb_packet_devices{state=\"failed\"}",
         "nodelb_problems{reason=\"PacketPortsExhausted\"}",
-        "nodelb_problems{reason=\"PacketsNotRouted\"}",
+        "nodelb_problems{reason=~\"PacketsNotRouted|NotForwarding\"}",
     ] {
         assert!(exprs.iter().any(|expr| expr.contains(metric)), "no alert asks for {metric}");
     }
@@ -156,8 +156,12 @@ fn values_that_are_no_counts_are_rounded() {
 #[test]
 fn no_alert_leaves_out_a_part_of_its_problem() {
     let exprs: BTreeMap<String, String> = rules().into_iter().map(|rule| (rule.alert, rule.expr)).collect();
-    for name in ["PacketsNotRouted", "PacketPortsExhausted"] {
-        assert_eq!(exprs[&format!("Nodelb{name}")], format!("nodelb_problems{{reason=\"{name}\"}} > 0"));
+    for (name, reason) in [
+        ("NodelbPacketsNotRouted", "=~\"PacketsNotRouted|NotForwarding\""),
+        ("NodelbPacketPortsExhausted", "=\"PacketPortsExhausted\""),
+        ("NodelbIpsecProtects", "=\"IpsecProtects\""),
+    ] {
+        assert_eq!(exprs[name], format!("nodelb_problems{{reason{reason}}} > 0"));
     }
     // affinity is a cache, which may be full; connections has an alert of its own.
     let (_, left_out) = exprs["NodelbMapNearlyFull"].split_once("map!~\"").unwrap();

@@ -139,7 +139,7 @@ reasons! {
         "In the last 5 minutes, the node had no route for packets from outside, or may not forward them";
     IpsecProtects, Warning, "ip xfrm policy", ["NodelbIpsecProtects"],
         "Policies of IPsec protect packets of services, which nodelb cannot encrypt, so that it drops connections from outside";
-    NotForwarding, Critical, "nodelb frontends", [],
+    NotForwarding, Critical, "nodelb frontends", ["NodelbPacketsNotRouted"],
         "The kernel forwards no packets, and services need that for clients outside the node; a warning if some backends are reached without";
     SweepFailing, Warning, "journalctl -u nodelb", [],
         "Connections from outside the node that have ended cannot be deleted and occupy room";
@@ -161,7 +161,7 @@ reasons! {
         "An address of `admin.listen` cannot be opened";
     RestartPending, Warning, "systemctl restart nodelb", [],
         "A changed configuration key takes effect only after a restart";
-    NoOutsideBackend, Critical, "nodelb backends {}", [],
+    NoOutsideBackend, Critical, "nodelb backends {}", ["NodelbNoOutsideBackend"],
         "Clients outside the node reach no backend of a service of a file; a warning if that concerns only some backends, or this node";
     NoLocalBackend, Critical, "nodelb backends {}", ["NodelbConnectionsRefused"],
         "A service with the internal traffic policy Local has no backend on this node, and connections from here are refused";
