@@ -228,11 +228,10 @@ struct {
 } packet_settings SEC(".maps");
 
 /*
- * Index -> a policy of IPsec on this node, in the order in which the kernel
- * looks them up; packet_settings says which entries apply. The daemon writes a
- * new list into the half that does not. Programs read it for each new
- * connection, if there are policies. Of a list that does not fit, the rest of
- * the addresses counts as protected.
+ * Index -> a policy of IPsec on this node, in the kernel's order of look-ups;
+ * packet_settings says which entries apply. The daemon writes a new list into
+ * the half that does not. Programs read it for each new connection, if there
+ * are policies. Of a list that does not fit, the rest counts as protected.
  */
 #define MAX_IPSEC_POLICIES 1024
 
@@ -429,10 +428,7 @@ struct scratch {
 	__s32 idle_of_other;
 	__u16 port_of_other_be;
 	struct bpf_fib_lookup fib;
-	/*
-	 * What find_either() and is_protected() look for: Linux 6.1 accepts no
-	 * argument of a function as the key of a map.
-	 */
+	/* What find_either() and is_protected() look for. */
 	struct packet_key wanted;
 	/* The destination of a new connection, and what it was found to be. */
 	struct frontend_key to;
@@ -465,9 +461,8 @@ struct scratch {
 	struct addresses now;
 	/* Headers that are being read or written. */
 	__u32 header[(MOST_QUOTED + MOST_TRANSPORT) / 4];
-	/* Where the transport header begins in them, in bytes. */
+	/* Where the transport header begins, and what is written: bytes. */
 	__u32 transport;
-	/* Bytes of headers that are written. */
 	__u32 written;
 	/* As in struct drop_count, for services without one. */
 	__u32 answer_second;
