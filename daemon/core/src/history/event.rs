@@ -170,12 +170,12 @@ impl Event {
         }
     }
 
-    /// An event about a service port, without details yet.
     /// Whether problems of the node are derived from it: it is about no service, or a repair.
     pub fn is_of_node(&self) -> bool {
         self.port.is_none() || self.what == What::Repaired
     }
 
+    /// An event about a service port, without details yet.
     pub fn for_port(port: &Arc<PortKey>, source: Option<Source>, what: What, cause: Cause) -> Self {
         let event = Self::for_daemon(what, "");
         Self { port: Some(Arc::clone(port)), source, cause, detail: None, ..event }
