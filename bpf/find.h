@@ -75,19 +75,27 @@ VERIFIED_ONCE bool copy_entry(const struct packet_key *key,
  * The entry for the key, with a copy; NULL if there is none. The second lookup
  * is for an entry that was being replaced at the first.
  */
-#define find_by(copy_first, map, key, copy)                                \
+#define find_by(copy_first, copy_again, map, key, copy)                    \
 	({                                                                 \
 		struct connection *_entry = bpf_map_lookup_elem(map, key); \
                                                                            \
 		if (_entry && !copy_first(key, _entry, copy)) {            \
 			_entry = bpf_map_lookup_elem(map, key);            \
-			if (_entry && !copy_entry(key, _entry, copy))      \
+			if (_entry && !copy_again(key, _entry, copy))      \
 				_entry = NULL;                             \
 		}                                                          \
 		_entry;                                                    \
 	})
 
-#define find_in(map, key, copy) find_by(copy_entry, map, key, copy)
+#define find_in(map, key, copy) find_by(copy_entry, copy_entry, map, key, copy)
+
+/* As find_in(), without a call as a rule. */
+#define find_at_once_in(map, key, copy) \
+	find_by(copy_connection, copy_entry, map, key, copy)
+
+/* As find_in(), without a call, for which Linux 6.1 has no stack. */
+#define find_here_in(map, key, copy) \
+	find_by(copy_connection, copy_connection, map, key, copy)
 
 /* Where find_either() has found an entry. */
 enum found {
@@ -95,20 +103,6 @@ enum found {
 	FOUND_HALF_OPEN = 1,
 	FOUND_ESTABLISHED = 2,
 };
-
-/* find_in() without a call, for which Linux 6.1 has no stack. */
-#define find_here_in(map, key, copy)                                           \
-	({                                                                     \
-		struct connection *_entry = bpf_map_lookup_elem(map, key);     \
-		bool _found;                                                   \
-                                                                               \
-		_found = _entry && copy_connection(key, _entry, copy);         \
-		if (_entry && !_found) {                                       \
-			_entry = bpf_map_lookup_elem(map, key);                \
-			_found = _entry && copy_connection(key, _entry, copy); \
-		}                                                              \
-		_found;                                                        \
-	})
 
 /* Copies the entry for the key in one of both maps. */
 VERIFIED_ONCE int
@@ -126,8 +120,5 @@ find_either(const struct packet_key *wanted, struct connection *copy)
 	return find_here_in(&half_open, key, copy) ? FOUND_HALF_OPEN
 						   : FOUND_NOWHERE;
 }
-
-/* As find_in(), without a call. */
-#define find_at_once_in(map, key, copy) find_by(copy_connection, map, key, copy)
 
 #endif
