@@ -9,13 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::http::Uri;
-use nix::ifaddrs::getifaddrs;
 use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::without_daemon::{Pins, StoredState};
 use nodelb_core::change::Change;
 use nodelb_core::history::{History, Record};
-use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_datapath::{PinnedContent, is_open_for_writing};
 use nodelb_host::clock::unix_millis;
@@ -33,7 +31,7 @@ use serde_json::json;
 use super::query::{Query, TraceFrom};
 use super::routes::ROUTES;
 use super::{maps, trace};
-use crate::check::unserved::ip_of;
+use crate::check::unserved::own_addresses;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::recorder;
 
@@ -255,8 +253,7 @@ impl Reader {
             }
         };
         let content = self.content()?;
-        let own = getifaddrs().into_iter().flatten().filter_map(|it| it.address.and_then(|it| ip_of(&it)));
-        let is_here = own.map(Addr::from).any(|own| own == to.addr);
+        let is_here = own_addresses().contains(&to.addr);
         let mut answer = trace::from_maps::trace(content, (to, is_here), from);
         let now = Clocks { moment: Moment(0), time: Time(unix_millis()) };
         if let Ok(history) = self.stored_history().as_ref()

@@ -108,12 +108,13 @@ fn outside_backends(config: &Config, service: &Service, slices: &[Arc<Slice>]) -
     ports.flat_map(|port| port.backends.iter().map(|it| L4Addr::new(it.addr, it.port, port.protocol))).collect()
 }
 
-fn own_addresses() -> BTreeSet<Addr> {
+/// The addresses of all devices of this host.
+pub(crate) fn own_addresses() -> BTreeSet<Addr> {
     let own = getifaddrs().into_iter().flatten();
     own.filter_map(|it| it.address.and_then(|it| ip_of(&it))).map(Addr::from).collect()
 }
 
-pub(crate) fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
     v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
 }
