@@ -48,9 +48,7 @@ impl Socket {
         let file = identity(path)?;
         Ok(Self { listener: Some(listener), path: path.to_path_buf(), file })
     }
-}
 
-impl Socket {
     /// Whether the path still leads to this socket.
     pub(crate) fn is_there(&self) -> bool {
         identity(&self.path).is_ok_and(|file| file == self.file)
