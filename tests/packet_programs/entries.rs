@@ -263,6 +263,7 @@ fn what_ipsec_protects_is_not_begun_and_ends() {
     with_node("programs::entries::what_ipsec_protects_is_not_begun_and_ends", |node| {
         let reader = ConnectionReader::new(node.programs.maps()).unwrap();
         let writer = PolicyWriter::new(node.programs.maps()).unwrap();
+        assert_eq!(node.map("ipsec_policies").max_entries() as usize, 2 * MOST_POLICIES);
         for family in [V4, V6] {
             node.serve_one(family, TCP, family.remote);
             let client = at(family.client).ip();

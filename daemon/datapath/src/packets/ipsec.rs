@@ -8,6 +8,7 @@ use nodelb_core::model::ipsec::Policies;
 
 use crate::layout::policy;
 use crate::packets::handles::PacketMaps;
+use crate::packets::settings;
 use crate::skeleton::packet::types;
 use crate::sys::{self, SharedWords};
 
@@ -48,8 +49,8 @@ impl PolicyWriter {
             count += 1;
         }
         let first = u32::try_from(half).unwrap_or_default();
-        let [a, b, c, d] = if count == 0 { [0; 4] } else { (first << 16 | count).to_ne_bytes() };
-        word.store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::Release);
+        let applied = if count == 0 { 0 } else { first << 16 | count };
+        word.store(settings::word(applied, 0), Ordering::Release);
         Ok(())
     }
 }

@@ -64,7 +64,7 @@ impl PacketSettings {
 }
 
 /// Two numbers in memory order.
-fn word(first: u32, second: u32) -> u64 {
+pub(super) fn word(first: u32, second: u32) -> u64 {
     let numbers = [first.to_ne_bytes(), second.to_ne_bytes()];
     u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]))
 }
