@@ -11,7 +11,7 @@ use nodelb_datapath::packets::{ForeignConnections, ForeignPorts};
 use nodelb_host::messages;
 use tracing::warn;
 
-use super::privileged::PacketReaper;
+use super::privileged::{PacketReaper, with_privilege};
 use crate::sockets::conntrack;
 use crate::sockets::reaper::wire::{Order, decode_ends};
 
@@ -24,14 +24,9 @@ pub(crate) fn updater(ports: ForeignPorts, reaper: Option<PacketReaper>) -> Upda
     Arc::new(move || {
         let (ports, reaper) = (Arc::clone(&ports), reaper.clone());
         Box::pin(async move {
-            let range = ports.range().clone();
-            let here = tokio::task::spawn_blocking(move || conntrack::masqueraded(&range));
-            let connections = match (here.await.map_err(io::Error::other)?, reaper) {
-                (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    decode_ends(&reaper.list(&Order::Masqueraded(ports.range().clone())).await?)
-                }
-                (here, _) => here?,
-            };
+            let (range, order) = (ports.range().clone(), Order::Masqueraded(ports.range().clone()));
+            let list = move |reaper: PacketReaper| async move { Ok(decode_ends(&reaper.list(&order).await?)) };
+            let connections = with_privilege(move || conntrack::masqueraded(&range), reaper, list).await?;
             tokio::task::spawn_blocking(move || ports.set(&connections)).await.map_err(io::Error::other)?
         })
     })

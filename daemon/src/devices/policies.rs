@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::abandoned::EndConnections;
-use super::privileged::PacketReaper;
+use super::privileged::{PacketReaper, with_privilege};
 use crate::sockets::reaper::wire::{Order, decode_policies};
 use crate::sockets::xfrm::{self, PolicyEvents};
 
@@ -33,14 +33,8 @@ pub(crate) fn reader(reaper: Option<PacketReaper>) -> ReadPolicies {
     Arc::new(move || {
         let reaper = reaper.clone();
         Box::pin(async move {
-            let here = tokio::task::spawn_blocking(xfrm::read).await.map_err(io::Error::other)?;
-            let policies = match (here, reaper) {
-                (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    decode_policies(&reaper.list(&Order::Policies).await?)
-                }
-                (here, _) => here?,
-            };
-            Ok(rules(&policies))
+            let list = async |reaper: PacketReaper| Ok(decode_policies(&reaper.list(&Order::Policies).await?));
+            Ok(rules(&with_privilege(xfrm::read, reaper, list).await?))
         })
     })
 }

@@ -64,6 +64,18 @@ impl PacketReaper {
     }
 }
 
+/// Does what takes CAP_NET_ADMIN: in this process if it has that, otherwise through the reaper, if there is one.
+pub(super) async fn with_privilege<T: Send + 'static, F: Future<Output = io::Result<T>>>(
+    here: impl FnOnce() -> io::Result<T> + Send + 'static,
+    reaper: Option<PacketReaper>,
+    there: impl FnOnce(PacketReaper) -> F,
+) -> io::Result<T> {
+    match (tokio::task::spawn_blocking(here).await.map_err(io::Error::other)?, reaper) {
+        (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => there(reaper).await,
+        (here, _) => here,
+    }
+}
+
 /// Changes filters through the reaper, from threads that may wait, which are not the runtime's workers.
 #[derive(Debug)]
 pub(crate) struct ByReaper {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nodelb_datapath::xtables::LegacyTables;
 
-use super::privileged::PacketReaper;
+use super::privileged::{PacketReaper, with_privilege};
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 use crate::sockets::reaper::wire::{Order, rules};
 
@@ -20,14 +20,7 @@ pub(crate) fn reader(reaper: Option<PacketReaper>) -> ReadRules {
         Box::pin(async move {
             // The reaper does not run as root, and cannot read which tables exist.
             let legacy = LegacyTables::read()?;
-            let find = move || nf_tables::find(legacy);
-            let here = tokio::task::spawn_blocking(find).await.map_err(io::Error::other)?;
-            match (here, reaper) {
-                (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    read(&reaper, legacy).await
-                }
-                (here, _) => here,
-            }
+            with_privilege(move || nf_tables::find(legacy), reaper, |reaper| read(reaper, legacy)).await
         })
     })
 }
@@ -37,7 +30,7 @@ pub(crate) fn read_here() -> io::Result<KubeProxyRules> {
     nf_tables::find(LegacyTables::read()?)
 }
 
-async fn read(reaper: &PacketReaper, legacy: LegacyTables) -> io::Result<KubeProxyRules> {
+async fn read(reaper: PacketReaper, legacy: LegacyTables) -> io::Result<KubeProxyRules> {
     let found = reaper.order(&Order::Rules(legacy), None).await?;
     Ok(KubeProxyRules { has_table: found & rules::TABLE != 0, has_chains: found & rules::CHAINS != 0 })
 }
