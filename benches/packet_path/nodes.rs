@@ -55,7 +55,7 @@ pub(crate) fn packet_options() -> PacketOptions {
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings { answers: true, ..PacketSettings::default() },
-        policies: nodelb_core::model::ipsec::Policies::default(),
+        policies: None,
     }
 }
 

@@ -39,7 +39,7 @@ fn options(env: &Sandbox) -> Options {
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings::default(),
-        policies: nodelb_core::model::ipsec::Policies::default(),
+        policies: None,
     };
     Options {
         pin_directory: env.bpffs.join("nodelb"),

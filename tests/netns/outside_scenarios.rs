@@ -244,7 +244,7 @@ impl Environment for Cluster<'_> {
                 owns_addresses: true,
                 ..PacketSettings::default()
             },
-            policies: nodelb_core::model::ipsec::Policies::default(),
+            policies: None,
         };
         let options =
             Options { packets: Some(packets.clone()), ..options((&self.net.pins, &self.net.cgroup), limits, guard) };

@@ -116,7 +116,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram
         foreign_connections: None,
         xdp: Some(XdpMode::Generic),
         settings: PacketSettings::default(),
-        policies: nodelb_core::model::ipsec::Policies::default(),
+        policies: None,
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));

@@ -380,7 +380,7 @@ fn options(source_ports: RangeInclusive<u16>, foreign_connections: Option<Foreig
         foreign_connections,
         xdp: None,
         settings: PacketSettings::default(),
-        policies: nodelb_core::model::ipsec::Policies::default(),
+        policies: None,
     }
 }
 

@@ -36,8 +36,8 @@ pub struct OpenedPackets {
     pub hooks: DeviceHooks,
     pub settings: SettingsWriter,
     pub policies: PolicyWriter,
-    /// The rules that the programs follow since this start.
-    pub followed: Policies,
+    /// The rules that the programs follow since this start; `None` if they could not be read, and they follow none.
+    pub followed: Option<Policies>,
     pub check_ways: CheckWays,
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
@@ -80,7 +80,7 @@ pub(crate) fn start(
     let programs = PacketPrograms::load_or_keep(options, given, Some(kept))?;
     let settings = SettingsWriter::new(programs.maps()).map_err(readable())?;
     settings.set(options.settings);
-    let policies = follow(&options.policies, programs.maps()).map_err(readable())?;
+    let policies = follow(options.policies.as_ref(), programs.maps()).map_err(readable())?;
     let check_ways = CheckWays::new(programs.maps()).map_err(readable())?;
     let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
@@ -140,9 +140,9 @@ pub(crate) fn start(
 }
 
 /// Makes the programs follow these policies of IPsec.
-fn follow(policies: &Policies, maps: &PacketMaps) -> io::Result<PolicyWriter> {
+fn follow(policies: Option<&Policies>, maps: &PacketMaps) -> io::Result<PolicyWriter> {
     let writer = PolicyWriter::new(maps)?;
-    writer.set(policies)?;
+    writer.set(policies.unwrap_or(&Policies::default()))?;
     Ok(writer)
 }
 

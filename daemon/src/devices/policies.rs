@@ -43,12 +43,9 @@ fn rules(policies: &[Policy]) -> Policies {
     Policies::new(policies, MOST_POLICIES)
 }
 
-/// The policies at the start, read before capabilities are dropped.
-pub(crate) fn policies() -> Policies {
-    xfrm::read().map(|policies| rules(&policies)).unwrap_or_else(|error| {
-        log_unread(&error);
-        Policies::default()
-    })
+/// The policies at the start, read before capabilities are dropped; `None` if they could not be read.
+pub(crate) fn policies() -> Option<Policies> {
+    xfrm::read().map(|policies| rules(&policies)).inspect_err(log_unread).ok()
 }
 
 /// What makes the programs follow the policies.
@@ -58,8 +55,8 @@ pub(crate) struct PolicyInputs {
     pub(crate) end: EndConnections,
     /// Changes of policies since the start; `None` if the kernel has none, or this process may not listen.
     pub(crate) events: Option<PolicyEvents>,
-    /// The policies that the programs follow since the start.
-    pub(crate) current: Policies,
+    /// The policies that were read at the start, and that the programs follow since.
+    pub(crate) current: Option<Policies>,
 }
 
 /// The policies that the programs follow.
@@ -72,8 +69,9 @@ pub(super) struct Follower {
 
 impl Follower {
     pub(super) fn new(mut inputs: PolicyInputs) -> Self {
-        let current = Arc::new(std::mem::take(&mut inputs.current));
-        Self { inputs, current, read: None, has_failed: false }
+        let current = inputs.current.take();
+        let read = current.is_some().then(Instant::now);
+        Self { inputs, current: Arc::new(current.unwrap_or_default()), read, has_failed: false }
     }
 
     /// Waits until policies may have changed.

@@ -129,7 +129,7 @@ pub(super) fn with_packets(env: &Sandbox, name: &str) -> Start {
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings::default(),
-        policies: nodelb_core::model::ipsec::Policies::default(),
+        policies: None,
     };
     let options = Options {
         pin_directory: env.bpffs.join(name),

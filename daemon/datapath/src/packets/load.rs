@@ -54,8 +54,8 @@ pub struct PacketOptions {
     /// How to load the XDP program; `None`: it is not loaded.
     pub xdp: Option<XdpMode>,
     pub settings: PacketSettings,
-    /// The policies of IPsec at the moment.
-    pub policies: Policies,
+    /// The policies of IPsec at the moment; `None` if they could not be read.
+    pub policies: Option<Policies>,
 }
 
 impl PacketOptions {

@@ -11,6 +11,7 @@ type Answers = Arc<Mutex<Vec<io::Result<Vec<Policy>>>>>;
 
 struct Rig {
     follower: Follower,
+    answers: Answers,
     written: Arc<Mutex<Vec<usize>>>,
     ended: Arc<Mutex<Vec<bool>>>,
 }
@@ -34,13 +35,14 @@ fn connection() -> ConnectionEnds {
     }
 }
 
-fn rig(answers: Vec<io::Result<Vec<Policy>>>) -> Rig {
+fn rig(current: Option<Policies>, answers: Vec<io::Result<Vec<Policy>>>) -> Rig {
     let answers: Answers = Arc::new(Mutex::new(answers));
     let (written, ended) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let asked = Arc::clone(&answers);
     let (log, over) = (Arc::clone(&written), Arc::clone(&ended));
     let inputs = PolicyInputs {
         read: Arc::new(move || {
-            let answer = answers.lock().unwrap().remove(0);
+            let answer = asked.lock().unwrap().remove(0);
             Box::pin(async move { answer.map(|policies| rules(&policies)) })
         }),
         write: Arc::new(move |policies| {
@@ -52,9 +54,9 @@ fn rig(answers: Vec<io::Result<Vec<Policy>>>) -> Rig {
             Ok(2)
         }),
         events: None,
-        current: Policies::default(),
+        current,
     };
-    Rig { follower: Follower::new(inputs), written, ended }
+    Rig { follower: Follower::new(inputs), answers, written, ended }
 }
 
 impl Rig {
@@ -74,7 +76,7 @@ async fn connections_end_that_a_new_policy_protects() {
         Ok(vec![to("203.0.113.3/32")]),
         Ok(Vec::new()),
     ];
-    let mut rig = rig(answers);
+    let mut rig = rig(None, answers);
     assert_eq!(rig.follow().await, None);
     assert!(rig.follow().await.unwrap().contains("1 connection ended"));
     assert_eq!(rig.follow().await, None, "nothing has changed");
@@ -88,9 +90,21 @@ async fn connections_end_that_a_new_policy_protects() {
 #[tokio::test]
 async fn policies_that_cannot_be_read_stay_as_they_were() {
     let refused = || Err(io::ErrorKind::PermissionDenied.into());
-    let mut rig = rig(vec![Ok(vec![to("203.0.113.11/32")]), refused(), refused()]);
+    let mut rig = rig(None, vec![Ok(vec![to("203.0.113.11/32")]), refused(), refused()]);
     assert!(rig.follow().await.is_some());
     assert_eq!((rig.follow().await, rig.follow().await), (None, None));
     assert_eq!(rig.follower.current.rules.len(), 2);
     assert_eq!(*rig.written.lock().unwrap(), [2]);
+}
+
+#[tokio::test]
+async fn what_was_read_at_the_start_is_not_read_again_at_once() {
+    let read = Some(rules(&[to("203.0.113.11/32")]));
+    for (current, number) in [(read, 2), (None, 0)] {
+        let is_read = current.is_some();
+        let mut rig = rig(current, vec![Ok(Vec::new())]);
+        assert_eq!(rig.follower.current.rules.len(), number);
+        assert_eq!((rig.follower.follow().await.is_none(), rig.follower.read.is_some()), (true, true));
+        assert_eq!(rig.answers.lock().unwrap().is_empty(), !is_read);
+    }
 }

@@ -98,7 +98,7 @@ fn no_policies() -> PolicyInputs {
         write: Arc::new(|_| Ok(())),
         end: Arc::new(|_| Ok(0)),
         events: None,
-        current: Policies::default(),
+        current: Some(Policies::default()),
     }
 }
 
