@@ -89,6 +89,15 @@ impl AdminSockets {
     }
 }
 
+/// The task that keeps the unix socket may be running in another thread. It opens none any more, and its share of the socket
+/// keeps no file.
+impl Drop for AdminSockets {
+    fn drop(&mut self) {
+        let mut socket = locked(&self.socket);
+        (socket.path, socket.socket) = (None, None);
+    }
+}
+
 impl UnixSocket {
     /// Opens the socket unless the path leads to the open one: its directory may have been missing, or may have been removed
     /// and made again.

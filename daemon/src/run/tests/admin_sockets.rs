@@ -92,3 +92,18 @@ async fn a_socket_whose_directory_was_removed_is_opened_again() {
         std::fs::remove_dir_all(&run).unwrap();
     }
 }
+
+/// Another thread may be looking after the socket at the end of the daemon.
+#[test]
+fn the_socket_is_removed_while_it_is_looked_after() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nodelb.sock");
+    let register: Register = Arc::new(|_| Ok(()));
+    let admin_sockets = AdminSockets::open(&admin(&[], &path), &register);
+    assert!(path.exists());
+    let looked_after = Arc::clone(&admin_sockets.socket);
+    drop(admin_sockets);
+    assert!(!path.exists());
+    super::locked(&looked_after).keep();
+    assert!(!path.exists(), "no other one is opened");
+}
