@@ -194,7 +194,11 @@ start() {
     sed -i -e "s|^cgroup = .*|cgroup = \"/sys/fs/cgroup/$cgroup_name\"|" \
         -e "s|^pin-directory = .*|${1:+pin-directory = \"$1\"}|" "$tree/etc/nodelb/nodelb.toml"
     printf '[[service]]\nname = "shop/web"\nfrontends = ["10.96.7.7:80"]\n' >"$tree/etc/nodelb/services.d/shop.toml"
-    PATH=/usr/sbin:/usr/bin chroot "$tree" nodelb run >"$work/log" 2>&1 &
+    # It tests its programs with its own connections.
+    (
+        echo "$BASHPID" >"$tree/sys/fs/cgroup/$cgroup_name/cgroup.procs"
+        PATH=/usr/sbin:/usr/bin exec chroot "$tree" nodelb run
+    ) >"$work/log" 2>&1 &
     daemon=$!
     for ((i = 0; i < 100; i++)); do
         [ "$(connect)" != "Connection refused" ] || return 0
@@ -267,8 +271,7 @@ purged_while_it_runs() {
     same "no file is left of it" "" "$(diff <(echo "$before") <(files) || true)"
 }
 
-# `serves VERSION ADDRESS`: whether the daemon has this version, and serves an address that is new. It is not ready, because its
-# own cgroup is not that of the test.
+# `serves VERSION ADDRESS`: whether the daemon has this version, and serves an address that is new.
 serves() {
     printf '[[service]]\nname = "shop/next"\nfrontends = ["%s:80"]\n' "$2" >"$tree/etc/nodelb/services.d/next.toml"
     for ((i = 0; i < 100; i++)); do
