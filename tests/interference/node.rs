@@ -268,6 +268,7 @@ impl<'a> Node<'a> {
         if matches!(stored, Stored::OfEarlierVersion | Stored::Damaged | Stored::Outdated) {
             fs::write(&names, file.to_string()).expect("written");
         }
+        let gone = if stored == Stored::Lost { BTreeMap::new() } else { gone_since(&file) };
         if is_rebooted {
             self.place.reboot(&self.directory.join("nodelb.toml"));
         }
@@ -277,7 +278,7 @@ impl<'a> Node<'a> {
         });
         let mut pairs = self.pairs();
         let keeps_maps = self.place.keeps_maps() && !is_rebooted;
-        pairs.end(&in_file, (stored, is_killed), keeps_maps);
+        pairs.end((&in_file, &gone), (stored, is_killed), keeps_maps);
         pairs.begin(keeps_maps);
         drop(pairs);
         self.check_ended()?;
@@ -346,6 +347,13 @@ fn in_use(file: &Value) -> BTreeMap<usize, String> {
         Some((number_of(&entry["question"])?, format!("{}:{port}", backend["addr"].as_str()?)))
     };
     file["used"].as_array().into_iter().flatten().filter_map(entry).collect()
+}
+
+/// Since when the name of each sequence does not exist, in names.json.
+fn gone_since(file: &Value) -> BTreeMap<usize, u64> {
+    let is_own = |entry: &&Value| entry["question"]["name"].as_str().is_some_and(|name| !name.starts_with("host"));
+    let since = |entry: &Value| Some((number_of(&entry["question"])?, entry["gone"][0].as_u64()?));
+    file["answers"].as_array().into_iter().flatten().filter(is_own).filter_map(since).collect()
 }
 
 /// What the daemon shows; `None` while it does not respond.

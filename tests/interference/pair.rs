@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::steps::{Expected, Form, Says, Stored};
 
 /// The time of `dns.hold`.
@@ -70,6 +72,12 @@ pub(super) fn frontend_of_b(number: usize) -> String {
 
 pub(super) fn frontend_of_d(number: usize) -> String {
     format!("10.96.3.{number}:80")
+}
+
+/// The clock of the times in names.json.
+fn millis_since_boot() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1_000 + now.tv_nsec / 1_000_000).unwrap_or_default()
 }
 
 impl Pair {
@@ -152,10 +160,11 @@ impl Pair {
         is_settled && self.are_ok == [true; 2]
     }
 
-    /// Notes that the daemon has ended, with this backend of the service in names.json, which is damaged next.
+    /// Notes that the daemon has ended, with this backend of the service in names.json, which is damaged next. `gone_since`
+    /// is what the file has then: a daemon that is killed may not have stored that the name exists again.
     fn end(
         &mut self,
-        in_file: Option<String>,
+        (in_file, gone_since): (Option<String>, Option<u64>),
         (stored, is_killed): (Stored, bool),
         keeps_maps: bool,
     ) -> Result<(), String> {
@@ -175,8 +184,9 @@ impl Pair {
             self.may_have.extend(expected.filter(|it| in_file.as_ref() != Some(it)).map(|it| format!("{it}/TCP")));
             (self.expected.backend, self.expected.is_stored) = (in_file, true);
         } else {
-            (self.expected.is_stored, self.expected.gone_since) = (false, None);
+            self.expected.is_stored = false;
         }
+        self.expected.gone_since = gone_since;
         Ok(())
     }
 
@@ -225,22 +235,12 @@ pub(super) struct Pairs {
     pub(super) wrong: Option<Wrong>,
     /// Whether an answer took too long.
     pub(super) has_stalled: bool,
-    start: Instant,
 }
 
 impl Pairs {
     pub(super) fn new(forms: &[Form]) -> Self {
         let all = forms.iter().map(|form| Pair::new(*form)).collect();
-        Self {
-            all,
-            is_over: false,
-            looks: 0,
-            starts: 0,
-            has_removed: false,
-            wrong: None,
-            has_stalled: false,
-            start: Instant::now(),
-        }
+        Self { all, is_over: false, looks: 0, starts: 0, has_removed: false, wrong: None, has_stalled: false }
     }
 
     /// The number of targets of the SRV records of a sequence.
@@ -253,7 +253,7 @@ impl Pairs {
 
     /// What a server answers to a query of the name of a sequence, and what follows from that.
     pub(super) fn asked(&mut self, number: usize, (is_first, is_srv): (bool, bool)) -> Says {
-        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = millis_since_boot();
         let pair = &mut self.all[number];
         let says = if is_first || pair.says == Says::Nothing { pair.says } else { Says::NoSuchName };
         if matches!(says, Says::Silence | Says::Nothing | Says::Error) {
@@ -293,10 +293,17 @@ impl Pairs {
         self.looks += 1;
     }
 
-    /// The daemon has ended. `in_file` is what names.json had, and `stored` what has happened to it since, and whether
-    /// the daemon was killed.
-    pub(super) fn end(&mut self, in_file: &BTreeMap<usize, String>, stored: (Stored, bool), keeps_maps: bool) {
-        self.each(|number, pair| pair.end(in_file.get(&number).cloned(), stored, keeps_maps));
+    /// The daemon has ended. `in_file` is what names.json had, `stored` what has happened to it since, and whether the daemon
+    /// was killed, and `gone` since when the names do not exist that it has now.
+    pub(super) fn end(
+        &mut self,
+        (in_file, gone): (&BTreeMap<usize, String>, &BTreeMap<usize, u64>),
+        stored: (Stored, bool),
+        keeps_maps: bool,
+    ) {
+        self.each(|number, pair| {
+            pair.end((in_file.get(&number).cloned(), gone.get(&number).copied()), stored, keeps_maps)
+        });
     }
 
     pub(super) fn begin(&mut self, has_maps: bool) {
