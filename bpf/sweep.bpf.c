@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
- * Deletes connections that have ended. The daemon runs a program for each of
- * the two maps, which visits all entries and reports what it deletes. Packets
- * never wait for it. Some kernels refuse iterators over maps, and all let a
+ * Deletes connections that have ended, and counts what became of those that
+ * have begun. The daemon runs a program for each of the two maps, which visits
+ * all entries and reports what it deletes. Packets never wait for it, and count
+ * nothing themselves. Some kernels refuse iterators over maps, and all let a
  * program visit a map itself.
  *
  * If the daemon does not run, nothing is deleted: connections that are in the
@@ -80,6 +81,18 @@ struct {
 	__type(value, struct sweep_record);
 } sweep_records SEC(".maps");
 
+/*
+ * What became of the connections that began in the time that the daemon asks
+ * about. It takes the entries out after both programs.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MOST_OUTCOMES);
+	__type(key, struct outcome_key);
+	__type(value, struct outcomes);
+} sweep_outcomes SEC(".maps");
+
 static __always_inline struct visited *visited(void)
 {
 	return only_entry(&sweep_scratch);
@@ -127,6 +140,52 @@ visit(struct visited *now, const struct connection *partner)
 	record->protocol = now->key.protocol;
 	record->forward_bytes = is_reverse ? other_bytes : entry->bytes;
 	record->reverse_bytes = is_reverse ? entry->bytes : other_bytes;
+}
+
+/* Whether the entry began in the time of which the outcomes are counted. */
+static __always_inline bool is_counted(const struct connection *entry,
+				       const struct sweep_timeouts *timeouts)
+{
+	return entry->created - timeouts->counted_after - 1 <
+	       timeouts->counted_until - timeouts->counted_after;
+}
+
+/* Counts the outcome of the connection that is being visited. */
+static __always_inline void
+count_outcome(const struct visited *now, bool is_established)
+{
+	struct outcome_key key = {
+		.service_id = now->entry.service_id,
+		.backend_id = now->entry.backend_id,
+	};
+	struct outcomes none = {}, *outcomes;
+	bool is_forwarded = now->any & CONNECTION_FORWARDED;
+	bool is_tcp = now->key.protocol == IPPROTO_TCP;
+	bool is_answered = is_established || now->any & CONNECTION_ASSURED ||
+			   (!is_forwarded && now->any & CONNECTION_REPLIED);
+
+	if (now->entry.flags & (CONNECTION_REVERSE | CONNECTION_OF_NODE) ||
+	    key.service_id == NO_SERVICE)
+		return;
+	/* Nothing shows whether datagrams with direct return were answered. */
+	if (is_forwarded && !is_tcp)
+		return;
+	if (!is_answered && (is_forwarded || !is_tcp) &&
+	    now->entry.last_used == now->entry.created)
+		return;
+	outcomes = bpf_map_lookup_elem(&sweep_outcomes, &key);
+	if (!outcomes) {
+		bpf_map_update_elem(&sweep_outcomes, &key, &none, BPF_ANY);
+		outcomes = bpf_map_lookup_elem(&sweep_outcomes, &key);
+	}
+	if (!outcomes)
+		return;
+	if (!is_answered)
+		outcomes->unanswered++;
+	else if (!is_established && now->any & CONNECTION_RESET)
+		outcomes->refused++;
+	else
+		outcomes->answered++;
 }
 
 /* The timeout of an established connection, and why it ends then. */
@@ -214,6 +273,8 @@ static __always_inline long sweep(struct visited *now,
 	if (partner && !is_partner(&now->key, partner))
 		partner = NULL;
 	visit(now, partner);
+	if (is_counted(&now->entry, timeouts))
+		count_outcome(now, is_established);
 	if (is_established || now->any & CONNECTION_ASSURED)
 		timeout = timeout_of(now, timeouts, &reason);
 	now->record.reason = reason;
@@ -246,7 +307,8 @@ static long visit_connection(struct bpf_map *map, const struct packet_key *key,
 		return 1;
 	if (key->protocol == IPPROTO_UDP)
 		now->udp_entries++;
-	if (is_recent(key, entry, now, timeouts) ||
+	if ((is_recent(key, entry, now, timeouts) &&
+	     !is_counted(entry, timeouts)) ||
 	    !copy_visited(key, entry, now))
 		return 0;
 	return sweep(now, timeouts, &connections, true);

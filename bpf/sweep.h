@@ -30,8 +30,42 @@ struct sweep_timeouts {
 	__u32 udp_idle;
 	/* With direct return, as tcp_idle. */
 	__u32 forwarded_idle;
+	/*
+	 * Of connections that began after the first and not after the second
+	 * of these, the outcome is counted. Seconds of the coarse monotonic
+	 * clock.
+	 */
+	__u32 counted_after;
+	__u32 counted_until;
 };
-_Static_assert(sizeof(struct sweep_timeouts) == 24, "layout");
+_Static_assert(sizeof(struct sweep_timeouts) == 32, "layout");
+
+/* A backend of a service port. */
+struct outcome_key {
+	__u32 service_id;
+	__u32 backend_id;
+};
+_Static_assert(sizeof(struct outcome_key) == 8, "layout");
+
+/* What became of connections of clients outside this node. */
+struct outcomes {
+	/*
+	 * The backend has answered; with direct return, the client has
+	 * acknowledged it.
+	 */
+	__u32 answered;
+	/* The backend has answered with RST. */
+	__u32 refused;
+	/*
+	 * Nothing has come back; with direct return and in UDP, the client has
+	 * sent again, too: most packets of a flood or a scan come once.
+	 */
+	__u32 unanswered;
+};
+_Static_assert(sizeof(struct outcomes) == 12, "layout");
+
+/* Entries of the map with the outcomes. Further backends are not counted. */
+#define MOST_OUTCOMES 65536
 
 /* A connection that was deleted. */
 struct sweep_record {

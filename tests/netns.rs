@@ -156,6 +156,8 @@ mod outside_pods;
 mod outside_protocols;
 #[path = "netns/outside_scenarios.rs"]
 mod outside_scenarios;
+#[path = "netns/outside_unanswered.rs"]
+mod outside_unanswered;
 #[path = "netns/outside_watch.rs"]
 mod outside_watch;
 #[path = "netns/outside_xdp.rs"]

@@ -9,7 +9,7 @@ use nodelb_core::model::addr::{Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::uplink::{Uplink, UplinkEntry};
-use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_core::packets::sweep::{Interval, SweepTimeouts};
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::XdpState;
 use nodelb_datapath::packets::{Connection, ConnectionState, PacketOptions, PacketSettings, XdpMode};
@@ -261,7 +261,7 @@ impl Balanced {
         let mut count = 0;
         let mut packets = self.packets.borrow_mut();
         let sweep = packets.sweep.as_mut().unwrap_or_else(|error| panic!("{error}"));
-        sweep.run(timeouts, &mut |_| count += 1).unwrap();
+        sweep.run(timeouts, Interval::default(), &mut |_| count += 1).unwrap();
         count
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::Protocol;
-use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_core::packets::sweep::{Interval, SweepTimeouts};
 use nodelb_datapath::OpenedPackets;
 use nodelb_datapath::packets::{Packet, PacketHook, PacketMaps, PacketPrograms, Verdict};
 
@@ -218,7 +218,7 @@ fn during_sweep(generator: &mut Generator, nodes: &Nodes, sweeps: bool) -> f64 {
         scope.spawn(|| {
             bind_to_cpu(0);
             while !is_done.load(Ordering::Relaxed) {
-                sweep.run(&TIMEOUTS, &mut |_| ()).unwrap();
+                sweep.run(&TIMEOUTS, Interval::default(), &mut |_| ()).unwrap();
             }
         });
         let cost = generator.measure(&node.site, to, flows, 2 * CONNECTIONS);

@@ -2,6 +2,7 @@
 //! other machines, and the node's addresses and ports there.
 
 mod abandoned;
+pub(crate) mod answers;
 pub mod events;
 mod failed;
 mod foreign;
@@ -42,6 +43,7 @@ use tokio::sync::watch as channel;
 use tracing::warn;
 
 use self::abandoned::EndConnections;
+use self::answers::Answering;
 use self::events::PacketWatchers;
 pub(crate) use self::foreign::foreign_connections;
 use self::mode::{Before, Need};
@@ -258,10 +260,11 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
              the map is full"
         );
     });
+    let answering = Answering::new(owner.snapshot.clone(), owner.changes.clone(), owner.clock);
     let sweep = sweep.ok().map(|it| (sweep::in_kernel(it), max_connections));
     DeviceOutputs {
         devices: watch::start((inputs, policies), Box::new(hooks), shutdown()),
-        sweep: sweep.map(|it| sweep::start(it, count, is_served.clone(), config.clone(), shutdown())),
+        sweep: sweep.map(|it| sweep::start(it, (count, answering), is_served.clone(), config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
         drops: {
             let counter = Arc::clone(&counter);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use nodelb::admin::without_daemon;
 use nodelb::config::Config;
 use nodelb::node::Identity;
-use nodelb::sockets::reaper;
+use nodelb::sockets::{nf_tables, reaper};
 use nodelb::{check, cleanup, run};
 use nodelb_cli::Actions;
 use nodelb_cli::endpoints::Configured;
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         reaper: reaper::run,
         configured,
         peer,
+        forward_drops: nf_tables::forward_drops,
         stored_state: without_daemon::open,
     };
     nodelb_cli::main(std::env::args_os(), actions)

@@ -6,7 +6,7 @@
 pub(crate) mod bound;
 pub(crate) mod conntrack;
 mod netfilter;
-pub(crate) mod nf_tables;
+pub mod nf_tables;
 pub mod reaper;
 pub mod stale;
 pub(crate) mod xfrm;

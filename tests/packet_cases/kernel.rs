@@ -2,7 +2,7 @@
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
-use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_core::packets::sweep::{Interval, SweepTimeouts};
 use nodelb_datapath::packets::{
     self, PacketBloom, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings, Sweep, XdpMode,
     XdpProgram,
@@ -270,7 +270,7 @@ impl Kernel {
 
     /// Deletes what is due.
     pub(crate) fn sweep(&mut self, timeouts: &SweepTimeouts) {
-        self.sweep.run(timeouts, &mut |_| {}).unwrap();
+        self.sweep.run(timeouts, Interval::default(), &mut |_| {}).unwrap();
     }
 
     pub(crate) fn entries(&self, map: &str) -> Entries {

@@ -2,7 +2,8 @@
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
-use nodelb_datapath::packets::{Sweep, SweepReason, SweepTimeouts, Swept};
+use nodelb_core::packets::outcomes::Outcomes;
+use nodelb_datapath::packets::{Interval, Sweep, SweepReason, SweepTimeouts, Swept};
 
 use super::frames::{ACK, FIN, Frame, RST, SYN, TCP, UDP, first, frame};
 use super::translation::at;
@@ -31,7 +32,7 @@ fn age(node: &Node, seconds: u32) {
 
 fn swept(sweep: &mut Sweep) -> Vec<Swept> {
     let mut all = Vec::new();
-    sweep.run(&TIMEOUTS, &mut |swept| all.push(swept)).unwrap();
+    sweep.run(&TIMEOUTS, Interval::default(), &mut |swept| all.push(swept)).unwrap();
     all
 }
 
@@ -184,7 +185,7 @@ fn flows_leave_half_of_the_room_to_tcp() {
         // The sweep counts what is there.
         let connections = node.map("connections");
         connections.keys().collect::<Vec<_>>().iter().take(100).for_each(|key| connections.delete(key).unwrap());
-        sweep.run(&TIMEOUTS, &mut |_| {}).unwrap();
+        sweep.run(&TIMEOUTS, Interval::default(), &mut |_| {}).unwrap();
         let counted = node.map("udp_entries").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         assert_eq!(u32::from_ne_bytes(counted.try_into().unwrap()), 412);
         (21_000..21_100).for_each(flow);
@@ -240,5 +241,62 @@ fn a_sweep_reports_each_connection_once() {
         let all = swept(&mut sweep);
         assert_eq!(all.iter().filter(|swept| swept.reason == SweepReason::Idle).count(), connections);
         assert_eq!(node.entries(), (Vec::new(), Vec::new()));
+    });
+}
+
+/// What became of connections: answered, refused by the backend, and without an answer; of an older one nothing counts.
+#[test]
+fn the_outcome_of_each_connection_is_counted_once() {
+    with_node("programs::sweep::the_outcome_of_each_connection_is_counted_once", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        begin_all(node);
+        // Answered, and not acknowledged by the client; and refused.
+        node.arrives(&first(TCP, "203.0.113.2:50006", V4.service));
+        node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50006").flags(SYN | ACK));
+        node.arrives(&first(TCP, "203.0.113.2:50007", V4.service));
+        node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50007").flags(RST | ACK));
+        let mut outcomes = |after, until| {
+            let found = sweep.run(&TIMEOUTS, Interval { after, until }, &mut |_| {}).unwrap();
+            let mut all = Outcomes::default();
+            for (service, _, Outcomes { answered, refused, unanswered }) in found {
+                assert_eq!(service.0, super::SERVICE);
+                all.answered += answered;
+                all.refused += refused;
+                all.unanswered += unanswered;
+            }
+            all
+        };
+        let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().tv_sec()).unwrap();
+        let none = Outcomes::default();
+        assert_eq!(outcomes(now - 60, now - 30), none, "they began later");
+        // A datagram that is not repeated does not count.
+        node.arrives(&first(UDP, "203.0.113.2:50008", V4.service));
+        assert_eq!(outcomes(now - 30, now + 1), Outcomes { answered: 6, refused: 1, unanswered: 1 });
+        assert_eq!(outcomes(now + 1, now + 9), none, "they have been counted");
+        assert_eq!(outcomes(now, now), none, "nothing began in no time");
+    });
+}
+
+/// With direct return, the client's packets show whether it was answered, and that it exists: most SYNs of a flood come once.
+#[test]
+fn the_outcome_with_direct_return_follows_from_the_client() {
+    const FORWARDED: u32 = 512;
+    const ASSURED: u32 = 64;
+    with_node("programs::sweep::the_outcome_with_direct_return_follows_from_the_client", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, TCP, V4.pod);
+        node.arrives(&first(TCP, "203.0.113.2:50001", V4.service));
+        let mut outcome = |seconds: u32, flags: u32| {
+            node.change("half_open", |value| {
+                let created = u32::from_ne_bytes(value[56..60].try_into().unwrap());
+                value[52..56].copy_from_slice(&(created + seconds).to_ne_bytes());
+                value[60..64].copy_from_slice(&flags.to_ne_bytes());
+            });
+            let found = sweep.run(&TIMEOUTS, Interval { after: 0, until: u32::MAX - 1 }, &mut |_| {}).unwrap();
+            found.first().map(|(.., it)| (it.answered, it.unanswered))
+        };
+        assert_eq!(outcome(0, FORWARDED), None, "its client may not exist");
+        assert_eq!(outcome(3, FORWARDED), Some((0, 2)), "both entries are the client's by their flags");
+        assert_eq!(outcome(3, FORWARDED | ASSURED), Some((2, 0)));
     });
 }

@@ -26,8 +26,9 @@ use crate::answer::{self, Format};
 use crate::endpoints::Endpoints;
 use crate::exit::{Code, Failure};
 use crate::print::print;
-use crate::without_daemon::OpenStoredState;
-use crate::{Actions, DiagnoseOptions, ReadPeer, client, names, yaml};
+use crate::{Actions, DiagnoseOptions, client, names, yaml};
+
+pub use gather::{ReadForwardDrops, Readers};
 
 const FAILED: &str = "the findings cannot be written as JSON";
 
@@ -42,7 +43,9 @@ pub(crate) fn diagnose(options: &DiagnoseOptions, actions: Actions) -> Result<Ex
     )?;
     let runtime = client::runtime()?;
     let now = answer::now();
-    let diagnosis = runtime.block_on(examine(&service, options, &endpoints, (actions.peer, actions.stored_state), now));
+    let Actions { peer, stored_state: stored, forward_drops, .. } = actions;
+    let readers = Readers { peer, stored, forward_drops };
+    let diagnosis = runtime.block_on(examine(&service, options, &endpoints, readers, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let text = match options.output {
@@ -58,10 +61,10 @@ pub async fn examine(
     service: &ServiceName,
     options: &DiagnoseOptions,
     endpoints: &Endpoints,
-    (read_peer, open): (ReadPeer, OpenStoredState),
+    readers: Readers,
     now: Time,
 ) -> Diagnosis {
-    diagnosis(&Box::pin(gather::facts(service, options, endpoints, (read_peer, open), now)).await, now)
+    diagnosis(&Box::pin(gather::facts(service, options, endpoints, readers, now)).await, now)
 }
 
 fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {

@@ -44,6 +44,7 @@ pub use answer::Output;
 use ask::{Connections, DaemonAddresses, Drops, Frontends, Metrics, Rows};
 use asking::Asking;
 use completions::Completions;
+pub use diagnose::ReadForwardDrops;
 pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
 use print::print_output;
@@ -243,6 +244,8 @@ pub struct Actions {
     pub configured: ReadConfiguration,
     /// Returns the peer of a socket of this process, for `diff --probe` and `diagnose`.
     pub peer: ReadPeer,
+    /// Returns the chains of the firewall with the policy to drop forwarded packets, for `diagnose`.
+    pub forward_drops: ReadForwardDrops,
     /// Returns what the daemon has stored, for commands that work without it.
     pub stored_state: OpenStoredState,
 }

@@ -3,4 +3,5 @@
 
 pub mod admission;
 pub mod choice;
+pub mod outcomes;
 pub mod sweep;

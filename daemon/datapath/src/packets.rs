@@ -31,5 +31,5 @@ pub use ipsec::{MOST_POLICIES, PolicyWriter};
 pub use load::{PacketHook, PacketOptions, PacketPrograms, XdpMode};
 pub use run::{Packet, Verdict};
 pub use settings::{Draining, PacketSettings, SettingsWriter, UnknownPackets};
-pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};
+pub use sweep::{Interval, Sweep, SweepReason, SweepTimeouts, Swept};
 pub use xdp::{XdpDevice, XdpProgram};

@@ -26,6 +26,18 @@ const INFO: usize = 84;
 /// Length of the head of `struct ipt_get_entries` in bytes: name, size, and padding.
 const HEAD: usize = 40;
 
+/// Where `struct ipt_getinfo` has `underflow[NF_INET_FORWARD]`: the place of the entry that is the policy of the chain, which has
+/// the target of a verdict.
+const FORWARD_POLICY: usize = 64;
+
+/// Where `struct ipt_entry` and `struct ip6t_entry` have the offset of the target.
+const V4_ENTRY: usize = 88;
+const V6_ENTRY: usize = 140;
+
+/// Length of the head of a target (`struct xt_entry_target`). A verdict follows: `-NF_DROP - 1`.
+const TARGET: usize = 32;
+const DROP: i32 = -1;
+
 /// How often the entries are read if they change meanwhile.
 const ATTEMPTS: usize = 5;
 
@@ -49,6 +61,20 @@ impl LegacyTables {
         Ok(Self { v4: has_table(V4_NAMES)?, v6: has_table(V6_NAMES)? })
     }
 
+    /// The tables of which the policy of the chain FORWARD drops packets, such as `iptables-legacy`.
+    pub fn drop_forwarded(self) -> io::Result<Vec<&'static str>> {
+        let mut found = Vec::new();
+        for (is_there, name, family, level, entry) in [
+            (self.v4, "iptables-legacy", AddressFamily::Inet, libc::SOL_IP, V4_ENTRY),
+            (self.v6, "ip6tables-legacy", AddressFamily::Inet6, libc::SOL_IPV6, V6_ENTRY),
+        ] {
+            if is_there && drops(&info(family, level)?, &entries(family, level)?, entry) {
+                found.push(name);
+            }
+        }
+        Ok(found)
+    }
+
     /// Whether one of the tables has this chain.
     pub fn has_chain(self, chain: &str) -> io::Result<bool> {
         let is_in = |family, level| Ok::<_, io::Error>(has(&entries(family, level)?, chain));
@@ -66,14 +92,32 @@ fn has_table(names: &str) -> io::Result<bool> {
     }
 }
 
+/// What the kernel says about the table.
+fn info(family: AddressFamily, level: i32) -> io::Result<[u8; INFO]> {
+    let any: OwnedFd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut info = [0; INFO];
+    info[..TABLE.len()].copy_from_slice(TABLE);
+    xt::read_option(any.as_fd(), level, GET_INFO, &mut info)?;
+    Ok(info)
+}
+
+/// Whether the policy of the chain FORWARD drops packets. `entry` is where an entry has the offset of its target.
+fn drops(info: &[u8; INFO], entries: &[u8], entry: usize) -> bool {
+    let policy = || {
+        let at = u32::from_ne_bytes(*info.get(FORWARD_POLICY..)?.first_chunk()?);
+        let policy = entries.get(HEAD..)?.get(usize::try_from(at).ok()?..)?;
+        let target = usize::from(u16::from_ne_bytes(*policy.get(entry..)?.first_chunk()?));
+        Some(i32::from_ne_bytes(*policy.get(target + TARGET..)?.first_chunk()?))
+    };
+    policy() == Some(DROP)
+}
+
 /// The entries of the table, as the kernel has them.
 fn entries(family: AddressFamily, level: i32) -> io::Result<Vec<u8>> {
     let any: OwnedFd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut attempt = 0;
     loop {
-        let mut info = [0; INFO];
-        info[..TABLE.len()].copy_from_slice(TABLE);
-        xt::read_option(any.as_fd(), level, GET_INFO, &mut info)?;
+        let info = info(family, level)?;
         let size = info.last_chunk().map_or(0, |size| u32::from_ne_bytes(*size));
         let mut buffer = vec![0; HEAD + size as usize];
         buffer[..TABLE.len()].copy_from_slice(TABLE);

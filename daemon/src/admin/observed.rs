@@ -174,6 +174,7 @@ impl AdminState {
                 .unsent
                 .as_ref()
                 .map(|(since, why)| (now.time_of(*since), why.to_string())),
+            silent: sweep.as_ref().map(|report| Arc::clone(&report.silent)).unwrap_or_default(),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             earlier: self.earlier().clone(),
             snapshot,

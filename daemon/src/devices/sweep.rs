@@ -1,5 +1,6 @@
-//! The task that deletes connections which have ended, every few seconds, and counts them. Packets never wait for it; if
-//! it does not run, the maps fill, and further connections stay among those that can be evicted.
+//! The task that deletes connections which have ended, every few seconds, counts them, and notes which backends answer.
+//! Packets never wait for it; if it does not run, the maps fill, and further connections stay among those that can be
+//! evicted.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -7,19 +8,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_datapath::packets::{ConnectionCount, Sweep, SweepReason, SweepTimeouts, Swept};
+use nodelb_core::packets::outcomes::{Outcome, Outcomes, SilentPort};
+use nodelb_core::state::entries::ServiceId;
+use nodelb_datapath::packets::{ConnectionCount, Interval, Sweep, SweepReason, SweepTimeouts, Swept};
 use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::watch;
-use tokio::time::interval;
+use tokio::time::sleep;
 use tracing::warn;
 
+use super::answers::Answering;
 use crate::config::{Config, Packets};
 
+/// The longest pause between sweeps, and the shortest one.
 const EVERY: Duration = Duration::from_secs(10);
+const AT_MOST_EVERY: Duration = Duration::from_secs(2);
 
-/// After this number of sweeps, connections are counted again: counting reads each of them.
-const COUNT_EVERY: u64 = 3;
+/// Sweeps take at most one in so many parts of the time of a processor, but for the longest pause.
+const SHARE: u32 = 1_000;
+
+/// How often connections are counted: counting reads each of them.
+const COUNT_EVERY: Duration = Duration::from_secs(30);
 
 /// One in this number of intervals has a sweep while there are no connections and none can begin: a sweep of empty maps
 /// looks at each of their buckets, which takes milliseconds.
@@ -38,8 +47,9 @@ const CROWDED: u64 = 80;
 const FULL: u64 = 95;
 const SHORTEST: u32 = 3600;
 
-/// Deletes what is due with these timeouts, and passes each deleted connection on.
-pub type RunSweep = Box<dyn FnMut(&SweepTimeouts, &mut dyn FnMut(Swept)) -> io::Result<()> + Send>;
+/// Deletes what is due with these timeouts, and passes each deleted connection on. Returns the outcomes of the connections
+/// that began in the interval.
+pub type RunSweep = Box<dyn FnMut(&SweepTimeouts, Interval, &mut dyn FnMut(Swept)) -> io::Result<Vec<Outcome>> + Send>;
 
 pub type CountConnections = Arc<dyn Fn() -> io::Result<ConnectionCount> + Send + Sync>;
 
@@ -52,6 +62,10 @@ pub struct SweepReport {
     pub count: Option<ConnectionCount>,
     /// Maximum number of connections.
     pub limit: u32,
+    /// What became of all connections since the start.
+    pub outcomes: Outcomes,
+    /// The service ports with backends that do not answer clients outside the node.
+    pub silent: Arc<BTreeMap<ServiceId, SilentPort>>,
 }
 
 impl SweepReport {
@@ -64,14 +78,14 @@ impl SweepReport {
 }
 
 pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
-    Box::new(move |timeouts, report| sweep.run(timeouts, report))
+    Box::new(move |timeouts, counted, report| sweep.run(timeouts, counted, report))
 }
 
 /// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections, and `is_served` whether clients
 /// outside can connect to an address. Returns its reports.
-pub fn start(
+pub(crate) fn start(
     (run, limit): (RunSweep, u32),
-    count: CountConnections,
+    (count, answering): (CountConnections, Answering),
     is_served: watch::Receiver<bool>,
     config: watch::Receiver<Arc<Config>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -85,8 +99,10 @@ pub fn start(
         config,
         published,
         report,
+        answering,
         is_empty: false,
-        sweeps: 0,
+        skipped: 0,
+        counted: None,
         warned: None,
         warned_of_handshakes: None,
     };
@@ -102,34 +118,47 @@ struct Task {
     config: watch::Receiver<Arc<Config>>,
     published: watch::Sender<Arc<SweepReport>>,
     report: SweepReport,
+    answering: Answering,
     /// Whether there were no connections when they were counted last, and none can have begun since then.
     is_empty: bool,
-    sweeps: u64,
+    /// The number of intervals since the last sweep that had none because of that.
+    skipped: u64,
+    /// When the connections were counted last.
+    counted: Option<tokio::time::Instant>,
     warned: Option<Instant>,
     warned_of_handshakes: Option<Instant>,
 }
 
 impl Task {
     async fn run(mut self) {
-        let mut ticks = interval(EVERY);
-        for tick in 0_u64.. {
-            ticks.tick().await;
+        loop {
             if self.may_have_begun() {
                 self.is_empty = false;
             }
-            if self.is_empty && !tick.is_multiple_of(EMPTY_EVERY) {
-                continue;
+            self.skipped += 1;
+            if !self.is_empty || self.skipped >= EMPTY_EVERY {
+                self.skipped = 0;
+                let Some(run) = self.run.take() else { return };
+                let timeouts = timeouts(&self.config.borrow().packets, &self.report);
+                let is_due = self.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
+                let count = (self.is_empty || is_due).then(|| Arc::clone(&self.count));
+                let interval = self.answering.next();
+                let swept = tokio::task::spawn_blocking(move || sweep(run, (&timeouts, interval), count));
+                let Ok((run, swept)) = swept.await else { return };
+                self.run = Some(run);
+                self.take(swept, interval).await;
+                self.published.send_replace(Arc::new(self.report.clone()));
             }
-            let Some(run) = self.run.take() else { return };
-            let timeouts = timeouts(&self.config.borrow().packets, &self.report);
-            let counts = self.is_empty || self.sweeps.is_multiple_of(COUNT_EVERY);
-            let counts = counts.then(|| Arc::clone(&self.count));
-            let swept = tokio::task::spawn_blocking(move || sweep(run, &timeouts, counts));
-            let Ok((run, swept)) = swept.await else { return };
-            self.run = Some(run);
-            self.sweeps += 1;
-            self.take(swept);
-            self.published.send_replace(Arc::new(self.report.clone()));
+            sleep(self.pause()).await;
+        }
+    }
+
+    /// The time until the next sweep. Where backends do not answer, it is soon known whether others do.
+    fn pause(&self) -> Duration {
+        match (self.is_empty, self.answering.has_unanswered) {
+            (true, _) => EVERY,
+            (false, true) => AT_MOST_EVERY,
+            (false, false) => (self.report.duration * SHARE).clamp(AT_MOST_EVERY, EVERY),
         }
     }
 
@@ -141,14 +170,18 @@ impl Task {
         has_changed || self.config.borrow().packets.may_have_clients(is_served)
     }
 
-    fn take(&mut self, swept: Result<Done, io::Error>) {
+    async fn take(&mut self, swept: Result<Done, io::Error>, interval: Interval) {
         match swept {
-            Ok(Done { swept, duration, count }) => {
+            Ok(Done { swept, outcomes, duration, count }) => {
                 for (reason, number) in swept {
                     *self.report.swept.entry(reason).or_default() += number;
                 }
                 self.report.duration = duration;
+                self.answering.take(&outcomes, interval).await;
+                self.report.outcomes = self.answering.total();
+                self.report.silent = Arc::clone(&self.answering.silent);
                 if let Some(count) = count {
+                    self.counted = Some(tokio::time::Instant::now());
                     self.is_empty = count == ConnectionCount::default();
                     self.report.count = Some(count);
                 }
@@ -161,7 +194,7 @@ impl Task {
                     warn!(
                         message_id = %messages::SWEEP_FAILED,
                         "connections of clients outside the node that have ended cannot be deleted ({error}); they \
-                         occupy room until the map is full. nodelb retries every {} seconds", EVERY.as_secs()
+                         occupy room until the map is full. nodelb retries at least every {} seconds", EVERY.as_secs()
                     );
                 }
             }
@@ -191,6 +224,7 @@ impl Task {
 
 struct Done {
     swept: BTreeMap<SweepReason, u64>,
+    outcomes: Vec<Outcome>,
     duration: Duration,
     /// The number of connections after it, if they were counted.
     count: Option<ConnectionCount>,
@@ -198,13 +232,13 @@ struct Done {
 
 fn sweep(
     mut run: RunSweep,
-    timeouts: &SweepTimeouts,
+    (timeouts, interval): (&SweepTimeouts, Interval),
     count: Option<CountConnections>,
 ) -> (RunSweep, Result<Done, io::Error>) {
     let (started, mut swept) = (Instant::now(), BTreeMap::new());
-    let result = run(timeouts, &mut |connection| *swept.entry(connection.reason).or_default() += 1);
+    let result = run(timeouts, interval, &mut |connection| *swept.entry(connection.reason).or_default() += 1);
     let duration = started.elapsed();
-    let done = result.map(|()| Done { swept, duration, count: count.and_then(|count| count().ok()) });
+    let done = result.map(|outcomes| Done { swept, outcomes, duration, count: count.and_then(|count| count().ok()) });
     (run, done)
 }
 

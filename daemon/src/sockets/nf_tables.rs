@@ -27,6 +27,13 @@ const GET_CHAINS: u16 = 10 << 8 | 4;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 
+/// `NFTA_CHAIN_HOOK` with `NFTA_HOOK_HOOKNUM`, and `NFTA_CHAIN_POLICY`; `NF_INET_FORWARD` and `NF_DROP`.
+const CHAIN_HOOK: u16 = 4;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_FORWARD: u32 = 2;
+const CHAIN_POLICY: u16 = 5;
+const POLICY_DROP: u32 = 0;
+
 /// Looks for the rules of kube-proxy in this network namespace, in nftables and in these tables of iptables-legacy.
 ///
 /// # Errors
@@ -45,6 +52,34 @@ fn in_nftables() -> io::Result<KubeProxyRules> {
         rules.has_chains |= name(attributes, CHAIN_NAME).is_some_and(|chain| chain == CHAIN);
     })?;
     Ok(rules)
+}
+
+/// The chains of nftables and iptables that drop forwarded packets unless a rule accepts them, such as `the chain FORWARD of the
+/// table filter`.
+///
+/// # Errors
+/// If this process lacks CAP_NET_ADMIN, or the kernel does not answer.
+pub fn forward_drops() -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    if let Some(socket) = Netfilter::open()? {
+        socket.list(GET_CHAINS, &[], |attributes| {
+            if let (true, Some(table), Some(chain)) =
+                (drops_forwarded(attributes), name(attributes, CHAIN_TABLE), name(attributes, CHAIN_NAME))
+            {
+                found.push(format!("the chain {chain} of the table {table}"));
+            }
+        })?;
+    }
+    let legacy = LegacyTables::read()?.drop_forwarded()?;
+    found.extend(legacy.into_iter().map(|tables| format!("the chain FORWARD of {tables}")));
+    Ok(found)
+}
+
+/// Whether the chain is one for forwarded packets with the policy to drop them.
+fn drops_forwarded(attributes: &[u8]) -> bool {
+    let number = |attributes: &[u8], kind| Some(u32::from_be_bytes(*attribute(attributes, kind)?.first_chunk()?));
+    attribute(attributes, CHAIN_HOOK).and_then(|hook| number(hook, HOOK_NUMBER)) == Some(HOOK_FORWARD)
+        && number(attributes, CHAIN_POLICY) == Some(POLICY_DROP)
 }
 
 fn name(attributes: &[u8], kind: u16) -> Option<String> {

@@ -14,6 +14,7 @@ void start_sweep_unit(void)
 	MAP(sweep_timeouts, 1);
 	MAP(sweep_scratch, 1);
 	MAP(sweep_records, MOST_RECORDS);
+	MAP(sweep_outcomes, MOST_OUTCOMES);
 }
 
 uint32_t run_sweep(void)

@@ -53,7 +53,7 @@ pub struct FindingEntry {
     #[serde(default)]
     detail: bool,
     #[serde(default)]
-    remedy: Option<String>,
+    pub(super) remedy: Option<String>,
     /// The remedies of cases that the facts distinguish.
     #[serde(default)]
     pub(super) remedies: BTreeMap<String, String>,

@@ -57,6 +57,8 @@ pub struct KernelSettings {
     pub local_ports: Option<(u16, u16)>,
     /// Devices that answer ARP for addresses of other devices, or announce them (`arp_ignore`, `arp_announce`).
     pub arp_devices: Vec<String>,
+    /// The chains of the firewall with the policy to drop forwarded packets; none if they cannot be read.
+    pub forward_drops: Vec<String>,
     /// The addresses of the host, each with the name of its device.
     pub addresses: Vec<(String, IpAddr)>,
     /// The routes of the main tables.

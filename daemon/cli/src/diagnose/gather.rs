@@ -10,6 +10,7 @@ mod kernel;
 mod routes;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::Duration;
 
 use nodelb_core::model::service::ServiceName;
@@ -19,12 +20,23 @@ use serde_json::Value;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-use super::facts::{Dns, Facts, Probe, Stored};
+use super::facts::{Dns, Facts, KernelSettings, Probe, Stored};
 use super::objects::is_for_proxies;
 use super::rows;
 use crate::endpoints::Endpoints;
 use crate::without_daemon::{OpenStoredState, StoredState};
 use crate::{DiagnoseOptions, ReadPeer};
+
+/// Returns the chains of the firewall with the policy to drop forwarded packets.
+pub type ReadForwardDrops = fn() -> io::Result<Vec<String>>;
+
+/// What `diagnose` reads besides the answers of the daemon and of an API server.
+#[derive(Clone, Copy)]
+pub struct Readers {
+    pub peer: ReadPeer,
+    pub stored: OpenStoredState,
+    pub forward_drops: ReadForwardDrops,
+}
 
 /// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
@@ -33,7 +45,7 @@ pub(super) async fn facts(
     service: &ServiceName,
     options: &DiagnoseOptions,
     endpoints: &Endpoints,
-    (read_peer, open): (ReadPeer, OpenStoredState),
+    Readers { peer, stored: open, forward_drops }: Readers,
     now: Time,
 ) -> Facts {
     let service = service.clone();
@@ -55,11 +67,12 @@ pub(super) async fn facts(
         cluster,
         connect_tests: Vec::new(),
         dns: None,
-        kernel: kernel::settings(),
+        // Only root may read them.
+        kernel: KernelSettings { forward_drops: forward_drops().unwrap_or_default(), ..kernel::settings() },
         outside_cgroup,
     };
     if !options.no_connect {
-        facts.connect_tests = connect::all(&connect::targets(&facts), read_peer).await;
+        facts.connect_tests = connect::all(&connect::targets(&facts), peer).await;
         if options.is_verbose() {
             facts.dns = dns(&facts, endpoints).await;
         }

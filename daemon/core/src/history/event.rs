@@ -48,6 +48,10 @@ pub enum What {
     Released,
     /// It was removed.
     Removed,
+    /// The last connections of clients outside the node got no answer from its backends, or from one of them.
+    Unanswered,
+    /// Clients outside the node are answered again, or none has tried for a while.
+    Answered,
     /// Another service owns an address that it claims.
     Conflict,
     /// It now owns an address that another service owned.

@@ -26,3 +26,11 @@ pub enum SweepReason {
     /// No packet came for too long.
     Idle,
 }
+
+/// A time in which connections began, of which the outcomes are counted; in seconds of `CLOCK_MONOTONIC_COARSE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// The last second before it.
+    pub after: u32,
+    pub until: u32,
+}

@@ -3,7 +3,8 @@
 use std::mem::offset_of;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
-use nodelb_core::packets::sweep::{SweepReason, SweepTimeouts};
+use nodelb_core::packets::outcomes::{Outcome, Outcomes};
+use nodelb_core::packets::sweep::{Interval, SweepReason, SweepTimeouts};
 use nodelb_core::stale::{Flow, Socket};
 use nodelb_core::state::entries::{BackendId, ServiceId};
 
@@ -61,7 +62,24 @@ pub(crate) fn parse_flow_record(record: &[u8; FLOW_RECORD_SIZE]) -> Option<Flow>
     Some(Flow { socket, frontend, backend })
 }
 
-pub(crate) fn sweep_timeouts(timeouts: &SweepTimeouts) -> [u8; size_of::<sweep::sweep_timeouts>()] {
+/// Bytes of the key and of the value of the map with outcomes.
+pub(crate) const OUTCOME_SIZES: (usize, usize) = (size_of::<sweep::outcome_key>(), size_of::<sweep::outcomes>());
+
+pub(crate) fn parse_outcome((key, value): &([u8; OUTCOME_SIZES.0], [u8; OUTCOME_SIZES.1])) -> Outcome {
+    let number = |bytes: [u8; 4]| u64::from(u32::from_ne_bytes(bytes));
+    let outcomes = Outcomes {
+        answered: number(field_of!(value, sweep::outcomes, answered)),
+        refused: number(field_of!(value, sweep::outcomes, refused)),
+        unanswered: number(field_of!(value, sweep::outcomes, unanswered)),
+    };
+    (
+        ServiceId(u32::from_ne_bytes(field_of!(key, sweep::outcome_key, service_id))),
+        BackendId(u32::from_ne_bytes(field_of!(key, sweep::outcome_key, backend_id))),
+        outcomes,
+    )
+}
+
+pub(crate) fn sweep_timeouts(timeouts: &SweepTimeouts, counted: Interval) -> [u8; size_of::<sweep::sweep_timeouts>()] {
     bytes_of!(sweep::sweep_timeouts {
         handshake: timeouts.handshake.to_ne_bytes(),
         closed: timeouts.closed.to_ne_bytes(),
@@ -69,6 +87,8 @@ pub(crate) fn sweep_timeouts(timeouts: &SweepTimeouts) -> [u8; size_of::<sweep::
         tcp_idle: timeouts.tcp_idle.to_ne_bytes(),
         udp_idle: timeouts.udp_idle.to_ne_bytes(),
         forwarded_idle: timeouts.forwarded_idle.to_ne_bytes(),
+        counted_after: counted.after.to_ne_bytes(),
+        counted_until: counted.until.to_ne_bytes(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Deletes connections that have ended, with `bpf/sweep.bpf.c`.
+//! Deletes connections that have ended, and counts the outcomes of those that have begun, with `bpf/sweep.bpf.c`.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenObject};
-pub use nodelb_core::packets::sweep::{SweepReason, SweepTimeouts};
+use nodelb_core::packets::outcomes::Outcome;
+pub use nodelb_core::packets::sweep::{Interval, SweepReason, SweepTimeouts};
 
 use crate::error::{OpenError, failed};
 use crate::kept::{self, KeptPrograms, Source};
@@ -29,13 +30,14 @@ const ENTRIES_PER_RECORD: u32 = 32;
 const LEAST_RECORDS: u32 = 64;
 
 /// The maps that only these programs have.
-const OWN: [&str; 3] = ["sweep_timeouts", "sweep_scratch", "sweep_records"];
+const OWN: [&str; 4] = ["sweep_timeouts", "sweep_scratch", "sweep_records", "sweep_outcomes"];
 
 /// The programs that visit the maps of connections. They work without capabilities.
 #[derive(Debug)]
 pub struct Sweep {
     programs: [OwnedFd; 2],
     timeouts: MapHandle,
+    outcomes: MapHandle,
     records: Records<SWEEP_RECORD_SIZE>,
 }
 
@@ -67,17 +69,23 @@ impl Sweep {
                 loaded.program("sweep_half_open").map_err(opening())?,
             ],
             timeouts: loaded.map("sweep_timeouts").map_err(opening())?,
+            outcomes: loaded.map("sweep_outcomes").map_err(opening())?,
             records: loaded.map("sweep_records").and_then(|map| Records::map(&map)).map_err(opening())?,
         })
     }
 
-    /// Deletes what is due, and passes each deleted connection to `report`. The caller has the only reference, because
-    /// both programs share memory.
+    /// Deletes what is due, and passes each deleted connection to `report`. Returns the outcomes of the connections that
+    /// began in the interval. The caller has the only reference, because both programs share memory.
     ///
     /// # Errors
     /// If the kernel refuses the request. Connections that are due are then deleted at the next run.
-    pub fn run(&mut self, timeouts: &SweepTimeouts, report: &mut dyn FnMut(Swept)) -> io::Result<()> {
-        sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts))?;
+    pub fn run(
+        &mut self,
+        timeouts: &SweepTimeouts,
+        counted: Interval,
+        report: &mut dyn FnMut(Swept),
+    ) -> io::Result<Vec<Outcome>> {
+        sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts, counted))?;
         let mut parse = |record: &[u8; SWEEP_RECORD_SIZE]| {
             if let Some(swept) = layout::parse_sweep_record(record) {
                 report(swept);
@@ -91,6 +99,14 @@ impl Sweep {
                 }
             }
         }
-        Ok(())
+        self.take_outcomes()
+    }
+
+    fn take_outcomes(&self) -> io::Result<Vec<Outcome>> {
+        let entries = sys::entries(&self.outcomes)?;
+        for (key, _) in &entries {
+            sys::delete(&self.outcomes, key)?;
+        }
+        Ok(entries.iter().map(layout::parse_outcome).collect())
     }
 }

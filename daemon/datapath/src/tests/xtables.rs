@@ -23,3 +23,22 @@ fn a_chain_is_found_by_its_beginning_and_not_by_a_comment() {
 fn without_the_module_there_is_no_table() {
     assert!(!has_table("/proc/self/net/no_such_tables_names").unwrap());
 }
+
+/// An entry of the length of `struct ipt_entry`, and a verdict as its target.
+#[test]
+fn the_policy_of_forward_is_the_verdict_of_its_last_entry() {
+    const LENGTH: u16 = 112;
+    let table = |verdict: i32| {
+        let mut entry = vec![0; usize::from(LENGTH) + TARGET];
+        entry[V4_ENTRY..V4_ENTRY + 2].copy_from_slice(&LENGTH.to_ne_bytes());
+        entry.extend(verdict.to_ne_bytes());
+        let mut info = [0; INFO];
+        info[FORWARD_POLICY..FORWARD_POLICY + 4].copy_from_slice(&8_u32.to_ne_bytes());
+        (info, [vec![0; HEAD + 8], entry].concat())
+    };
+    let (info, entries) = table(DROP);
+    assert!(drops(&info, &entries, V4_ENTRY));
+    assert!(!drops(&info, &entries[..entries.len() - 1], V4_ENTRY), "a truncated answer");
+    let (info, entries) = table(-2);
+    assert!(!drops(&info, &entries, V4_ENTRY), "NF_ACCEPT");
+}

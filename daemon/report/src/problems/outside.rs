@@ -1,14 +1,17 @@
-//! Problems of clients outside the node that follow from the configuration, before any client has tried: backends that
-//! their packets do not reach.
+//! Problems of clients outside the node: backends that their packets do not reach, which follows from the configuration
+//! before any client has tried, and backends that do not answer.
+
+use std::collections::BTreeMap;
 
 use super::problem::{NotForwarding, Observed, Problem};
 use super::reason::{Reason, Severity};
 use crate::explain::outside::{self, Forwarded};
 use crate::explain::reports;
 use crate::filter::Filter;
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::uplink::Uplink;
+use nodelb_core::packets::outcomes::SilentPort;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::{counted, listed};
 
@@ -62,6 +65,28 @@ pub(super) fn unserved(observed: &Observed, found: &mut Vec<Problem>) {
     for name in &observed.summary.outside_files {
         found.extend(loopback(observed, name));
         found.extend(without_local(observed, name));
+    }
+}
+
+/// Services whose backends do not answer, one problem for each, however many ports have it.
+pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
+    let mut by_service: BTreeMap<&ServiceName, Vec<&SilentPort>> = BTreeMap::new();
+    for port in observed.silent.values() {
+        by_service.entry(&port.key.service).or_default().push(port);
+    }
+    for (name, mut ports) in by_service {
+        ports.sort_by_key(|port| (port.key.protocol, !port.is_whole, port.since));
+        let Some(first) = ports.first() else { continue };
+        let more = match ports.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {})", counted(more, "more port")),
+        };
+        let cause = format!("{}: {}{more}", reports::port_text(&first.key), first.text());
+        // Strangers can send datagrams that nothing answers.
+        let is_critical = ports.iter().any(|port| port.is_whole && port.key.protocol == Protocol::Tcp);
+        let severity = if is_critical { Severity::Critical } else { Severity::Warning };
+        let since = ports.iter().map(|port| observed.clocks.time_of(port.since)).min();
+        found.push(Problem::new(Reason::Unanswered, name.to_string(), cause).severity(severity).since(since));
     }
 }
 

@@ -1,5 +1,6 @@
 //! A problem, and the reports of the daemon's parts that problems follow from.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -13,8 +14,10 @@ use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
 use nodelb_core::model::addr::Family;
 use nodelb_core::model::ipsec::Policies;
+use nodelb_core::packets::outcomes::SilentPort;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_core::state::entries::ServiceId;
 
 /// How the detail of an event about repaired hooks begins, as opposed to one about entries of maps.
 pub const HOOKS: &str = "hooks: ";
@@ -199,6 +202,8 @@ pub struct Observed {
     pub not_forwarding: Option<Vec<NotForwarding>>,
     /// The policies of IPsec that the packet programs follow.
     pub policies: Arc<Policies>,
+    /// The service ports with backends that do not answer clients outside the node.
+    pub silent: Arc<BTreeMap<ServiceId, SilentPort>>,
     /// Why health checks cannot be made, and since when, if that is so.
     pub unsent_checks: Option<(Time, String)>,
     /// The number of failed searches for connections that have ended.

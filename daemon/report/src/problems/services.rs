@@ -40,6 +40,7 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     kept(observed, &mut found);
     drained(observed, &mut found);
     outside::unserved(observed, &mut found);
+    outside::unanswered(observed, &mut found);
     found
 }
 

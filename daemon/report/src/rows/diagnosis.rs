@@ -65,6 +65,8 @@ pub enum FindingKind {
     Pending,
     /// Connections get backends from before the start of nodelb, and the service has others now.
     Kept,
+    /// Backends do not answer clients outside the node.
+    Unanswered,
     /// The maps do not contain what the daemon wrote.
     KernelDiffers,
     /// A process of the node has bound a NodePort of the service.

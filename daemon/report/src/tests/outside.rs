@@ -18,6 +18,7 @@ use nodelb_core::model::service::{
     TrafficPolicy,
 };
 use nodelb_core::model::uplink::UplinkEntry;
+use nodelb_core::packets::outcomes::{Answers, Outcome, Outcomes};
 use nodelb_core::state::entries::MapState;
 
 const LIMITS: Limits = Limits { frontends: 9, services: 9, slots: 30, affinity: 4, outside: 9, source_ranges: 9 };
@@ -114,4 +115,34 @@ fn a_kernel_that_does_not_forward_is_a_problem_before_the_first_client() {
     let other_family = NotForwarding { family: Family::Ipv6, settings: vec!["x".into()], is_everywhere: true };
     let served = observed(CLUSTER, &["203.0.113.11:8080/TCP"]);
     assert_eq!(unforwarded(&served.snapshot, &[other_family]), None);
+}
+
+/// Clients outside hung while there was no problem (A1 of the operators' findings).
+#[test]
+fn backends_that_do_not_answer_are_a_problem_of_the_service() {
+    let found = |outcomes: &[(usize, u64, u64)]| {
+        let observed = observed(TrafficPolicy::Cluster, &["192.0.2.8:8080", "192.0.2.9:8080"]);
+        let realised = &observed.snapshot.realised;
+        let (id, entry) = realised.services.iter().find(|(_, entry)| !entry.cluster.is_empty()).unwrap();
+        let mut answers = Answers::default();
+        let of = |(at, answered, unanswered): &(usize, u64, u64)| {
+            (*id, entry.cluster[*at].backend, Outcomes { answered: *answered, refused: 0, unanswered: *unanswered })
+        };
+        let outcomes: Vec<Outcome> = outcomes.iter().map(of).collect();
+        answers.take(&outcomes, Moment(1_000), |_| true);
+        let silent = Arc::new(answers.silent_ports(&observed.snapshot));
+        let found = problems(&Observed { silent, ..observed });
+        let of_reason = found.into_iter().find(|problem| problem.reason == Reason::Unanswered);
+        of_reason.map(|it| (it.severity, it.object, it.cause, it.command))
+    };
+    let problem = |severity, cause: &str| {
+        Some((severity, "shop/web".to_owned(), cause.to_owned(), "nodelb diagnose shop/web".to_owned()))
+    };
+    assert_eq!(found(&[(0, 5, 0), (1, 0, 2)]), None);
+    let one = "TCP/IPv4: the last 4 connections of clients outside the node to 192.0.2.9:8080/TCP got no answer; other \
+               backends answer";
+    assert_eq!(found(&[(0, 5, 0), (1, 0, 4)]), problem(Severity::Warning, one));
+    let all = "TCP/IPv4: the last 3 connections of clients outside the node got no answer from 192.0.2.8:8080/TCP, \
+               192.0.2.9:8080/TCP";
+    assert_eq!(found(&[(0, 0, 1), (1, 0, 2)]), problem(Severity::Critical, all));
 }

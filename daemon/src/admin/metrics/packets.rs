@@ -2,6 +2,7 @@
 
 use strum::IntoEnumIterator;
 
+use nodelb_core::packets::outcomes::Outcomes;
 use nodelb_datapath::packets::{PacketCounts, REASONS, SweepReason};
 
 use super::family::Exposition;
@@ -54,6 +55,11 @@ fn swept(exposition: &mut Exposition, report: &SweepReport) {
     exposition.one(&table::PACKET_CONNECTIONS_LIMIT, u64::from(report.limit));
     let number = |reason| report.swept.get(&reason).copied().unwrap_or_default();
     exposition.each(&table::PACKET_SWEPT, SWEPT.map(|(reason, name)| ([name], number(reason))));
+    let Outcomes { answered, refused, unanswered } = report.outcomes;
+    exposition.each(
+        &table::PACKET_OUTCOMES,
+        [(["answered"], answered), (["refused"], refused), (["unanswered"], unanswered)],
+    );
     exposition.one(&table::PACKET_SWEEP_DURATION, report.duration.as_secs_f64());
     exposition.one(&table::PACKET_SWEEP_FAILURES, report.failures);
 }

@@ -151,6 +151,8 @@ metrics! {
         "Number of connections with direct return, at the last count";
     PACKET_CONNECTIONS_LIMIT: Packets, Gauge, "nodelb_packet_connections_limit", [],
         "Maximum number of connections of clients outside the node";
+    PACKET_OUTCOMES: Packets, Counter, "nodelb_packet_outcomes_total", [outcome = "answered, refused, unanswered"],
+        "Number of connections of clients outside the node by what their backend did within three seconds: it answered, sent RST, or sent nothing; with direct return, the client's packets show that";
     PACKET_SWEPT: Packets, Counter, "nodelb_packet_swept_total", [reason = "handshake, closed, reset, idle"],
         "Number of connections that nodelb has forgotten, by reason";
     PACKET_SWEEP_DURATION: Packets, Gauge, "nodelb_packet_sweep_duration_seconds", [],

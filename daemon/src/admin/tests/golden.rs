@@ -9,7 +9,7 @@ use std::path::Path;
 use nodelb_cli::DiagnoseOptions;
 use nodelb_cli::answer::Format;
 use nodelb_cli::client::At;
-use nodelb_cli::diagnose::examine;
+use nodelb_cli::diagnose::{Readers, examine};
 use nodelb_cli::endpoints::Endpoints;
 use nodelb_kube::api::scope::Selection;
 use nodelb_report::output::table::Style;
@@ -145,6 +145,8 @@ fn diagnoses(state: AdminState) -> Vec<Diagnosis> {
         tokio::spawn(serve(listeners, state, std::future::pending()));
         let (settings, selection) = (None, Selection::default());
         let endpoints = Endpoints { admin: vec![At::Unix(path)], settings, selection, node: "node-7".into() };
+        let readers =
+            Readers { peer: |_, _, _| Ok(None), stored: without_daemon::open, forward_drops: || Ok(Vec::new()) };
         let mut found = Vec::new();
         for service in DIAGNOSED {
             let options = DiagnoseOptions {
@@ -156,7 +158,7 @@ fn diagnoses(state: AdminState) -> Vec<Diagnosis> {
                 no_connect: true,
             };
             let (service, now) = (service.parse().unwrap(), Time(UNIX * 1_000));
-            let examined = examine(&service, &options, &endpoints, (|_, _, _| Ok(None), without_daemon::open), now);
+            let examined = examine(&service, &options, &endpoints, readers, now);
             found.push(Box::pin(examined).await);
         }
         found

@@ -11,6 +11,11 @@ fn swept(reason: SweepReason) -> Swept {
     Swept { service, backend, protocol: Protocol::Tcp, reason, forward_bytes: 0, reverse_bytes: 0 }
 }
 
+fn answering() -> Answering {
+    let (changes, _) = tokio::sync::mpsc::channel(1);
+    Answering::new(watch::channel(Arc::default()).1, changes, nodelb_host::clock::Clock::start())
+}
+
 #[test]
 fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
     let day = 86_400;
@@ -36,16 +41,17 @@ fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
 async fn deleted_connections_are_counted_by_reason() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let timeouts = Arc::clone(&seen);
-    let run: RunSweep = Box::new(move |with, report| {
+    let run: RunSweep = Box::new(move |with, _, report| {
         timeouts.lock().unwrap().push(*with);
         for reason in [SweepReason::Idle, SweepReason::Reset, SweepReason::Idle] {
             report(swept(reason));
         }
-        Ok(())
+        Ok(Vec::new())
     });
     let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4, forwarded: 5 }));
     let config = watch::channel(Arc::new(Config::default())).1;
-    let mut reports = start((run, 1000), counted, watch::channel(true).1, config, std::future::pending());
+    let mut reports =
+        start((run, 1000), (counted, answering()), watch::channel(true).1, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     let report = Arc::clone(&reports.borrow());
     assert_eq!(report.swept, BTreeMap::from([(SweepReason::Reset, 1), (SweepReason::Idle, 2)]));
@@ -59,22 +65,26 @@ async fn deleted_connections_are_counted_by_reason() {
 
 #[tokio::test]
 async fn a_failed_sweep_is_counted() {
-    let run: RunSweep = Box::new(|_, _| Err(io::ErrorKind::PermissionDenied.into()));
+    let run: RunSweep = Box::new(|_, _, _| Err(io::ErrorKind::PermissionDenied.into()));
     let counted: CountConnections = Arc::new(|| Err(io::ErrorKind::PermissionDenied.into()));
     let config = watch::channel(Arc::new(Config::default())).1;
-    let mut reports = start((run, 1000), counted, watch::channel(true).1, config, std::future::pending());
+    let mut reports =
+        start((run, 1000), (counted, answering()), watch::channel(true).1, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     assert_eq!((reports.borrow().failures, reports.borrow().count), (1, None));
 }
+
+/// In so many intervals, connections are counted again.
+const COUNTED_WITHIN: u64 = COUNT_EVERY.as_secs() / EVERY.as_secs() + 1;
 
 /// Empty maps were searched every ten seconds, also on nodes that clients outside cannot connect to.
 #[tokio::test(start_paused = true)]
 async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
     let sweeps = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&sweeps);
-    let run: RunSweep = Box::new(move |_, _| {
+    let run: RunSweep = Box::new(move |_, _, _| {
         *counter.lock().unwrap() += 1;
-        Ok(())
+        Ok(Vec::new())
     });
     let found = Arc::new(Mutex::new(1));
     let connections = Arc::clone(&found);
@@ -83,28 +93,28 @@ async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
     });
     let (served, is_served) = watch::channel(false);
     let (configured, config) = watch::channel(Arc::new(Config::default()));
-    let _reports = start((run, 1000), counted, is_served, config, std::future::pending());
+    let _reports = start((run, 1000), (counted, answering()), is_served, config, std::future::pending());
     let sweeps_in = async |intervals: u64| {
         *sweeps.lock().unwrap() = 0;
         for _ in 0..intervals {
-            tokio::time::sleep(EVERY).await;
+            sleep(EVERY).await;
         }
         *sweeps.lock().unwrap()
     };
     let is_regular = |sweeps: u64| sweeps + 2 > EMPTY_EVERY;
     assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "connections of a former service end, too");
     *found.lock().unwrap() = 0;
-    sweeps_in(COUNT_EVERY + 1).await;
+    sweeps_in(COUNTED_WITHIN).await;
     assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
     *found.lock().unwrap() = 1;
     sweeps_in(EMPTY_EVERY).await;
     assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "each of the rare sweeps counts");
     *found.lock().unwrap() = 0;
-    sweeps_in(COUNT_EVERY + 1).await;
+    sweeps_in(COUNTED_WITHIN).await;
     served.send_replace(true);
     served.send_replace(false);
     assert!(sweeps_in(2).await > 0, "a connection may have begun in between");
-    sweeps_in(COUNT_EVERY + 1).await;
+    sweeps_in(COUNTED_WITHIN).await;
     assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
     let with_pods = "[packets]\nmode = \"on\"\npod-devices = [\"tap*\"]\n";
     configured.send_replace(Arc::new(Config::parse(with_pods).unwrap()));

@@ -8,3 +8,16 @@ fn the_name_of_a_chain_is_not_that_of_its_table() {
     assert_eq!(name(&chain, CHAIN_TABLE).as_deref(), Some("nat"));
     assert_eq!(name(&encode(1, b"nat\0"), CHAIN_NAME), None);
 }
+
+#[test]
+fn a_chain_that_drops_forwarded_packets_is_one_at_that_hook() {
+    let chain = |hook: u32, policy: u32| {
+        let place = encode(HOOK_NUMBER, &hook.to_be_bytes());
+        [encode(CHAIN_HOOK, &place), encode(CHAIN_POLICY, &policy.to_be_bytes())].concat()
+    };
+    assert!(drops_forwarded(&chain(HOOK_FORWARD, POLICY_DROP)));
+    assert!(!drops_forwarded(&chain(HOOK_FORWARD, 1)), "NF_ACCEPT");
+    assert!(!drops_forwarded(&chain(1, POLICY_DROP)), "the chain INPUT");
+    assert!(!drops_forwarded(&encode(CHAIN_NAME, b"KUBE-SERVICES\0")), "no base chain");
+    assert!(!drops_forwarded(&chain(HOOK_FORWARD, POLICY_DROP)[..9]), "a truncated answer");
+}

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 
 use super::context::{Context, lasting, quoted, some};
 use crate::diagnose::catalogue;
-use crate::diagnose::facts::{Daemon, DeviceRow, DropRow, FrontendRow, KernelSettings, LimitRow, Packets, is_ipv6};
+use crate::diagnose::facts::{
+    ConnectionRow, Daemon, DeviceRow, DropRow, FrontendRow, KernelSettings, LimitRow, Packets, is_ipv6,
+};
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::text::counted;
+use nodelb_report::problems::{Problem, Reason};
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Seconds after which a handshake without an answer is a problem: the client has repeated its packet twice.
@@ -72,13 +75,43 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         ("forwarding", unforwarded),
         ("snat-overlap", snat_overlap(packets, kernel).into_iter().collect()),
         ("rp-filter", if here.is_empty() { Vec::new() } else { strict(packets, kernel) }),
-        ("unanswered-redirect", unanswered(packets, "redirect")),
-        ("unanswered-stack", here),
         ("nearly-full", nearly_full(&packets.limits)),
     ];
     let direct = super::direct::problems(context, packets);
     let found = problems.into_iter().chain(direct).chain(drops);
-    found.filter_map(|(name, evidence)| problem(name, evidence)).collect()
+    let found = found.filter_map(|(name, evidence)| problem(name, evidence));
+    found.chain(silence(context, daemon, packets, &here)).collect()
+}
+
+/// Returns that backends do not answer clients outside the node, as the status or connections show: with direct return, only
+/// the status does.
+fn silence(context: &Context<'_>, daemon: &Daemon, packets: &Packets, here: &[String]) -> Option<Finding> {
+    let elsewhere = unanswered(packets, "redirect");
+    let has = |how: &str| daemon.frontends.iter().any(|row| row.is_forwarded(how));
+    let policies = if here.is_empty() { Vec::new() } else { dropped(&context.facts.kernel) };
+    let (case, what) = match () {
+        () if !policies.is_empty() => ("firewall", "a backend on this node has not answered clients outside of it"),
+        () if !here.is_empty() => ("stack", "a backend on this node has not answered clients outside of it"),
+        () if !elsewhere.is_empty() => {
+            ("redirect", "a backend on another node has not answered clients outside this node")
+        }
+        () if has("direct") => ("direct", ""),
+        () if has("tunnel") => ("tunnel", ""),
+        () => ("", ""),
+    };
+    let is_own = |problem: &&Problem| {
+        problem.reason == Reason::Unanswered && problem.object == context.facts.service.to_string()
+    };
+    if what.is_empty() && !daemon.problems.iter().any(|problem| is_own(&problem)) {
+        return None;
+    }
+    let evidence = [here, &elsewhere, &policies].concat();
+    Some(context.finding_in(Kind::Unanswered, what, case, &[]).evidence(evidence))
+}
+
+/// Returns the chains of the firewall with the policy to drop forwarded packets.
+fn dropped(kernel: &KernelSettings) -> Vec<String> {
+    kernel.forward_drops.iter().map(|chain| format!("the policy of {chain} is drop")).collect()
 }
 
 /// Returns the finding with the texts of the catalogue; `None` without evidence, or if the catalogue does not have the
@@ -157,22 +190,22 @@ fn overlaps(range: &str, (first, last): (u16, u16)) -> bool {
     ends.is_some_and(|(a, b)| a <= last && first <= b)
 }
 
-/// Returns the backends on this path that have not answered some connections, and none at all.
+/// Returns the backends on this path that have not answered the last connections: those since the one that began last
+/// among the answered ones.
 fn unanswered(packets: &Packets, path: &str) -> Vec<String> {
-    let mut by_backend: BTreeMap<&str, (Vec<&str>, bool)> = BTreeMap::new();
+    let mut by_backend: BTreeMap<&str, Vec<&ConnectionRow>> = BTreeMap::new();
     for row in packets.connections.iter().filter(|row| row.path == path) {
-        let (waiting, has_answered) = by_backend.entry(&row.backend).or_default();
-        if row.state != "unanswered" {
-            *has_answered = true;
-        } else if row.age >= UNANSWERED {
-            waiting.push(&row.client);
-        }
+        by_backend.entry(&row.backend).or_default().push(row);
     }
-    let silent = by_backend.iter().filter(|(_, (waiting, has_answered))| !waiting.is_empty() && !has_answered);
-    let line = |(backend, (clients, _)): (&&str, &(Vec<&str>, bool))| {
-        format!("{backend} has not answered {}: {}", counted(clients.len(), "connection"), some(clients))
+    let line = |(backend, rows): (&str, Vec<&ConnectionRow>)| {
+        let (waiting, answered): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.state == "unanswered");
+        let last = answered.iter().map(|row| row.age).fold(f64::INFINITY, f64::min);
+        let is_last = |row: &&&ConnectionRow| row.age >= UNANSWERED && row.age < last;
+        let clients: Vec<&str> = waiting.iter().filter(is_last).map(|row| &*row.client).collect();
+        let text = format!("{backend} has not answered {}: {}", counted(clients.len(), "connection"), some(&clients));
+        (!clients.is_empty()).then_some(text)
     };
-    silent.map(line).collect()
+    by_backend.into_iter().filter_map(line).collect()
 }
 
 /// Returns the uplinks with strict checks of the reverse path. With one uplink, every route back leads there.

@@ -77,6 +77,65 @@ fn connection(backend: &str, path: &str, state: &str, age: f64) -> Value {
     json!({"client": "203.0.113.3:40000/TCP", "backend": backend, "path": path, "state": state, "first_packet": age})
 }
 
+/// The only finding, that backends do not answer, with this evidence, and the remedy for this case.
+fn check_silence(evidence: &str, case: &str, change: impl FnOnce(&mut Packets, &mut KernelSettings)) {
+    let found = found(change);
+    let [finding] = &found[..] else { panic!("{case}: {found:?}") };
+    assert_eq!((finding.severity, finding.kind), (Severity::Warning, Kind::Unanswered), "{case}");
+    assert!(finding.evidence.iter().any(|line| line.contains(evidence)), "{case}: {finding:?}");
+    assert_eq!(finding.remedy.as_ref(), catalogue::finding(Kind::Unanswered).remedies.get(case), "{case}");
+}
+
+/// While an older connection existed, even one that was closing, the new ones were no finding (A1 of the operators' findings).
+#[test]
+fn an_older_connection_that_was_answered_hides_no_silence() {
+    check_silence("10.1.0.1:8080/TCP has not answered 2 connections", "stack", |packets, _| {
+        let row = |state, age| typed(connection("10.1.0.1:8080/TCP", "stack", state, age));
+        packets.connections =
+            vec![row("closing", 16.0), row("unanswered", 13.0), row("unanswered", 20.0), row("unanswered", 4.0)];
+    });
+}
+
+#[test]
+fn a_firewall_that_drops_forwarded_packets_is_named() {
+    check_silence("the policy of the chain FORWARD of the table filter is drop", "firewall", |packets, kernel| {
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "unanswered", 9.0))];
+        kernel.forward_drops = vec!["the chain FORWARD of the table filter".into()];
+    });
+    let elsewhere = |packets: &mut Packets, kernel: &mut KernelSettings| {
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "redirect", "unanswered", 9.0))];
+        kernel.forward_drops = vec!["the chain FORWARD of the table filter".into()];
+    };
+    check_silence("10.1.0.1:8080/TCP", "redirect", elsewhere);
+}
+
+/// The status remembers what connections do not show any more, or never do.
+#[test]
+fn what_the_status_says_of_silence_is_a_finding() {
+    for (forward, case) in [("", ""), ("direct", "direct"), ("tunnel", "tunnel")] {
+        let mut facts = facts(&["198.51.100.1:80/TCP"], |_, _| ());
+        let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+        daemon.problems = typed(json!([{
+            "severity": "critical", "reason": "Unanswered", "object": "shop/web", "since": null,
+            "cause": "the last 3 connections got no answer", "command": "nodelb diagnose shop/web",
+            "blocks_readiness": false,
+        }]));
+        daemon.frontends = typed(json!([{
+            "address": "198.51.100.1:80/TCP", "type": "Static", "outside": "Served", "backends": ["10.1.0.1:8080/TCP"],
+            "flags": [format!("Forward={forward}")],
+        }]));
+        let found = findings(&Context::new(&facts));
+        let [finding] = &found[..] else { panic!("{forward}: {found:?}") };
+        assert_eq!((finding.severity, finding.kind), (Severity::Critical, Kind::Unanswered));
+        assert_eq!(finding.what, "the last 3 connections got no answer");
+        let entry = catalogue::finding(Kind::Unanswered);
+        assert_eq!(
+            finding.remedy.as_ref().unwrap(),
+            entry.remedies.get(case).unwrap_or(entry.remedy.as_ref().unwrap())
+        );
+    }
+}
+
 /// The columns have the names and types that the daemon sends: a row that cannot be read is left out, and its finding, too.
 #[test]
 fn rows_of_the_daemon_are_read() {
@@ -109,7 +168,7 @@ fn rows_of_the_daemon_are_read() {
         row
     });
     check("no-route", "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![typed(drop)]);
-    check("unanswered-stack", "10.1.0.1:8080/TCP has not answered 1 connection", |packets, _| {
+    check_silence("10.1.0.1:8080/TCP has not answered 1 connection", "stack", |packets, _| {
         packets.connections = vec![typed(waiting)];
     });
 }
@@ -204,15 +263,15 @@ fn settings_of_the_kernel_are_compared() {
 #[test]
 fn backends_that_never_answered_are_found() {
     let waiting = |path: &str| vec![typed(connection("10.1.0.1:8080/TCP", path, "unanswered", 9.0))];
-    check("unanswered-redirect", "10.1.0.1:8080/TCP has not answered 1 connection", |packets, _| {
+    check_silence("10.1.0.1:8080/TCP has not answered 1 connection", "redirect", |packets, _| {
         packets.connections = waiting("redirect");
     });
-    check("unanswered-stack", "203.0.113.3:40000/TCP", |packets, _| packets.connections = waiting("stack"));
+    check_silence("203.0.113.3:40000/TCP", "stack", |packets, _| packets.connections = waiting("stack"));
     let answered = |packets: &mut Packets, _: &mut KernelSettings| {
         packets.connections = waiting("stack");
-        packets.connections.push(typed(connection("10.1.0.1:8080/TCP", "stack", "established", 9.0)));
+        packets.connections.push(typed(connection("10.1.0.1:8080/TCP", "stack", "established", 8.0)));
     };
-    assert_eq!(found(answered), [], "it answers others");
+    assert_eq!(found(answered), [], "it has answered a later one");
     let young = |packets: &mut Packets, _: &mut KernelSettings| {
         packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "unanswered", 2.0))];
     };

@@ -18,7 +18,8 @@ fn counts_sweeps_and_devices_are_published() {
         duration: Duration::from_millis(250),
         count: Some(ConnectionCount { connections: 4, handshakes: 5, forwarded: 6 }),
         limit: 100,
-        failures: 0,
+        outcomes: Outcomes { answered: 11, refused: 12, unanswered: 13 },
+        ..SweepReport::default()
     };
     let published = DeviceOutputs {
         sweep: Some(watch::channel(Arc::new(report)).1),
@@ -42,6 +43,7 @@ fn counts_sweeps_and_devices_are_published() {
         "nodelb_packet_connections_created_total 2",
         "nodelb_packet_swept_total{reason=\"idle\"} 3",
         "nodelb_packet_swept_total{reason=\"reset\"} 0",
+        "nodelb_packet_outcomes_total{outcome=\"unanswered\"} 13",
         "nodelb_packet_sweep_duration_seconds 0.25",
         "nodelb_packet_devices{state=\"attached\"} 0",
     ] {

@@ -1,0 +1,192 @@
+//! What became of the connections that clients outside the node have begun: whether backends answer. The latest
+//! connections decide, and never an older one that still exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::service::PortKey;
+use crate::snapshot::Snapshot;
+use crate::state::entries::{BackendId, ServiceId};
+use crate::text::listed;
+
+/// So many connections without an answer in a row are a problem.
+pub const SILENT_FROM: u64 = 3;
+
+/// What is known of a backend is forgotten if no connection was begun for this time, in milliseconds.
+pub const FORGOTTEN_AFTER: u64 = 300_000;
+
+/// The maximum number of backends in one line.
+const SHOWN: usize = 3;
+
+/// Numbers of connections to a backend of a service port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// The backend has answered. With direct return, the client has acknowledged that.
+    pub answered: u64,
+    /// The backend has answered with RST.
+    pub refused: u64,
+    pub unanswered: u64,
+}
+
+impl Outcomes {
+    fn add(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.refused += other.refused;
+        self.unanswered += other.unanswered;
+    }
+}
+
+/// A backend, and what became of the connections to it that had begun in one interval.
+pub type Outcome = (ServiceId, BackendId, Outcomes);
+
+/// Connections to a backend in a row without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Silence {
+    connections: u64,
+    since: Moment,
+}
+
+/// What is known of a backend.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// `None` if the last interval had an answer: which connection of an interval began last is not known.
+    silence: Option<Silence>,
+    last: Moment,
+}
+
+/// Backends of a service port that do not answer clients outside the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Whether no backend answers that clients have tried in the last minutes.
+    pub is_whole: bool,
+    pub backends: Vec<BackendId>,
+    /// The number of connections without an answer since the last answer of each.
+    pub connections: u64,
+    pub since: Moment,
+}
+
+/// [`Silent`] with names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SilentPort {
+    pub key: Arc<PortKey>,
+    pub is_whole: bool,
+    pub backends: Vec<L4Addr>,
+    pub connections: u64,
+    pub since: Moment,
+}
+
+impl SilentPort {
+    /// What is wrong, as a sentence without a full stop.
+    pub fn text(&self) -> String {
+        let connections = format!("{} connections", self.connections);
+        let backends = listed(&self.backends, SHOWN);
+        match self.is_whole {
+            true => format!("the last {connections} of clients outside the node got no answer from {backends}"),
+            false => format!(
+                "the last {connections} of clients outside the node to {backends} got no answer; other backends answer"
+            ),
+        }
+    }
+}
+
+/// What is known of all backends that clients outside the node have tried.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    known: BTreeMap<ServiceId, BTreeMap<BackendId, Known>>,
+    /// All connections since the start.
+    total: Outcomes,
+    /// The service ports that have ever answered.
+    answering: BTreeSet<ServiceId>,
+}
+
+impl Answers {
+    /// Takes the outcomes of an interval. `is_in_use`: whether the id belongs to a service port, which may be another one
+    /// than before after a while.
+    pub fn take(&mut self, outcomes: &[Outcome], now: Moment, is_in_use: impl Fn(ServiceId) -> bool) {
+        for (service, backend, outcomes) in outcomes {
+            self.total.add(*outcomes);
+            if outcomes.answered > 0 {
+                self.answering.insert(*service);
+            }
+            let backends = self.known.entry(*service).or_default();
+            let known = backends.entry(*backend).or_insert(Known { silence: None, last: now });
+            known.last = now;
+            known.silence = match outcomes {
+                Outcomes { answered: 0, refused: 0, unanswered } => {
+                    let before = known.silence.unwrap_or(Silence { connections: 0, since: now });
+                    Some(Silence { connections: before.connections + unanswered, ..before })
+                }
+                _ => None,
+            };
+        }
+        self.answering.retain(|service| is_in_use(*service));
+        self.known.retain(|service, backends| {
+            backends.retain(|_, known| known.last.plus(FORGOTTEN_AFTER) > now);
+            is_in_use(*service) && !backends.is_empty()
+        });
+    }
+
+    pub fn total(&self) -> Outcomes {
+        self.total
+    }
+
+    /// The service ports that clients have tried in the last minutes.
+    pub fn services(&self) -> impl Iterator<Item = ServiceId> {
+        self.known.keys().copied()
+    }
+
+    /// Whether a backend of the service port answered the last connections to it.
+    pub fn answers(&self, service: ServiceId) -> bool {
+        self.known.get(&service).is_some_and(|known| known.values().any(|it| it.silence.is_none()))
+    }
+
+    /// The service ports with backends that do not answer.
+    pub fn silent_ports(&self, snapshot: &Snapshot) -> BTreeMap<ServiceId, SilentPort> {
+        let port = |id: ServiceId| {
+            let (key, entry) = (&snapshot.owners.get(&id)?.key, snapshot.realised.services.get(&id)?);
+            let backends: BTreeMap<BackendId, L4Addr> = entry.cluster.iter().map(|it| (it.backend, it.addr)).collect();
+            let Silent { is_whole, backends: silent, connections, since } =
+                self.silent(id, key.protocol, backends.keys().copied())?;
+            let backends = silent.iter().filter_map(|it| backends.get(it).copied()).collect();
+            Some((id, SilentPort { key: Arc::clone(key), is_whole, backends, connections, since }))
+        };
+        self.services().filter_map(port).collect()
+    }
+
+    /// The backends that do not answer, among these, which the service port has now. Many programs send datagrams that
+    /// nothing answers: UDP counts only if the service port has answered since the start.
+    pub fn silent(
+        &self,
+        service: ServiceId,
+        protocol: Protocol,
+        backends: impl IntoIterator<Item = BackendId>,
+    ) -> Option<Silent> {
+        if protocol == Protocol::Udp && !self.answering.contains(&service) {
+            return None;
+        }
+        let known = self.known.get(&service)?;
+        let tried: BTreeMap<BackendId, Known> =
+            backends.into_iter().filter_map(|it| Some((it, *known.get(&it)?))).collect();
+        let mut silent: Vec<(BackendId, Silence)> =
+            tried.iter().filter_map(|(backend, known)| Some((*backend, known.silence?))).collect();
+        let count = |silent: &[(BackendId, Silence)]| silent.iter().map(|(_, it)| it.connections).sum::<u64>();
+        let is_whole = silent.len() == tried.len() && count(&silent) >= SILENT_FROM;
+        if !is_whole {
+            silent.retain(|(_, silence)| silence.connections >= SILENT_FROM);
+        }
+        let since = silent.iter().map(|(_, silence)| silence.since).min()?;
+        let connections = count(&silent);
+        Some(Silent {
+            is_whole,
+            backends: silent.into_iter().map(|(backend, _)| backend).collect(),
+            connections,
+            since,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/outcomes.rs"]
+mod tests;

@@ -1,0 +1,112 @@
+//! Which backends answer clients outside the node: counts each connection once, some seconds after it has begun, and reports
+//! what changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nix::time::{ClockId, clock_gettime};
+use nodelb_core::change::Change;
+use nodelb_core::history::{Event, What};
+use nodelb_core::model::cause::Cause;
+use nodelb_core::packets::outcomes::{Answers, Outcome, Outcomes, SilentPort};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceId;
+use nodelb_datapath::packets::Interval;
+use nodelb_host::clock::Clock;
+use nodelb_host::messages;
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+/// A connection counts so many seconds after it has begun: clients have then repeated their SYN.
+const ANSWERED_WITHIN: u32 = 3;
+
+/// The connections that began so many seconds before the first sweep of a start count, too: handshakes are kept for so long.
+const BEFORE_START: u32 = 30;
+
+pub(crate) struct Answering {
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    changes: mpsc::Sender<Vec<Change>>,
+    clock: Clock,
+    /// The last second of the connections that were counted.
+    until: Option<u32>,
+    answers: Answers,
+    /// Whether some connections of the last interval had no answer.
+    pub(super) has_unanswered: bool,
+    pub(super) silent: Arc<BTreeMap<ServiceId, SilentPort>>,
+}
+
+impl Answering {
+    /// `clock` is that of the owner task.
+    pub(crate) fn new(
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+        changes: mpsc::Sender<Vec<Change>>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            snapshot,
+            changes,
+            clock,
+            until: None,
+            answers: Answers::default(),
+            has_unanswered: false,
+            silent: Arc::default(),
+        }
+    }
+
+    pub(super) fn total(&self) -> Outcomes {
+        self.answers.total()
+    }
+
+    /// The interval after the one that was taken last, until now.
+    pub(super) fn next(&self) -> Interval {
+        // It never fails.
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map(|now| now.tv_sec()).unwrap_or_default();
+        let until = u32::try_from(now).unwrap_or_default().saturating_sub(ANSWERED_WITHIN);
+        Interval { after: self.until.unwrap_or(until.saturating_sub(BEFORE_START)).min(until), until }
+    }
+
+    /// Takes the outcomes of the connections that began in the interval.
+    pub(super) async fn take(&mut self, outcomes: &[Outcome], interval: Interval) {
+        self.until = Some(interval.until);
+        self.has_unanswered = outcomes.iter().any(|(.., outcomes)| outcomes.unanswered > 0);
+        let snapshot = Arc::clone(&self.snapshot.borrow());
+        self.answers.take(outcomes, self.clock.now(), |id| snapshot.owners.contains_key(&id));
+        let silent = self.answers.silent_ports(&snapshot);
+        let begun = silent.iter().filter(|(id, now)| self.silent.get(*id).is_none_or(|it| it.is_whole != now.is_whole));
+        let ended = self.silent.iter().filter(|(id, _)| !silent.contains_key(*id));
+        let begun = begun.map(|(_, now)| event(What::Unanswered, now, now.text()));
+        let ended = ended.map(|(id, was)| {
+            let text = match self.answers.answers(*id) {
+                true => "clients outside the node get answers again",
+                false => "no client outside the node waits for an answer any more",
+            };
+            event(What::Answered, was, text.to_owned())
+        });
+        let events: Vec<Event> = begun.chain(ended).collect();
+        self.silent = Arc::new(silent);
+        if events.is_empty() {
+            return;
+        }
+        events.iter().for_each(log);
+        let changes = events.into_iter().map(|event| Change::Happened(event.into())).collect();
+        // Fails only when the daemon ends.
+        let _ = self.changes.send(changes).await;
+    }
+}
+
+fn event(what: What, port: &SilentPort, text: String) -> Event {
+    Event { detail: Some(text.into()), ..Event::for_port(&port.key, None, what, Cause::default()) }
+}
+
+fn log(event: &Event) {
+    let (Some(key), Some(text)) = (&event.port, &event.detail) else { return };
+    let service = key.service.to_string();
+    match event.what {
+        What::Unanswered => warn!(message_id = %messages::SERVICE_UNANSWERED, service, "{key}: {text}"),
+        _ => info!(message_id = %messages::SERVICE_ANSWERED, service, "{key}: {text}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/answers.rs"]
+mod tests;

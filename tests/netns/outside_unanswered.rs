@@ -1,0 +1,121 @@
+//! Clients outside the node get no answer: the status, the history and `nodelb diagnose` say so.
+
+use std::process::Command;
+use std::time::Duration;
+
+use nodelb_prober::Transport;
+use serde_json::Value;
+
+use crate::host::{Host, eventually, get};
+use crate::lab::Place;
+use crate::outside::start;
+use crate::outside_direct::{SERVICE, service, with_both};
+use crate::outside_more::run;
+use crate::outside_network::nft;
+use crate::talk::{TIMEOUT, ask};
+use crate::ways::NODELB;
+
+/// A client has repeated its SYN within this time.
+const REPEATED: Duration = Duration::from_millis(1_500);
+
+/// The problem of the status, as its severity, service and cause.
+fn problem() -> Option<(String, String, String)> {
+    let status = get("/status")?;
+    let problems = status["problems"].as_array()?;
+    let found = problems.iter().find(|problem| problem["reason"] == "Unanswered")?;
+    let text = |column: &str| found[column].as_str().unwrap_or_default().to_owned();
+    Some((text("severity"), text("object"), text("cause")))
+}
+
+/// The events of the service of this kind.
+fn events(what: &str) -> usize {
+    let history = get("/history").unwrap_or_default();
+    let records = history["history"].as_array().cloned().unwrap_or_default();
+    records.iter().filter(|record| record["what"] == what || record["event"] == what).count()
+}
+
+/// The finding of `nodelb diagnose`, which has this exit code.
+fn diagnose(host: &Host, name: &str, code: i32) -> Value {
+    let mut command = Command::new(NODELB);
+    command.args(["diagnose", name, "-o", "json", "--no-connect", "--config"]).arg(host.path("nodelb.toml"));
+    let output = command.output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    assert_eq!(output.status.code(), Some(code), "{report:#}");
+    let finding = report["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == "unanswered");
+    finding.unwrap_or_else(|| panic!("{report:#}")).clone()
+}
+
+/// Lets the client try until the status has the problem.
+fn until_known(client: &Place, node: Option<&Place>, to: &str) -> (String, String, String) {
+    let mut found = None;
+    eventually("the status says it", || {
+        let answer = client.run(|| ask(to, Transport::Tcp, REPEATED));
+        assert!(answer.is_err(), "{to}: {answer:?}");
+        found = node.map_or_else(problem, |node| node.run(problem));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// The policy of the firewall is set while nodelb runs, and an older connection stays (A1 of the operators' findings).
+#[test]
+fn a_firewall_that_drops_forwarded_packets_is_named() {
+    run("outside_unanswered::a_firewall_that_drops_forwarded_packets_is_named", |host, lab, services| {
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        let [to, _] = services[0].load_balancer();
+        for _ in 0..5 {
+            lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).unwrap();
+        }
+        assert_eq!(problem(), None);
+        nft("table inet firewall {
+                chain FORWARD { type filter hook forward priority 0; policy drop; }
+            }");
+        let (severity, name, cause) = until_known(&lab.client, None, &to);
+        assert_eq!(severity, "critical", "{cause}");
+        assert!(cause.contains("of clients outside the node got no answer from"), "{cause}");
+        let finding = diagnose(host, &name, 2).to_string();
+        for text in [
+            "the policy of the chain FORWARD of the table firewall is drop",
+            "iptables -I FORWARD",
+            "got no answer from",
+        ] {
+            assert!(finding.contains(text), "{text}: {finding}");
+        }
+        assert_eq!((events("Unanswered"), events("Answered")), (1, 0));
+        // Packets to backends on other nodes do not pass it.
+        let [other, _] = services[1].load_balancer();
+        lab.client.run(|| ask(&other, Transport::Tcp, TIMEOUT)).unwrap();
+        nft("delete table inet firewall\n");
+        eventually("the problem ends", || {
+            lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).unwrap();
+            problem().is_none()
+        });
+        assert_eq!((events("Unanswered"), events("Answered")), (1, 1));
+    });
+}
+
+/// Nothing unwraps packets in tunnels, and machines with backends lack the address of the service.
+#[test]
+fn backends_that_cannot_take_packets_with_direct_return_are_named() {
+    let test = "outside_unanswered::backends_that_cannot_take_packets_with_direct_return_are_named";
+    with_both(test, "off", |net, forward| {
+        let [to, _] = service(forward);
+        for _ in 0..5 {
+            net.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).unwrap();
+        }
+        for end in &mut net.ends {
+            match end.daemon.take() {
+                Some(daemon) => {
+                    daemon.stop();
+                    end.place.run(|| end.host.cleanup());
+                }
+                None => end.place.ip(&format!("address del {}/32 dev lo", SERVICE[0])),
+            }
+        }
+        let entry = &net.entries[0];
+        let (severity, name, cause) = until_known(&net.client, Some(&entry.place), &to);
+        assert_eq!(severity, "critical", "{cause}");
+        let finding = entry.place.run(|| diagnose(&entry.host, &name, 2)).to_string();
+        assert!(finding.contains(&format!("forward is {forward}: the machine of each backend needs")), "{finding}");
+    });
+}
