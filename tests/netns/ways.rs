@@ -408,6 +408,7 @@ pub(crate) static WAYS: [Way; 13] = [
         repairs: |fixture| {
             deletes(fixture, &[("services", "late"), ("endpointslices", "late")]);
             fixture.host.withdraw("mine.toml");
+            eventually("the address is free", || frontend("198.51.100.90:443/TCP").is_none());
         },
         verdict: FORWARDED,
         finding: ("address-conflict", 2, &["mine/first"]),

@@ -73,7 +73,12 @@ fn check_rows(host: &Host) -> Result<(), TestCaseError> {
     let problems = problems(&observed);
     for row in rows.iter().filter(|row| !matches!(row.status, Status::Ok | Status::Kept | Status::Pending)) {
         let objects = [row.service.to_string(), row.address.to_string()];
-        prop_assert!(problems.iter().any(|problem| objects.contains(&problem.object)), "{:?} {:?}", row, problems);
+        prop_assert!(
+            problems.iter().any(|problem| objects.iter().any(|object| problem.is_of(object))),
+            "{:?} {:?}",
+            row,
+            problems
+        );
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod outside;
 mod problem;
 mod reason;
 mod services;
+mod shared;
 
 pub use earlier::{Beginnings, Earlier, Found};
 pub use outside::unforwarded;
@@ -28,7 +29,7 @@ pub fn problems(observed: &Observed) -> Vec<Problem> {
     for problem in &mut found {
         problem.since = observed.earlier.since(problem.reason, &problem.object, problem.since);
     }
-    found.extend(services::problems(observed));
+    found.extend(shared::join(services::problems(observed)));
     found.sort_by(|a, b| {
         let by_weight = b.blocks_readiness.cmp(&a.blocks_readiness).then(b.severity.cmp(&a.severity));
         by_weight.then(a.reason.cmp(&b.reason)).then(b.since.cmp(&a.since)).then(a.object.cmp(&b.object))

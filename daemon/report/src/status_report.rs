@@ -14,6 +14,12 @@ use nodelb_core::text::filled;
 /// The maximum number of changes in a summary.
 pub const MAX_CHANGES: usize = 5;
 
+/// The maximum number of records that these come from.
+const MOST_RECORDS: usize = 1_024;
+
+/// The maximum time between changes that count as one, in milliseconds.
+const SAME_TIME: u64 = 1_000;
+
 /// The summary of the daemon and the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
@@ -88,6 +94,9 @@ pub struct ChangeSummary {
     pub time: Time,
     /// The service; absent for a change of nodelb itself.
     pub service: Option<String>,
+    /// All services, if the same has happened to several at the same time.
+    #[serde(default)]
+    pub services: Vec<String>,
     /// The kind of the change.
     pub change: What,
     /// The backends that can be selected since the change.
@@ -104,6 +113,38 @@ pub struct ChangeSummary {
     pub detail: Option<String>,
 }
 
+impl ChangeSummary {
+    /// The latest changes, of these, which begin with the latest one. What happens to several services at the same time and
+    /// for the same cause is one change.
+    pub fn latest<'r>(records: impl Iterator<Item = &'r Record>) -> Vec<Self> {
+        let mut latest: Vec<Self> = Vec::new();
+        for change in records.take(MOST_RECORDS).map(Self::from) {
+            match latest.iter().position(|it| it.is_same(&change)) {
+                Some(at) => latest[at].join(change),
+                None if latest.len() < MAX_CHANGES => latest.push(change),
+                None => break,
+            }
+        }
+        latest
+    }
+
+    /// Whether the same has happened to another service.
+    fn is_same(&self, other: &Self) -> bool {
+        let about = |it: &Self| Self { time: Time(0), service: None, services: Vec::new(), ..it.clone() };
+        self.service.is_some()
+            && other.service.is_some()
+            && self.time.0.abs_diff(other.time.0) <= SAME_TIME
+            && about(self) == about(other)
+    }
+
+    fn join(&mut self, other: Self) {
+        if self.services.is_empty() {
+            self.services.extend(self.service.clone());
+        }
+        self.services.extend(other.service.filter(|service| !self.services.contains(service)));
+    }
+}
+
 impl From<&Record> for ChangeSummary {
     fn from(record: &Record) -> Self {
         let event = &record.event;
@@ -113,6 +154,7 @@ impl From<&Record> for ChangeSummary {
         Self {
             time: Time(record.at),
             service: event.port.as_ref().map(|port| port.service.to_string()),
+            services: Vec::new(),
             change: event.what,
             added: addresses(&event.added),
             removed: addresses(&event.removed),

@@ -156,13 +156,16 @@ fn push_changes(out: &mut String, report: &StatusReport, style: &Style) {
         return;
     }
     out.push_str("LAST CHANGES\n");
-    let service = |change: &ChangeSummary| change.service.clone().unwrap_or_else(|| "nodelb".into());
+    let service = |change: &ChangeSummary| match change.services.len() {
+        0 | 1 => change.service.clone().unwrap_or_else(|| "nodelb".into()),
+        several => format!("{several} services"),
+    };
     let width =
         report.changes.iter().map(|change| service(change).chars().count()).max().unwrap_or_default().min(OBJECT);
     let addresses = if style.wide || style.width.is_none() { usize::MAX } else { ADDRESSES };
     for change in &report.changes {
         let age = durations::human(change.time.age(report.time));
-        let start = format!("  {age:<5}  {:<width$}  {:<9}  ", service(change), change.change);
+        let start = format!("  {age:<5}  {:<width$}  {:<10}  ", service(change), change.change);
         let indent = start.chars().count();
         wrap::push_display(out, &start);
         let room = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));

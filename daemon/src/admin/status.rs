@@ -1,7 +1,7 @@
 //! `/status`: the state of the daemon and the node on one screen. It summarises other routes and has no facts of its
 //! own.
 
-use nodelb_report::status_report::{ApiserverSummary, ChangeSummary, MAX_CHANGES, SourceSummary, StatusReport};
+use nodelb_report::status_report::{ApiserverSummary, ChangeSummary, SourceSummary, StatusReport};
 use nodelb_report::time::Clocks;
 
 use super::observed::apiserver;
@@ -22,12 +22,7 @@ pub(super) fn status(state: &AdminState, now: Clocks) -> StatusReport {
         counts: state.summaries.of(&snapshot).counts.clone(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
         sources: state.sources(now).iter().map(|row| SourceSummary::from(&**row)).collect(),
-        changes: state
-            .history()
-            .latest_first()
-            .take(MAX_CHANGES)
-            .map(|record| ChangeSummary::from(&**record))
-            .collect(),
+        changes: ChangeSummary::latest(state.history().latest_first().map(|record| &**record)),
     }
 }
 

@@ -32,6 +32,12 @@ pub(super) struct Shown {
     pub(super) metrics: String,
 }
 
+/// Whether the problem is that of the service or of its address, alone or with others.
+fn is_about(problem: &Value, names: [&str; 2]) -> bool {
+    let shares = |name: &str| problem["services"].as_array().is_some_and(|it| it.contains(&name.into()));
+    names.iter().any(|name| problem["object"] == *name || shares(name))
+}
+
 impl Shown {
     /// The numbers of problems and of frontends in the metrics, on which alerts depend, that are not those of the rows.
     fn wrong_metrics(&self) -> Vec<String> {
@@ -318,7 +324,7 @@ impl Compared<'_> {
         }
         let service = name(self.number);
         let address = format!("{}/TCP", address(self.number));
-        let is_own = |problem: &&Value| problem["object"] == service.as_str() || problem["object"] == address.as_str();
+        let is_own = |problem: &&Value| is_about(problem, [&service, &address]);
         let of_service: Vec<&Value> = shown.problems.iter().filter(is_own).collect();
         let is_critical = of_service.iter().any(|problem| problem["severity"] == "critical");
         let is_unready = shown.problems.iter().any(|problem| problem["blocks_readiness"] == true);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::{NotForwarding, Observed, Problem};
+use super::problem::{NotForwarding, Observed, Problem, SharedCause};
 use super::reason::{Reason, Severity};
 use crate::explain::outside::{self, Forwarded};
 use crate::explain::reports;
@@ -86,7 +86,14 @@ pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
         let is_critical = ports.iter().any(|port| port.is_whole && port.key.protocol == Protocol::Tcp);
         let severity = if is_critical { Severity::Critical } else { Severity::Warning };
         let since = ports.iter().map(|port| observed.clocks.time_of(port.since)).min();
-        found.push(Problem::new(Reason::Unanswered, name.to_string(), cause).severity(severity).since(since));
+        let others = if first.is_whole { "" } else { "; other backends answer" };
+        let shared = SharedCause {
+            of: ports.iter().flat_map(|port| &port.backends).map(|backend| backend.addr).collect(),
+            what: format!("the last connections of clients outside the node got no answer{others}"),
+            command: "nodelb connections --address",
+        };
+        let problem = Problem::new(Reason::Unanswered, name.to_string(), cause).severity(severity);
+        found.push(problem.since(since).shared(Some(shared)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! A problem, and the reports of the daemon's parts that problems follow from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ use crate::check::Check;
 use crate::explain::summary::Summary;
 use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
-use nodelb_core::model::addr::Family;
+use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::packets::outcomes::SilentPort;
 use nodelb_core::snapshot::Snapshot;
@@ -31,6 +31,17 @@ pub(super) const SHOWN: usize = 4;
 /// A table counts as nearly full from this usage, in percent.
 const TABLE_PERCENT: u64 = 90;
 
+/// What a problem of a service has in common with those of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SharedCause {
+    /// The hosts that the services have backends on, or the address that they claim.
+    pub(super) of: BTreeSet<Addr>,
+    /// What is wrong, without names of services.
+    pub(super) what: String,
+    /// The command that shows the services, without the address.
+    pub(super) command: &'static str,
+}
+
 /// A problem: what is wrong with which object, since when, why, and what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
@@ -48,6 +59,12 @@ pub struct Problem {
     pub command: String,
     /// Whether the node is not ready because of it.
     pub blocks_readiness: bool,
+    /// The services, if several have the problem for the same cause: `object` is the host or address that they share.
+    #[serde(default)]
+    pub services: Vec<String>,
+    /// What it may have in common with the problems of other services.
+    #[serde(skip)]
+    pub(crate) shared: Option<SharedCause>,
 }
 
 impl Problem {
@@ -55,11 +72,22 @@ impl Problem {
         let object = object.into();
         let ReasonEntry { severity, command, .. } = *reason.entry();
         let command = command.replace("{}", &object);
-        Self { severity, reason, object, since: None, cause: cause.into(), command, blocks_readiness: false }
+        let (cause, services) = (cause.into(), Vec::new());
+        Self { severity, reason, object, since: None, cause, command, blocks_readiness: false, services, shared: None }
     }
 
-    pub(super) fn severity(self, severity: Severity) -> Self {
+    #[must_use]
+    pub fn severity(self, severity: Severity) -> Self {
         Self { severity, ..self }
+    }
+
+    pub(super) fn shared(self, shared: Option<SharedCause>) -> Self {
+        Self { shared, ..self }
+    }
+
+    /// Whether the service has the problem.
+    pub fn is_of(&self, service: &str) -> bool {
+        self.object == service || self.services.iter().any(|it| it == service)
     }
 
     pub(super) fn since(self, since: Option<Time>) -> Self {

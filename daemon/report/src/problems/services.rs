@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::earlier::CLOCKS_DIFFER;
 use super::effect::Effects;
 use super::outside;
-use super::problem::{Observed, Problem};
+use super::problem::{Observed, Problem, SharedCause};
 use super::reason::{Reason, Severity};
 use crate::explain::kept::why_kept;
 use crate::explain::reports;
+use crate::explain::rows::BackendReport;
 use crate::filter::Filter;
 use crate::time::Time;
 use nodelb_core::degraded::Degraded;
@@ -100,8 +101,23 @@ fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>
                 without_backends(snapshot, (key, &of), seen.as_ref().unwrap_or(last))
             }
         };
-        found.push(problem.severity(effects.severity(name)).since(since));
+        let shared = (problem.reason == Reason::LastResort).then(|| {
+            let backends = reports::backends(snapshot, &Filter::for_service(name));
+            failed_together(&backends, LAST_RESORT)
+        });
+        found.push(problem.severity(effects.severity(name)).since(since).shared(shared));
     }
+}
+
+/// How [`Reason::LastResort`] begins where services share it.
+const LAST_RESORT: &str = "every backend failed its health checks and is used as a last resort";
+
+/// What the service has in common with others of which backends on the same hosts failed their health checks.
+fn failed_together(backends: &[BackendReport], what: &str) -> SharedCause {
+    let failed = || backends.iter().filter(|row| row.state == BackendState::Quarantined);
+    let of = failed().map(|row| row.address.addr).collect();
+    let whys: BTreeSet<&str> = failed().map(|row| row.reason.as_deref().unwrap_or("unknown error")).collect();
+    SharedCause { of, what: format!("{what} ({})", listed(whys, SHOWN)), command: "nodelb backends" }
 }
 
 /// Why the port has lost all backends at this time, if that was in an earlier run.
@@ -297,11 +313,16 @@ fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem
         separate(concerned, effects, found)
     {
         let more = if more > 0 { format!(" (and {more} more addresses)") } else { String::new() };
-        let address = address.to_string();
-        let text = if text.starts_with(&address) { text } else { format!("{address}: {text}") };
-        let problem = Problem::new(reason, service.to_string(), format!("{text}{more}"));
+        let (claimed, address) = (address, address.to_string());
+        let of = if text.starts_with(&address) { String::new() } else { format!("{address}: ") };
+        let problem = Problem::new(reason, service.to_string(), format!("{of}{text}{more}"));
         let severity = if is_intended { Severity::Notice } else { effects.severity(&service) };
-        found.push(problem.severity(severity).since(Some(since)));
+        let shared = (more.is_empty()).then(|| SharedCause {
+            of: [claimed.addr].into(),
+            what: text,
+            command: "nodelb frontends --address",
+        });
+        found.push(problem.severity(severity).since(Some(since)).shared(shared));
     }
 }
 
@@ -382,7 +403,8 @@ fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
             first.address
         );
         let problem = Problem::new(Reason::BackendsQuarantined, name.to_string(), cause);
-        found.push(problem.since(since.get(name).copied()));
+        let shared = failed_together(&backends, "backends there failed their health checks");
+        found.push(problem.since(since.get(name).copied()).shared(Some(shared)));
     }
 }
 

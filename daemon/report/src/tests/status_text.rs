@@ -1,10 +1,15 @@
+use std::sync::Arc;
+
 use crate::explain::summary::ObjectCounts;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
 use crate::rows::Answer;
 use crate::status_report::{ChangeSummary, Kernel, StatusReport};
 use crate::time::Time;
-use nodelb_core::history::What;
+use nodelb_core::history::{Event, Record, What};
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{Origin, PortKey};
 use nodelb_core::state::status::Status;
 
 const NOW: u64 = 1_764_000_000_000;
@@ -40,6 +45,8 @@ fn problem(object: &str) -> Problem {
         cause: "no usable backend: EndpointSlice shop/web emptied by bob (resourceVersion 15)".into(),
         command: format!("nodelb diagnose {object}"),
         blocks_readiness: false,
+        services: Vec::new(),
+        shared: None,
     }
 }
 
@@ -82,6 +89,7 @@ fn a_change_does_not_repeat_a_problem() {
     let change = ChangeSummary {
         time: Time(NOW - 3_000),
         service: Some("shop/web".into()),
+        services: Vec::new(),
         change: What::Refused,
         added: Vec::new(),
         removed: Vec::new(),
@@ -93,7 +101,7 @@ fn a_change_does_not_repeat_a_problem() {
     let known = Problem { cause: "198.51.100.1:80/TCP: it is an address of this node".into(), ..problem("shop/web") };
     let report = StatusReport { changes: vec![change], ..report(vec![known]) };
     let narrow = report.text(Time(NOW), &Style { width: Some(100), ..Style::default() });
-    assert!(narrow.ends_with("Refused    see above\n"), "{narrow}");
+    assert!(narrow.ends_with("Refused     see above\n"), "{narrow}");
     let pipe = report.text(Time(NOW), &Style::default());
     assert!(pipe.ends_with("it is an address of this node\n"), "{pipe}");
 }
@@ -103,4 +111,38 @@ fn names_cannot_send_commands_to_the_terminal() {
     let hostile = Problem { cause: "\u{1b}[2J\u{202e}".into(), ..problem("a\u{1b}]0;x\u{7}") };
     let text = report(vec![hostile]).text(Time(NOW), &Style { width: Some(80), colour: false, ..Style::default() });
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}') && !text.contains('\u{7}'), "{text:?}");
+}
+
+/// A dead host filled the last changes with one service after the other (C1 of the operators' findings).
+#[test]
+fn what_happens_to_several_services_at_once_is_one_change() {
+    let record = |at: u64, service: &str, object: &str| {
+        let key = PortKey {
+            service: service.parse().unwrap(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+            family: Family::Ipv4,
+        };
+        let origin = Origin { object: object.into(), ..Origin::default() };
+        let cause = Cause { origin, ..Cause::default() };
+        Record {
+            sequence: at,
+            at,
+            to_owner: None,
+            to_kernel: None,
+            is_from_before: false,
+            event: Event::for_port(&Arc::new(key), None, What::LastResort, cause),
+        }
+    };
+    let dead = "health checks (192.0.2.1:80: connection refused)";
+    let mut records: Vec<Record> = (0..54).map(|n| record(9_000 - n, &format!("shop/web-{n}"), dead)).collect();
+    records.push(record(8_900, "shop/other", "health checks (192.0.2.2:80: connection refused)"));
+    records.push(record(8_000, "shop/first", dead));
+    records.push(record(7_000, "shop/early", dead));
+    let latest = ChangeSummary::latest(records.iter());
+    let shown: Vec<(Option<&str>, usize)> =
+        latest.iter().map(|it| (it.service.as_deref(), it.services.len())).collect();
+    assert_eq!(shown, [(Some("shop/web-0"), 55), (Some("shop/other"), 0), (Some("shop/early"), 0)]);
+    let text = StatusReport { changes: latest, ..report(Vec::new()) }.text(Time(NOW), &Style::default());
+    assert!(text.contains("55 services  LastResort"), "{text}");
 }

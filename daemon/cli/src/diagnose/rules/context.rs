@@ -85,7 +85,7 @@ impl<'f> Context<'f> {
             let mut rows = self.daemon.iter().flat_map(|daemon| &daemon.frontends);
             rows.any(|row| row.address == problem.object)
         };
-        entry.for_all || problem.object == self.facts.service.to_string() || is_address()
+        entry.for_all || problem.is_of(&self.facts.service.to_string()) || is_address()
     }
 
     /// Returns the Service if it is one for proxies.

@@ -99,9 +99,8 @@ fn silence(context: &Context<'_>, daemon: &Daemon, packets: &Packets, here: &[St
         () if has("tunnel") => ("tunnel", ""),
         () => ("", ""),
     };
-    let is_own = |problem: &&Problem| {
-        problem.reason == Reason::Unanswered && problem.object == context.facts.service.to_string()
-    };
+    let is_own =
+        |problem: &&Problem| problem.reason == Reason::Unanswered && problem.is_of(&context.facts.service.to_string());
     if what.is_empty() && !daemon.problems.iter().any(|problem| is_own(&problem)) {
         return None;
     }

@@ -818,10 +818,8 @@ fn an_address_that_a_program_of_the_node_has_on_purpose_is_no_fault() {
     daemon.frontends[0].status = Some(Status::Refused);
     daemon.frontends[0].error = Some("10.96.7.7 is an address of this node, such as that of a cache".into());
     let command = "nodelb diagnose shop/web";
-    let refused = Problem {
-        severity: nodelb_report::problems::Severity::Notice,
-        ..problem("Refused", "shop/web", "its address", command)
-    };
+    let refused =
+        problem("Refused", "shop/web", "its address", command).severity(nodelb_report::problems::Severity::Notice);
     daemon.problems = vec![refused];
     let found = findings(&facts);
     let refused = found.iter().find(|it| it.kind == Kind::AddressRefused).unwrap();
@@ -965,10 +963,8 @@ fn a_connection_that_others_translate_is_evidence_only_with_their_programs() {
     facts.connect_tests[1].peer = Some("10.1.0.9:8080/TCP".into());
     assert_eq!(found(&facts), None, "the backends may have changed a moment ago");
     let cause = "programs of other software run before nodelb's: a (1) at connect4";
-    let shared = Problem {
-        severity: nodelb_report::problems::Severity::Notice,
-        ..problem("HooksShared", "hooks", cause, "nodelb diff --probe")
-    };
+    let shared = problem("HooksShared", "hooks", cause, "nodelb diff --probe")
+        .severity(nodelb_report::problems::Severity::Notice);
     daemon(&mut facts).problems = vec![shared];
     let evidence = "a connection to 10.96.7.7:80/TCP reached 10.1.0.9:8080/TCP, which is no backend that nodelb uses";
     assert_eq!(found(&facts), Some((Severity::Warning, cause.into(), vec![evidence.into()])));

@@ -67,7 +67,7 @@ function problemRow(problem) {
   return element("div", { class: `problem ${level}` },
     element("span", { class: `${level}-text`, title: problem.severity }, level === "critical" ? "✖" : level === "warning" ? "▲" : "●"),
     age(problem.since),
-    element("span", { class: "object", onclick: isService ? () => { location.hash = `service/${problem.object}`; } : undefined },
+    element("span", { class: "object", title: problem.services?.join("\n"), onclick: isService ? () => { location.hash = `service/${problem.object}`; } : undefined },
       problem.object),
     element("span", { class: "cause" }, problem.cause),
     problem.command ? copy(problem.command) : element("span"));
@@ -95,25 +95,39 @@ export function drawTiles() {
 export function drawTimeline() {
   byId("timeline").querySelector("h2").textContent = view.selected ? `Timeline of ${view.selected}` : "Timeline";
   // Of one service, the records that the daemon has, which may be older than the latest of all.
-  const shown = (view.selected ? view.records ?? [] : state.history).slice(0, 200).map(record);
+  const shown = (view.selected ? view.records ?? [] : joined(state.history.slice(0, 200))).map(record);
   const none = view.selected && !view.records ? "…" : "No changes are recorded.";
   replace(byId("records"), ...(shown.length ? shown : [element("li", {}, none)]));
 }
 
-const LEVEL = { Held: "warning", LastResort: "critical", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
+// What happens to several services at the same time, for the same cause, is one record.
+function joined(entries) {
+  const about = (it) => JSON.stringify([it.what, it.added, it.removed, it.held, it.object, it.writer, it.resource_version, it.detail]);
+  const records = [];
+  for (const entry of entries) {
+    const same = entry.service && records.findLast((it) => it.service && it.about === about(entry) && Date.parse(it.time) - Date.parse(entry.time) <= 1000);
+    if (same) same.services.add(entry.service);
+    else records.push({ ...entry, about: about(entry), services: new Set(entry.service ? [entry.service] : []) });
+  }
+  return records;
+}
+
+const LEVEL = { Unanswered: "critical", Held: "warning", LastResort: "critical", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
 
 function record(entry) {
   const backends = [...(entry.added ?? []).map((name) => `+${name}`), ...(entry.removed ?? []).map((name) => `−${name}`),
     ...(entry.held ?? []).map((name) => `=${name}`)];
   const cause = [entry.object, entry.writer, entry.resource_version && `rv ${entry.resource_version}`].filter(Boolean);
   const applied = typeof entry.to_kernel === "number" ? `${entry.time}, in the kernel after ${micros(entry.to_kernel)}` : entry.time;
-  return element("li", { onclick: entry.service ? () => { location.hash = `service/${entry.service}`; } : undefined },
+  const several = entry.services?.size > 1;
+  return element("li", { onclick: entry.service && !several ? () => { location.hash = `service/${entry.service}`; } : undefined },
     element("span", { class: `what ${LEVEL[entry.what] ?? "dim"}-text` }, entry.what),
     element("span", { class: "age", title: applied }, clock(entry.time)), " ",
-    element("span", {}, entry.service ?? "daemon"), " ", element("span", { class: "age" }, entry.port ?? ""),
+    element("span", several ? { title: [...entry.services].join("\n") } : {}, several ? `${entry.services.size} services` : entry.service ?? "daemon"), " ",
+    element("span", { class: "age" }, several ? "" : entry.port ?? ""),
     backends.length ? element("div", { class: "more" }, short(backends)) : null,
     cause.length ? element("div", { class: "more" }, cause.join(" · ")) : null,
-    !entry.service && entry.detail ? element("div", { class: "more" }, entry.detail) : null);
+    (!entry.service || ["Unanswered", "Answered"].includes(entry.what)) && entry.detail ? element("div", { class: "more" }, entry.detail) : null);
 }
 
 const short = (list) => (list.length > 6 ? `${list.slice(0, 6).join(" ")} and ${list.length - 6} more` : list.join(" "));
