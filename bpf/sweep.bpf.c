@@ -150,7 +150,16 @@ static __always_inline bool is_counted(const struct connection *entry,
 	       timeouts->counted_until - timeouts->counted_after;
 }
 
-/* Counts the outcome of the connection that is being visited. */
+/* Whether it is a link-local address of IPv6 (RFC 4291, section 2.5.6). */
+static __always_inline bool is_link_local(const __u32 *addr)
+{
+	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/*
+ * Counts the outcome of the connection that is being visited. The kernel
+ * forwards no packet of a link-local client, whatever backends do.
+ */
 static __always_inline void
 count_outcome(const struct visited *now, bool is_established)
 {
@@ -165,7 +174,7 @@ count_outcome(const struct visited *now, bool is_established)
 			   (!is_forwarded && now->any & CONNECTION_REPLIED);
 
 	if (now->entry.flags & (CONNECTION_REVERSE | CONNECTION_OF_NODE) ||
-	    key.service_id == NO_SERVICE)
+	    key.service_id == NO_SERVICE || is_link_local(now->key.source))
 		return;
 	/* Nothing shows whether datagrams with direct return were answered. */
 	if (is_forwarded && !is_tcp)

@@ -37,6 +37,14 @@ impl TraceFrom {
     fn explanation(self, snapshot: &Snapshot, to: L4Addr) -> Result<Explanation, Problem> {
         Ok(match self {
             Self::Client(client) => explanation::explain(snapshot, to, client),
+            Self::At(addr, _) if addr.family() != to.addr.family() => {
+                let message = format!(
+                    "from={addr} is an {} address, and to={to} an {} one: no connection has both",
+                    addr.family(),
+                    to.addr.family()
+                );
+                return Err(Problem::new(StatusCode::BAD_REQUEST, message));
+            }
             Self::At(addr, port) => explanation::explain_from(snapshot, to, (addr, port)),
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {

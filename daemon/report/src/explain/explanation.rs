@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::explain::kept::why_kept;
+use crate::explain::outside::{self, DropReason};
+use crate::explain::ranges::Admitted;
 use crate::explain::reports::{backends, distinct, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
-use crate::explain::{outside, ranges::Admitted};
 use crate::filter::Filter;
 use nodelb_core::claims::Claim;
 use nodelb_core::compile::select::Choice;
@@ -183,23 +184,6 @@ impl ConnectResult {
             (_, Admission::No) => Self::Refused(Refusal::NotAdmitted),
         }
     }
-}
-
-/// Why packets of a client outside the node are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
-    /// The policy requires a backend on this node, and none of the usable ones is here.
-    NoLocalBackend,
-    /// The client is in none of the service's source ranges.
-    NotAdmitted,
-    /// The kernel of this node does not forward packets.
-    NotForwarded,
-    /// The client has the address and port of a service.
-    ServedSource,
-    /// No service has the port and protocol, and only nodelb has the address.
-    NotServed,
-    /// A policy of IPsec protects the packets.
-    Ipsec,
 }
 
 /// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a

@@ -12,6 +12,25 @@ use nodelb_core::model::uplink::Translation;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{ServiceEntry, backends_of};
 
+/// Why packets of a client outside the node are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The policy requires a backend on this node, and none of the usable ones is here.
+    NoLocalBackend,
+    /// The client is in none of the service's source ranges.
+    NotAdmitted,
+    /// The kernel of this node does not forward packets.
+    NotForwarded,
+    /// The kernel forwards no packets from a link-local address of IPv6 (RFC 4291, section 2.5.6).
+    LinkLocal,
+    /// The client has the address and port of a service.
+    ServedSource,
+    /// No service has the port and protocol, and only nodelb has the address.
+    NotServed,
+    /// A policy of IPsec protects the packets.
+    Ipsec,
+}
+
 /// Whether clients outside the node are served through the claim at this position of the row.
 pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize, address: L4Addr) -> OutsideAccess {
     let claim = &row.claims()[place];

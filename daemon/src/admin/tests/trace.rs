@@ -20,7 +20,8 @@ use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
-use nodelb_report::explain::explanation::{self, Client, ConnectResult, DropReason};
+use nodelb_report::explain::explanation::{self, Client, ConnectResult};
+use nodelb_report::explain::outside::DropReason;
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
 use nodelb_report::time::{Clocks, Time};
@@ -513,6 +514,30 @@ fn a_client_outside_is_not_forwarded_by_a_node_that_does_not_forward_packets() {
     assert!(outside.contains("  Dropped  ") && outside.contains(verdict), "{outside}");
     let (stopped, of_the_node) = text("host", "10.96.7.9:80");
     assert!(stopped.is_none() && of_the_node.contains("  Forwarded  "), "{of_the_node}");
+}
+
+/// The verdict was Forwarded, and no connection began (V10 of the findings about IPv6).
+#[test]
+fn a_client_that_no_packet_leads_to_is_not_forwarded() {
+    let snapshot = served();
+    let explained =
+        |from: &str, to: &str| from.parse::<TraceFrom>().unwrap().explanation(&snapshot, to.parse().unwrap());
+    let Err(problem) = explained("2001:db8::9", "198.51.100.9:80") else { panic!("an IPv6 client of an IPv4 address") };
+    let text = format!("{problem:?}");
+    assert!(text.contains("from=2001:db8::9 is an IPv6 address, and to=198.51.100.9:80/TCP an IPv4 one"), "{text}");
+    let mut explanation = explained("203.0.113.9", "198.51.100.9:80").unwrap();
+    assert_eq!(outside::stop(&mut explanation, &snapshot, None), None);
+    explanation.client_address.as_mut().unwrap().addr = "fe80::9".parse().unwrap();
+    let stopped = outside::stop(&mut explanation, &snapshot, None).unwrap();
+    assert!(
+        stopped.starts_with("the client has a link-local address: packets reach only backends with an address"),
+        "{stopped}"
+    );
+    let text = text_of(&answer(explanation, None, Moment(0)));
+    assert!(
+        text.contains("verdict        dropped by the kernel: packets from a link-local address are not forwarded"),
+        "{text}"
+    );
 }
 
 /// The verdict was Forwarded although another proxy got the packets.

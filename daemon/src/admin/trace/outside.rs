@@ -1,6 +1,6 @@
 //! The sentences about clients outside the node.
 
-use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::service::FrontendKind;
@@ -8,7 +8,8 @@ use nodelb_core::packets::admission::Refusal;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::listed;
 use nodelb_core::trace::is_of_service_outside;
-use nodelb_report::explain::explanation::{Client, ConnectResult, DropReason, Explanation};
+use nodelb_report::explain::explanation::{Client, ConnectResult, Explanation};
+use nodelb_report::explain::outside::DropReason;
 use nodelb_report::explain::rows::OutsideAccess;
 
 use super::phrases;
@@ -106,6 +107,7 @@ pub(super) fn dropped(reason: DropReason) -> String {
             "dropped: the policy allows only backends on this node, and none of them is usable".into()
         }
         DropReason::NotForwarded => "dropped by the kernel: this node does not forward packets".into(),
+        DropReason::LinkLocal => "dropped by the kernel: packets from a link-local address are not forwarded".into(),
         DropReason::NotAdmitted => "dropped: the client is not in loadBalancerSourceRanges".into(),
         DropReason::NotServed => format!("dropped: {NOT_SERVED}"),
         DropReason::Ipsec => "dropped: a policy of IPsec protects the packets, which nodelb cannot encrypt".into(),
@@ -172,10 +174,16 @@ pub(super) fn passed(explanation: &Explanation, decision: Option<&Decision>) -> 
     }
 }
 
-/// Makes the connection of a client outside the node one that the kernel drops, if it does not forward packets and no
+/// Makes the connection of a client outside the node one that the kernel drops, if it does not forward its packets and no
 /// backend has an address of this node. Returns the sentence about it. `setting` is the one that disables forwarding.
 pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: Option<&str>) -> Option<String> {
-    let setting = setting?;
+    let is_unforwarded = |addr: Addr| addr.is_link_local() && addr.family() == Family::Ipv6;
+    let is_link_local = || explanation.client_address.is_some_and(|client| is_unforwarded(client.addr));
+    let (why, reason) = match setting {
+        Some(setting) => (setting, DropReason::NotForwarded),
+        None if is_link_local() => ("the client has a link-local address", DropReason::LinkLocal),
+        None => return None,
+    };
     let is_forwarded = matches!(explanation.result, ConnectResult::Forwarded(_) | ConnectResult::Depends(_));
     if explanation.from != Client::Outside || !is_forwarded {
         return None;
@@ -183,9 +191,9 @@ pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: 
     let mut used = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
     let is_here = |addr: &Addr| snapshot.facts.node().addresses.contains(addr);
     if !used.any(|candidate| is_here(&candidate.row.address.addr)) {
-        explanation.result = ConnectResult::Dropped(DropReason::NotForwarded);
+        explanation.result = ConnectResult::Dropped(reason);
     }
-    Some(format!("{setting}: packets reach only backends with an address of this node, and the others are dropped"))
+    Some(format!("{why}: packets reach only backends with an address of this node, and the others are dropped"))
 }
 
 /// Makes the connection of a client outside the node one that is dropped, if a policy of IPsec protects its packets or those

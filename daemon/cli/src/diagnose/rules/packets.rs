@@ -75,6 +75,7 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         ("forwarding", unforwarded),
         ("snat-overlap", snat_overlap(packets, kernel).into_iter().collect()),
         ("rp-filter", if here.is_empty() { Vec::new() } else { strict(packets, kernel) }),
+        ("link-local", not_forwarded(packets)),
         ("nearly-full", nearly_full(&packets.limits)),
     ];
     let direct = super::direct::problems(context, packets);
@@ -189,11 +190,23 @@ fn overlaps(range: &str, (first, last): (u16, u16)) -> bool {
     ends.is_some_and(|(a, b)| a <= last && first <= b)
 }
 
+/// Whether the client has a link-local address of IPv6, whose packets the kernel does not forward.
+fn is_link_local(row: &ConnectionRow) -> bool {
+    row.client.parse::<L4Addr>().is_ok_and(|client| is_ipv6(&row.client) && client.addr.is_link_local())
+}
+
+/// Returns the clients with a link-local address whose connections were not answered.
+fn not_forwarded(packets: &Packets) -> Vec<String> {
+    let waits = |row: &&ConnectionRow| row.state == "unanswered" && row.age >= UNANSWERED && is_link_local(row);
+    let lines = packets.connections.iter().filter(waits).map(|row| format!("{} to {}", row.client, row.backend));
+    lines.collect()
+}
+
 /// Returns the backends on this path that have not answered the last connections: those since the one that began last
 /// among the answered ones.
 fn unanswered(packets: &Packets, path: &str) -> Vec<String> {
     let mut by_backend: BTreeMap<&str, Vec<&ConnectionRow>> = BTreeMap::new();
-    for row in packets.connections.iter().filter(|row| row.path == path) {
+    for row in packets.connections.iter().filter(|row| row.path == path && !is_link_local(row)) {
         by_backend.entry(&row.backend).or_default().push(row);
     }
     let line = |(backend, rows): (&str, Vec<&ConnectionRow>)| {

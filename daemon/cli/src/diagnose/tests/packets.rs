@@ -109,6 +109,17 @@ fn a_firewall_that_drops_forwarded_packets_is_named() {
     check_silence("10.1.0.1:8080/TCP", "redirect", elsewhere);
 }
 
+/// A backend on another machine was said to be on this node, and not to answer (V10 of the findings about IPv6).
+#[test]
+fn a_link_local_client_is_no_silence_of_a_backend() {
+    check("link-local", "[fe80::2]:40000/TCP to [2001:db8:1::11]:8080/TCP", |packets, _| {
+        let row = connection("[2001:db8:1::11]:8080/TCP", "stack", "unanswered", 9.0);
+        let mut row: ConnectionRow = typed(row);
+        row.client = "[fe80::2]:40000/TCP".into();
+        packets.connections = vec![row];
+    });
+}
+
 /// The status remembers what connections do not show any more, or never do.
 #[test]
 fn what_the_status_says_of_silence_is_a_finding() {

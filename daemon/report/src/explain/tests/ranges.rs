@@ -1,4 +1,5 @@
-use crate::explain::explanation::{Client, ConnectResult, DropReason, explain, explain_from};
+use crate::explain::explanation::{Client, ConnectResult, explain, explain_from};
+use crate::explain::outside::DropReason;
 use crate::rows::from_maps::{MapContent, Names};
 use nodelb_core::change::Change;
 use nodelb_core::compile::outside::PacketsConfig;
