@@ -70,7 +70,8 @@ struct {
 
 /*
  * The connections that a run has deleted. The programs write them, the daemon
- * reads them. When it is full, the run ends, and the daemon begins another one.
+ * reads them. When it is full, the run deletes no more, and the daemon begins
+ * another one.
  * The daemon sets its size before loading.
  */
 struct {
@@ -157,11 +158,13 @@ static __always_inline bool is_link_local(const __u32 *addr)
 }
 
 /*
- * Counts the outcome of the connection that is being visited. The kernel
- * forwards no packet of a link-local client, whatever backends do.
+ * Counts the outcome of the connection that is being visited, which has this
+ * client. The kernel forwards no packet of a link-local client, whatever
+ * backends do.
  */
-static __always_inline void
-count_outcome(const struct visited *now, bool is_established)
+static __always_inline void count_outcome(const struct visited *now,
+					  const __u32 *client,
+					  bool is_established)
 {
 	struct outcome_key key = {
 		.service_id = now->entry.service_id,
@@ -173,8 +176,8 @@ count_outcome(const struct visited *now, bool is_established)
 	bool is_answered = is_established || now->any & CONNECTION_ASSURED ||
 			   (!is_forwarded && now->any & CONNECTION_REPLIED);
 
-	if (now->entry.flags & (CONNECTION_REVERSE | CONNECTION_OF_NODE) ||
-	    key.service_id == NO_SERVICE || is_link_local(now->key.source))
+	if (now->any & CONNECTION_OF_NODE || key.service_id == NO_SERVICE ||
+	    is_link_local(client))
 		return;
 	/* Nothing shows whether datagrams with direct return were answered. */
 	if (is_forwarded && !is_tcp)
@@ -266,8 +269,9 @@ static __always_inline bool copy_visited(const struct packet_key *key,
 
 /*
  * Deletes the connection from the map, if it is due. Returns 1 if there is no
- * room to report it, which ends the run. The kernel also visits an entry that
- * was deleted with its partner, if that was the one before it.
+ * room to report it, which ends the run, unless it counts outcomes. The kernel
+ * also visits an entry that was deleted with its partner, if that was the one
+ * before it.
  */
 static __always_inline long sweep(struct visited *now,
 				  const struct sweep_timeouts *timeouts,
@@ -277,13 +281,15 @@ static __always_inline long sweep(struct visited *now,
 	__u32 timeout = timeouts->handshake, index;
 	const struct connection *partner;
 	struct sweep_record *record;
+	bool is_client;
 
 	partner = bpf_map_lookup_elem(map, &now->partner_key);
 	if (partner && !is_partner(&now->key, partner))
 		partner = NULL;
 	visit(now, partner);
-	if (is_counted(&now->entry, timeouts))
-		count_outcome(now, is_established);
+	is_client = !(now->entry.flags & CONNECTION_REVERSE);
+	if (is_client && is_counted(&now->entry, timeouts))
+		count_outcome(now, now->key.source, is_established);
 	if (is_established || now->any & CONNECTION_ASSURED)
 		timeout = timeout_of(now, timeouts, &reason);
 	now->record.reason = reason;
@@ -293,12 +299,17 @@ static __always_inline long sweep(struct visited *now,
 	record = bpf_map_lookup_elem(&sweep_records, &index);
 	if (!record) {
 		now->is_full = 1;
-		return 1;
+		return timeouts->counted_until == timeouts->counted_after;
 	}
 	if (bpf_map_delete_elem(map, &now->key))
 		return 0;
-	if (partner)
+	if (partner) {
 		bpf_map_delete_elem(map, &now->partner_key);
+		/* The client's entry will not be visited. */
+		if (!is_client && is_counted(&now->entry, timeouts))
+			count_outcome(now, now->partner_key.source,
+				      is_established);
+	}
 	*record = now->record;
 	now->deleted = index + 1;
 	return 0;

@@ -300,3 +300,19 @@ fn the_outcome_with_direct_return_follows_from_the_client() {
         assert_eq!(outcome(3, FORWARDED | ASSURED), Some((2, 0)));
     });
 }
+
+/// More connections are due than a run can report, so that several runs follow, and only one of them counts.
+#[test]
+fn outcomes_are_counted_once_where_several_runs_delete() {
+    with_node("programs::sweep::outcomes_are_counted_once_where_several_runs_delete", |node| {
+        const CONNECTIONS: u16 = 150;
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, TCP, V4.pod);
+        (0..CONNECTIONS).for_each(|number| establish(node, TCP, 50_000 + number));
+        age(node, 90_000);
+        let mut deleted = 0;
+        let found = sweep.run(&TIMEOUTS, Interval { after: 0, until: u32::MAX - 1 }, &mut |_| deleted += 1).unwrap();
+        let answered: u64 = found.iter().map(|(.., outcomes)| outcomes.answered).sum();
+        assert_eq!((deleted, answered), (CONNECTIONS, u64::from(CONNECTIONS)));
+    });
+}

@@ -85,15 +85,17 @@ impl Sweep {
         counted: Interval,
         report: &mut dyn FnMut(Swept),
     ) -> io::Result<Vec<Outcome>> {
-        sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts, counted))?;
+        let set = |counted| sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts, counted));
         let mut parse = |record: &[u8; SWEEP_RECORD_SIZE]| {
             if let Some(swept) = layout::parse_sweep_record(record) {
                 report(swept);
             }
         };
         for program in &self.programs {
-            // A run that has filled the records has not visited all entries. What becomes due meanwhile has time.
-            for _ in 0..=ENTRIES_PER_RECORD {
+            // The first run visits all entries. One that has filled the records has not deleted all that are due. What becomes
+            // due meanwhile has time.
+            for run in 0..=ENTRIES_PER_RECORD {
+                set(if run == 0 { counted } else { Interval::default() })?;
                 if self.records.run(program.as_fd(), &mut parse)? < self.records.most() {
                     break;
                 }
