@@ -30,6 +30,9 @@ const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)
 /// The maximum duration of a read.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How often a start reads the addresses at most.
+const FIRST_READS: u32 = 3;
+
 /// Sends the owner the facts about the node, and from then on, until `shutdown`, each change of them. A new value of
 /// `identity` takes effect at once. `former` are the primary addresses of an earlier nodelb.
 ///
@@ -43,7 +46,7 @@ pub async fn start(
 ) -> io::Result<()> {
     // Opened before the first read, so that no later change is missed.
     let events = Events::open()?;
-    let addresses = Addresses::new(&read().await?, &former, &identity.borrow().service_addresses);
+    let addresses = Addresses::new(&until_answered(read).await?, &former, &identity.borrow().service_addresses);
     info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
     let mut watch = Watch {
         events: Some(events),
@@ -212,6 +215,19 @@ async fn next(events: &mut Option<Events>) -> io::Result<()> {
         Some(events) => events.next().await,
         None => std::future::pending().await,
     }
+}
+
+/// Reads again if the kernel does not answer in time: it may be busy, for example with the end of many network namespaces.
+async fn until_answered<T, F: Future<Output = io::Result<T>>>(read: impl Fn() -> F) -> io::Result<T> {
+    for _ in 1..FIRST_READS {
+        match read().await {
+            Err(error) if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+                warn!(message_id = %messages::NODE_UNKNOWN, "the kernel does not report the addresses of the node: {error}");
+            }
+            outcome => return outcome,
+        }
+    }
+    read().await
 }
 
 /// Reads the addresses on a separate thread, because a read may block.

@@ -133,3 +133,20 @@ async fn a_node_name_that_is_reloaded_in_the_moment_of_an_address_event_is_taken
         "no node.name, and a host name that was set since"
     );
 }
+
+/// The kernel was busy with the end of many network namespaces, and the start ended.
+#[tokio::test]
+async fn a_kernel_that_does_not_answer_in_time_is_asked_again() {
+    let read_with = async |kinds: &[Option<io::ErrorKind>]| {
+        let asked = std::cell::Cell::new(0);
+        let outcome = until_answered(|| {
+            let kind = kinds[asked.replace(asked.get() + 1)];
+            async move { kind.map_or(Ok(()), |kind| Err(kind.into())) }
+        });
+        (outcome.await.map_err(|error| error.kind()), asked.get())
+    };
+    let late = Some(io::ErrorKind::TimedOut);
+    assert_eq!(read_with(&[late, Some(io::ErrorKind::WouldBlock), None]).await, (Ok(()), 3));
+    assert_eq!(read_with(&[late; 3]).await, (Err(io::ErrorKind::TimedOut), 3));
+    assert_eq!(read_with(&[Some(io::ErrorKind::PermissionDenied)]).await, (Err(io::ErrorKind::PermissionDenied), 1));
+}
