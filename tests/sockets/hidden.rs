@@ -71,7 +71,16 @@ pub(super) fn attach_namesakes(env: &Sandbox, count: usize) -> Vec<Link> {
     let attach = |_| {
         let loaded = ObjectBuilder::default().open_file(&object).unwrap().load().unwrap();
         let program = loaded.progs_mut().next().unwrap();
-        program.attach_cgroup(cgroup.as_raw_fd()).unwrap()
+        let mut attached = program.attach_cgroup(cgroup.as_raw_fd());
+        for _ in 0..1_000 {
+            if attached.is_ok() {
+                break;
+            }
+            // The kernel detaches programs some time after their links were closed.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            attached = program.attach_cgroup(cgroup.as_raw_fd());
+        }
+        attached.unwrap()
     };
     let links = (0..count).map(attach).collect();
     fs::remove_file(&object).unwrap();
