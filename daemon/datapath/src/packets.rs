@@ -23,7 +23,7 @@ pub use bare::LinkLayer;
 pub use bloom::PacketBloom;
 pub use checks::{CheckWays, DIRECT_TTL};
 pub use connections::{Connection, ConnectionCount, ConnectionEnds, ConnectionReader, ConnectionState};
-pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
+pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS, seconds};
 pub use events::{Captured, EventFilter, EventReader, PacketEvent, PacketEvents, unix_micros};
 pub use foreign::{ForeignConnections, ForeignPorts};
 pub use handles::PacketMaps;

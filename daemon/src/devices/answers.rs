@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nix::time::{ClockId, clock_gettime};
 use nodelb_core::change::Change;
 use nodelb_core::history::{Event, What};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::packets::outcomes::{Answers, Outcome, Outcomes, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
-use nodelb_datapath::packets::Interval;
+use nodelb_datapath::packets::{Interval, seconds};
 use nodelb_host::clock::Clock;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
@@ -60,8 +59,7 @@ impl Answering {
     /// The interval after the one that was taken last, until now.
     pub(super) fn next(&self) -> Interval {
         // It never fails.
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map(|now| now.tv_sec()).unwrap_or_default();
-        let until = u32::try_from(now).unwrap_or_default().saturating_sub(ANSWERED_WITHIN);
+        let until = seconds().unwrap_or_default().saturating_sub(ANSWERED_WITHIN);
         Interval { after: self.until.unwrap_or(until.saturating_sub(BEFORE_START)).min(until), until }
     }
 

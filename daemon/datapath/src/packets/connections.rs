@@ -4,7 +4,6 @@ use std::io;
 use std::ops::ControlFlow;
 
 use libbpf_rs::MapHandle;
-use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::state::entries::ServiceId;
@@ -12,6 +11,7 @@ use nodelb_core::state::entries::ServiceId;
 use crate::layout::connections::{
     ConnectionBytes, ConnectionEntry, PacketKeyBytes, is_forwarded, packet_key, parse_connection,
 };
+use crate::packets::counts::seconds;
 use crate::packets::handles::PacketMaps;
 use crate::sys;
 
@@ -167,7 +167,7 @@ impl ConnectionReader {
     /// Passes each connection to `see`, until it breaks. Connections that begin or end at the same time may be missing,
     /// and one may be passed twice.
     pub fn read(&self, see: &mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> {
-        let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?.tv_sec()).unwrap_or(u32::MAX);
+        let now = seconds()?;
         for (map, is_half_open) in [(&self.connections, false), (&self.half_open, true)] {
             let mut flow = ControlFlow::Continue(());
             sys::each_batch_until(map, |keys, values| {

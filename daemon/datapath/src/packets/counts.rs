@@ -200,7 +200,7 @@ impl PacketCounter {
 }
 
 /// Seconds of the clock that the programs read.
-fn seconds() -> io::Result<u32> {
+pub fn seconds() -> io::Result<u32> {
     Ok(u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?.tv_sec()).unwrap_or(u32::MAX))
 }
 
