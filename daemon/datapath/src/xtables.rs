@@ -68,7 +68,7 @@ impl LegacyTables {
             (self.v4, "iptables-legacy", AddressFamily::Inet, libc::SOL_IP, V4_ENTRY),
             (self.v6, "ip6tables-legacy", AddressFamily::Inet6, libc::SOL_IPV6, V6_ENTRY),
         ] {
-            if is_there && drops(&info(family, level)?, &entries(family, level)?, entry) {
+            if is_there && drops(&Table::read(family, level)?, entry) {
                 found.push(name);
             }
         }
@@ -77,7 +77,7 @@ impl LegacyTables {
 
     /// Whether one of the tables has this chain.
     pub fn has_chain(self, chain: &str) -> io::Result<bool> {
-        let is_in = |family, level| Ok::<_, io::Error>(has(&entries(family, level)?, chain));
+        let is_in = |family, level| Ok::<_, io::Error>(has(&Table::read(family, level)?.entries, chain));
         Ok(self.v4 && is_in(AddressFamily::Inet, libc::SOL_IP)?
             || self.v6 && is_in(AddressFamily::Inet6, libc::SOL_IPV6)?)
     }
@@ -92,17 +92,40 @@ fn has_table(names: &str) -> io::Result<bool> {
     }
 }
 
-/// What the kernel says about the table.
-fn info(family: AddressFamily, level: i32) -> io::Result<[u8; INFO]> {
-    let any: OwnedFd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let mut info = [0; INFO];
-    info[..TABLE.len()].copy_from_slice(TABLE);
-    xt::read_option(any.as_fd(), level, GET_INFO, &mut info)?;
-    Ok(info)
+/// The table, as the kernel has it.
+struct Table {
+    /// `struct ipt_getinfo`.
+    info: [u8; INFO],
+    entries: Vec<u8>,
+}
+
+impl Table {
+    fn read(family: AddressFamily, level: i32) -> io::Result<Self> {
+        let any: OwnedFd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        let mut attempt = 0;
+        loop {
+            let mut info = [0; INFO];
+            info[..TABLE.len()].copy_from_slice(TABLE);
+            xt::read_option(any.as_fd(), level, GET_INFO, &mut info)?;
+            let size = info.last_chunk().map_or(0, |size| u32::from_ne_bytes(*size));
+            let mut entries = vec![0; HEAD + size as usize];
+            entries[..TABLE.len()].copy_from_slice(TABLE);
+            entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+            match xt::read_option(any.as_fd(), level, GET_ENTRIES, &mut entries) {
+                Ok(length) => {
+                    entries.truncate(length);
+                    return Ok(Self { info, entries });
+                }
+                // The table has another size by now.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }
 
 /// Whether the policy of the chain FORWARD drops packets. `entry` is where an entry has the offset of its target.
-fn drops(info: &[u8; INFO], entries: &[u8], entry: usize) -> bool {
+fn drops(Table { info, entries }: &Table, entry: usize) -> bool {
     let policy = || {
         let at = u32::from_ne_bytes(*info.get(FORWARD_POLICY..)?.first_chunk()?);
         let policy = entries.get(HEAD..)?.get(usize::try_from(at).ok()?..)?;
@@ -110,28 +133,6 @@ fn drops(info: &[u8; INFO], entries: &[u8], entry: usize) -> bool {
         Some(i32::from_ne_bytes(*policy.get(target + TARGET..)?.first_chunk()?))
     };
     policy() == Some(DROP)
-}
-
-/// The entries of the table, as the kernel has them.
-fn entries(family: AddressFamily, level: i32) -> io::Result<Vec<u8>> {
-    let any: OwnedFd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let mut attempt = 0;
-    loop {
-        let info = info(family, level)?;
-        let size = info.last_chunk().map_or(0, |size| u32::from_ne_bytes(*size));
-        let mut buffer = vec![0; HEAD + size as usize];
-        buffer[..TABLE.len()].copy_from_slice(TABLE);
-        buffer[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
-        match xt::read_option(any.as_fd(), level, GET_ENTRIES, &mut buffer) {
-            Ok(length) => {
-                buffer.truncate(length);
-                return Ok(buffer);
-            }
-            // The table has another size by now.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => attempt += 1,
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Whether the entries have the beginning of this chain.

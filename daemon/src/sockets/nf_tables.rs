@@ -63,8 +63,8 @@ pub fn forward_drops() -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     if let Some(socket) = Netfilter::open()? {
         socket.list(GET_CHAINS, &[], |attributes| {
-            if let (true, Some(table), Some(chain)) =
-                (drops_forwarded(attributes), name(attributes, CHAIN_TABLE), name(attributes, CHAIN_NAME))
+            if drops_forwarded(attributes)
+                && let (Some(table), Some(chain)) = (name(attributes, CHAIN_TABLE), name(attributes, CHAIN_NAME))
             {
                 found.push(format!("the chain {chain} of the table {table}"));
             }

@@ -34,11 +34,11 @@ fn the_policy_of_forward_is_the_verdict_of_its_last_entry() {
         entry.extend(verdict.to_ne_bytes());
         let mut info = [0; INFO];
         info[FORWARD_POLICY..FORWARD_POLICY + 4].copy_from_slice(&8_u32.to_ne_bytes());
-        (info, [vec![0; HEAD + 8], entry].concat())
+        Table { info, entries: [vec![0; HEAD + 8], entry].concat() }
     };
-    let (info, entries) = table(DROP);
-    assert!(drops(&info, &entries, V4_ENTRY));
-    assert!(!drops(&info, &entries[..entries.len() - 1], V4_ENTRY), "a truncated answer");
-    let (info, entries) = table(-2);
-    assert!(!drops(&info, &entries, V4_ENTRY), "NF_ACCEPT");
+    let mut dropping = table(DROP);
+    assert!(drops(&dropping, V4_ENTRY));
+    dropping.entries.pop();
+    assert!(!drops(&dropping, V4_ENTRY), "a truncated answer");
+    assert!(!drops(&table(-2), V4_ENTRY), "NF_ACCEPT");
 }
