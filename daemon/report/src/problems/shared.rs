@@ -20,26 +20,31 @@ pub(super) fn join(found: Vec<Problem>) -> Vec<Problem> {
     let mut joined = Vec::new();
     for problem in found {
         match &problem.shared {
-            Some(cause) => {
+            // What is known of some services does not say which backends failed.
+            Some(cause) if !cause.of.is_empty() => {
                 let key = (problem.reason, problem.severity, cause.of.clone(), cause.what.clone());
                 by_cause.entry(key).or_default().push(problem);
             }
-            None => joined.push(problem),
+            _ => joined.push(problem),
         }
     }
     for ((.., of, what), mut problems) in by_cause {
-        let Some(mut problem) = problems.pop() else { continue };
-        if !problems.is_empty() {
-            problems.push(problem.clone());
-            problem.services = problems.iter().map(|it| it.object.clone()).collect();
-            problem.services.sort();
-            problem.since = problems.iter().filter_map(|it| it.since).min();
-            problem.cause = format!("{} services: {what}: {}", problems.len(), listed(&problem.services, SHOWN));
-            problem.object = listed(&of, SHOWN_HOSTS);
-            let command = problem.shared.take().map(|cause| cause.command).unwrap_or_default();
-            problem.command = format!("{command} {}", listed(of.first(), 1));
-        }
-        joined.push(problem);
+        let [first, _, ..] = &problems[..] else {
+            joined.append(&mut problems);
+            continue;
+        };
+        let mut services: Vec<String> = problems.iter().map(|it| it.object.clone()).collect();
+        services.sort();
+        let command = first.shared.as_ref().map(|cause| cause.command).unwrap_or_default();
+        joined.push(Problem {
+            object: listed(&of, SHOWN_HOSTS),
+            since: problems.iter().filter_map(|it| it.since).min(),
+            cause: format!("{} services: {what}: {}", services.len(), listed(&services, SHOWN)),
+            command: format!("{command} {}", listed(of.first(), 1)),
+            services,
+            shared: None,
+            ..first.clone()
+        });
     }
     joined
 }

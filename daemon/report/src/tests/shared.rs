@@ -44,3 +44,10 @@ fn services_on_the_same_hosts_share_a_row() {
     let less = dead("192.0.2.1 192.0.2.2", "refused");
     assert_eq!(join(vec![problem("shop/a", 1, dead(hosts, "refused")), problem("shop/b", 2, less)]).len(), 2);
 }
+
+#[test]
+fn services_of_which_no_failed_backend_is_known_stay_alone() {
+    let unknown = || Some(SharedCause { of: BTreeSet::new(), what: "failed".into(), command: "nodelb backends" });
+    let found = vec![problem("shop/a", 1, unknown()), problem("shop/b", 1, unknown())];
+    assert_eq!(join(found.clone()), found);
+}
