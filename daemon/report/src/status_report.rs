@@ -130,11 +130,14 @@ impl ChangeSummary {
 
     /// Whether the same has happened to another service.
     fn is_same(&self, other: &Self) -> bool {
-        let about = |it: &Self| Self { time: Time(0), service: None, services: Vec::new(), ..it.clone() };
-        self.service.is_some()
+        let Self { time, service, services: _, change, added, removed, object, resource_version, writer, detail } =
+            self;
+        service.is_some()
             && other.service.is_some()
-            && self.time.0.abs_diff(other.time.0) <= SAME_TIME
-            && about(self) == about(other)
+            && time.0.abs_diff(other.time.0) <= SAME_TIME
+            && (*change, added, removed) == (other.change, &other.added, &other.removed)
+            && (object, resource_version, writer) == (&other.object, &other.resource_version, &other.writer)
+            && *detail == other.detail
     }
 
     fn join(&mut self, other: Self) {

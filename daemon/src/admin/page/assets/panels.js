@@ -105,9 +105,10 @@ function joined(entries) {
   const about = (it) => JSON.stringify([it.what, it.added, it.removed, it.held, it.object, it.writer, it.resource_version, it.detail]);
   const records = [];
   for (const entry of entries) {
-    const same = entry.service && records.findLast((it) => it.service && it.about === about(entry) && Date.parse(it.time) - Date.parse(entry.time) <= 1000);
+    const own = about(entry);
+    const same = entry.service && records.findLast((it) => it.service && it.about === own && Date.parse(it.time) - Date.parse(entry.time) <= 1000);
     if (same) same.services.add(entry.service);
-    else records.push({ ...entry, about: about(entry), services: new Set(entry.service ? [entry.service] : []) });
+    else records.push({ ...entry, about: own, services: new Set(entry.service ? [entry.service] : []) });
   }
   return records;
 }
