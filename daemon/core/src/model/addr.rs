@@ -108,6 +108,11 @@ impl Addr {
         }
     }
 
+    /// Whether it is a link-local address of IPv6: the kernel forwards no packet from there (RFC 4291, section 2.5.6).
+    pub fn is_never_forwarded(self) -> bool {
+        self.family() == Family::Ipv6 && self.is_link_local()
+    }
+
     /// Whether it is known at a glance that the address is none of the above: unspecified, loopback, multicast or
     /// link-local. May return false for others, and does for IPv6 addresses outside 2000::/3.
     pub fn is_ordinary(self) -> bool {

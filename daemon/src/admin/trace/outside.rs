@@ -1,6 +1,6 @@
 //! The sentences about clients outside the node.
 
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::service::FrontendKind;
@@ -177,8 +177,7 @@ pub(super) fn passed(explanation: &Explanation, decision: Option<&Decision>) -> 
 /// Makes the connection of a client outside the node one that the kernel drops, if it does not forward its packets and no
 /// backend has an address of this node. Returns the sentence about it. `setting` is the one that disables forwarding.
 pub(super) fn stop(explanation: &mut Explanation, snapshot: &Snapshot, setting: Option<&str>) -> Option<String> {
-    let is_unforwarded = |addr: Addr| addr.is_link_local() && addr.family() == Family::Ipv6;
-    let is_link_local = || explanation.client_address.is_some_and(|client| is_unforwarded(client.addr));
+    let is_link_local = || explanation.client_address.is_some_and(|client| client.addr.is_never_forwarded());
     let (why, reason) = match setting {
         Some(setting) => (setting, DropReason::NotForwarded),
         None if is_link_local() => ("the client has a link-local address", DropReason::LinkLocal),

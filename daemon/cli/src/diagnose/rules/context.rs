@@ -74,7 +74,7 @@ impl<'f> Context<'f> {
     }
 
     /// Returns the problem of `/status` for the same situation.
-    fn problem(&self, entry: &FindingEntry) -> Option<&'f Problem> {
+    pub(super) fn problem(&self, entry: &FindingEntry) -> Option<&'f Problem> {
         let is_meant = |it: &&Problem| entry.of_node || self.concerns(entry, it);
         self.daemon?.problems.iter().filter(|it| entry.problems.contains(&it.reason)).find(is_meant)
     }

@@ -10,7 +10,6 @@ use crate::diagnose::facts::{
 };
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::text::counted;
-use nodelb_report::problems::{Problem, Reason};
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Seconds after which a handshake without an answer is a problem: the client has repeated its packet twice.
@@ -81,31 +80,30 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
     let direct = super::direct::problems(context, packets);
     let found = problems.into_iter().chain(direct).chain(drops);
     let found = found.filter_map(|(name, evidence)| problem(name, evidence));
-    found.chain(silence(context, daemon, packets, &here)).collect()
+    found.chain(silence(context, daemon, packets, here)).collect()
 }
 
 /// Returns that backends do not answer clients outside the node, as the status or connections show: with direct return, only
 /// the status does.
-fn silence(context: &Context<'_>, daemon: &Daemon, packets: &Packets, here: &[String]) -> Option<Finding> {
+fn silence(context: &Context<'_>, daemon: &Daemon, packets: &Packets, here: Vec<String>) -> Option<Finding> {
     let elsewhere = unanswered(packets, "redirect");
     let has = |how: &str| daemon.frontends.iter().any(|row| row.is_forwarded(how));
     let policies = if here.is_empty() { Vec::new() } else { dropped(&context.facts.kernel) };
-    let (case, what) = match () {
-        () if !policies.is_empty() => ("firewall", "a backend on this node has not answered clients outside of it"),
-        () if !here.is_empty() => ("stack", "a backend on this node has not answered clients outside of it"),
-        () if !elsewhere.is_empty() => {
-            ("redirect", "a backend on another node has not answered clients outside this node")
-        }
-        () if has("direct") => ("direct", ""),
-        () if has("tunnel") => ("tunnel", ""),
-        () => ("", ""),
+    let is_known = context.problem(catalogue::finding(Kind::Unanswered)).is_some();
+    let case = match () {
+        () if !policies.is_empty() => "firewall",
+        () if !here.is_empty() => "stack",
+        () if !elsewhere.is_empty() => "redirect",
+        () if !is_known => return None,
+        () if has("direct") => "direct",
+        () if has("tunnel") => "tunnel",
+        () => "",
     };
-    let is_own =
-        |problem: &&Problem| problem.reason == Reason::Unanswered && problem.is_of(&context.facts.service.to_string());
-    if what.is_empty() && !daemon.problems.iter().any(|problem| is_own(&problem)) {
-        return None;
-    }
-    let evidence = [here, &elsewhere, &policies].concat();
+    let what = match case {
+        "redirect" => "a backend on another node has not answered clients outside this node",
+        _ => "a backend on this node has not answered clients outside of it",
+    };
+    let evidence = [here, elsewhere, policies].concat();
     Some(context.finding_in(Kind::Unanswered, what, case, &[]).evidence(evidence))
 }
 
@@ -190,12 +188,12 @@ fn overlaps(range: &str, (first, last): (u16, u16)) -> bool {
     ends.is_some_and(|(a, b)| a <= last && first <= b)
 }
 
-/// Whether the client has a link-local address of IPv6, whose packets the kernel does not forward.
+/// Whether the kernel forwards no packet of the client.
 fn is_link_local(row: &ConnectionRow) -> bool {
-    row.client.parse::<L4Addr>().is_ok_and(|client| is_ipv6(&row.client) && client.addr.is_link_local())
+    row.client.parse::<L4Addr>().is_ok_and(|client| client.addr.is_never_forwarded())
 }
 
-/// Returns the clients with a link-local address whose connections were not answered.
+/// Returns the clients with a link-local address that have got no answer.
 fn not_forwarded(packets: &Packets) -> Vec<String> {
     let waits = |row: &&ConnectionRow| row.state == "unanswered" && row.age >= UNANSWERED && is_link_local(row);
     let lines = packets.connections.iter().filter(waits).map(|row| format!("{} to {}", row.client, row.backend));
