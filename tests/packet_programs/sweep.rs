@@ -258,11 +258,9 @@ fn the_outcome_of_each_connection_is_counted_once() {
         let mut outcomes = |after, until| {
             let found = sweep.run(&TIMEOUTS, Interval { after, until }, &mut |_| {}).unwrap();
             let mut all = Outcomes::default();
-            for (service, _, Outcomes { answered, refused, unanswered }) in found {
+            for (service, _, outcomes) in found {
                 assert_eq!(service.0, super::SERVICE);
-                all.answered += answered;
-                all.refused += refused;
-                all.unanswered += unanswered;
+                all += outcomes;
             }
             all
         };

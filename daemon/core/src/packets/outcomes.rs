@@ -2,6 +2,7 @@
 //! connections decide, and never an older one that still exists.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use crate::model::addr::{L4Addr, Protocol};
@@ -30,8 +31,8 @@ pub struct Outcomes {
     pub unanswered: u64,
 }
 
-impl Outcomes {
-    fn add(&mut self, other: Self) {
+impl AddAssign for Outcomes {
+    fn add_assign(&mut self, other: Self) {
         self.answered += other.answered;
         self.refused += other.refused;
         self.unanswered += other.unanswered;
@@ -106,7 +107,7 @@ impl Answers {
     /// than before after a while.
     pub fn take(&mut self, outcomes: &[Outcome], now: Moment, is_in_use: impl Fn(ServiceId) -> bool) {
         for (service, backend, outcomes) in outcomes {
-            self.total.add(*outcomes);
+            self.total += *outcomes;
             if outcomes.answered > 0 {
                 self.answering.insert(*service);
             }

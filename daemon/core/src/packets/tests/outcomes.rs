@@ -109,7 +109,7 @@ proptest! {
             let mut outcomes: BTreeMap<BackendId, Outcomes> = BTreeMap::new();
             for (backend, answered, unanswered) in interval {
                 let added = Outcomes { answered: *answered, refused: 0, unanswered: *unanswered };
-                outcomes.entry(BackendId(*backend)).or_default().add(added);
+                *outcomes.entry(BackendId(*backend)).or_default() += added;
             }
             outcomes.retain(|_, it| *it != Outcomes::default());
             for (backend, it) in &outcomes {
