@@ -71,8 +71,7 @@ struct {
 /*
  * The connections that a run has deleted. The programs write them, the daemon
  * reads them. When it is full, the run deletes no more, and the daemon begins
- * another one.
- * The daemon sets its size before loading.
+ * another one. The daemon sets its size before loading.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

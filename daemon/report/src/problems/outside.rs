@@ -68,7 +68,7 @@ pub(super) fn unserved(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// Services whose backends do not answer, one problem for each, however many ports have it.
+/// Services with backends that do not answer, one problem for each, however many ports have it.
 pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
     let mut by_service: BTreeMap<&ServiceName, Vec<&SilentPort>> = BTreeMap::new();
     for port in observed.silent.values() {
