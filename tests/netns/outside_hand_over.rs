@@ -104,7 +104,7 @@ fn there_and_back(host: &Host, lab: &Lab, services: &[Service; 2]) {
     let daemon = start(host, &[&services[0], &services[1]]);
     let there = connect(lab, services, "to nodelb");
     assert_alive(&mut old, "after nodelb has taken over");
-    // The proxy does not know which ports nodelb uses: see docs/packets.md.
+    // The proxy does not know which ports nodelb uses: see docs/packets-behaviour.md.
     let mut new = open(lab, &services[..1]);
     reload(host, &daemon, &format!("mode = \"drain\"\nsnat-ports = \"{PORTS}\""), "draining");
     let back = connect(lab, services, "back");

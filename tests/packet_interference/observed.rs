@@ -32,8 +32,8 @@ impl Observed {
     }
 }
 
-/// What strangers may change according to docs/packets.md: a TCP connection that is new during a flood may be refused,
-/// reset, or known to the backend alone until the client sends again. Connections from before are not affected.
+/// What strangers may change according to docs/packets-behaviour.md: a TCP connection that is new during a flood may be
+/// refused, reset, or known to the backend alone until the client sends again. Connections from before are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excuse {
     /// Handshakes of strangers, at least as many as there are free source ports, came between the client's SYN and its proof.
