@@ -74,12 +74,11 @@ part_for_users() {
         /^##+ / {
             name = $0
             sub(/^#+ /, "", name)
-            kept = name ~ /^(Machine|A cluster of 10,000 services|Packets of clients outside the node|An hour of faults)$/ ||
-                name ~ /^(Known connections|New connections)$/
+            kept = name ~ /^(Machine|A cluster of 10,000 services|An hour of faults)$/
         }
         /^\| held while nothing changes / { is_held = 1 }
         # What only the notes about figures need.
-        /^\| (empty programs|dropped by XDP|programs that only|a program that only|nodelb, packet of no service)/ { next }
+        /^\| (floor|until the API server of|from then on until|compared with before) / { next }
         is_held && /^$/ { is_held = 0; next }
         kept && !is_held
         /^Passed: / { exit }' "$page" | sed 's|(../benchmarks.svg)|(benchmarks.svg)|'

@@ -34,11 +34,10 @@ fn service_files_are_read_up_to_the_size_that_the_documents_name() {
 fn keys_of(section: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let reference = crate::read("docs/configuration.md");
     let (mut restart, mut reload) = (BTreeSet::new(), BTreeSet::new());
-    for entry in reference.split("\n### ").skip(1) {
-        let (key, rest) = entry.split_once("\n\n").expect("a key");
+    for entry in reference.lines().filter_map(|line| line.strip_prefix("- `")) {
+        let (key, facts) = entry.split_once("` = ").expect("a key and its default");
         let Some(name) = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) else { continue };
-        let facts = rest.lines().next().expect("its default");
-        let set = if facts.ends_with("; restart.") { &mut restart } else { &mut reload };
+        let set = if facts.ends_with("; restart") { &mut restart } else { &mut reload };
         set.insert(name.to_owned());
     }
     (restart, reload)

@@ -1,6 +1,6 @@
 use nodelb_cli::diagnose::catalogue;
 use nodelb_report::problems::Reason;
-use nodelb_report::rows::{Diagnosis, FindingKind};
+use nodelb_report::rows::Diagnosis;
 use nodelb_report::status_report::StatusReport;
 use nodelb_report::time::Clocks;
 use strum::EnumMessage;
@@ -22,42 +22,41 @@ fn the_summary_survives_json_and_says_that_the_node_is_not_ready() {
 #[test]
 fn the_catalogue_of_problems_is_documented() {
     let rows = Reason::CATALOGUE.iter().map(|entry| {
-        let command = entry.command.replace("{}", "SERVICE");
         let alerts = if entry.alerts.is_empty() { "-".to_owned() } else { entry.alerts.join(", ") };
-        format!("| {} | {} | {} | `{command}` | {alerts} |\n", entry.name, entry.severity, entry.meaning)
+        format!("| {} | {} | {} | {alerts} |\n", entry.name, entry.severity, entry.meaning)
     });
-    let table: String = rows.collect::<String>() + "\n";
-    generated::is_part_of_file("docs/operations.md", ("|---|---|---|---|---|", "The table is generated"), &table);
+    let table = format!("|---|---|---|---|\n{}\n", rows.collect::<String>());
+    generated::is_part_of_file(
+        "docs/operations.md",
+        ("| reason | severity | meaning | alerts |", "The table is generated"),
+        &table,
+    );
 }
 
-/// The tables of `docs/diagnose.md` are the catalogue of findings and the fields of the rows. `UPDATE=1` rewrites them.
+/// The lists of `docs/diagnose.md` are the catalogue of findings and the fields of the rows. `UPDATE=1` rewrites them.
 #[test]
 fn the_findings_of_diagnose_are_documented() {
-    let name = |kind: &FindingKind| format!("`{kind}`");
-    let all = |kinds: &[FindingKind]| kinds.iter().map(name).collect::<Vec<_>>().join(", ");
     let rows = catalogue::findings().iter().map(|entry| {
         let severity = format!("{:?}", entry.severity).to_lowercase();
-        let explains = [all(&entry.explains), all(&entry.suppresses)].join("|");
-        let explains = if explains == "|" { "-".into() } else { explains.trim_matches('|').replace('|', ", ") };
         let meaning = entry.kind.get_documentation().unwrap_or_default().trim_end_matches('.');
-        format!("| {} | {severity} | {meaning} | {explains} |\n", name(&entry.kind))
+        format!("- `{}`, {severity}: {meaning}\n", entry.kind)
     });
-    let table: String = rows.collect::<String>() + "\n";
-    generated::is_part_of_file("docs/diagnose.md", ("|---|---|---|---|", "The table is generated"), &table);
+    let list = format!("\n{}\n", rows.collect::<String>());
+    generated::is_part_of_file("docs/diagnose.md", ("## Findings", "The findings are generated"), &list);
     let schema = schemars::schema_for!(Diagnosis).to_value();
     let whole = fields(&schema, "");
     let parts = [("FindingRow", "findings"), ("SkippedRow", "not_checked"), ("ConnectTestRow", "connections")];
     let parts: String = parts.iter().map(|(row, list)| fields(&schema["$defs"][row], &format!("{list}[]."))).collect();
-    let table = format!("|---|---|\n{whole}{parts}\n");
-    generated::is_part_of_file("docs/diagnose.md", ("| field | meaning |", "The fields are generated"), &table);
+    let list = format!("\n{whole}{parts}\n");
+    generated::is_part_of_file("docs/diagnose.md", ("`null`.", "The fields are generated"), &list);
 }
 
-/// The fields of a schema as rows of a table.
+/// The fields of a schema as a list.
 fn fields(schema: &serde_json::Value, prefix: &str) -> String {
     let properties = schema["properties"].as_object().unwrap();
     let rows = properties.iter().map(|(name, of)| {
         let meaning = of["description"].as_str().unwrap().trim_end_matches('.').replace('\n', " ");
-        format!("| `{prefix}{name}` | {meaning} |\n")
+        format!("- `{prefix}{name}`: {meaning}\n")
     });
     rows.collect()
 }

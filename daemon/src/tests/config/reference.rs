@@ -9,16 +9,12 @@ const INTRODUCTION: &str = "\
 
 Generated from the keys in `daemon/src/config/`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
 
-nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file does not
-need to exist. nodelb refuses the whole file if it contains an unknown key, a key that is set twice, or a value of the wrong
-type: a daemon that starts exits with code 78, and a running daemon keeps its previous configuration. It also keeps that if
-the file is gone or empty, which would reset every key: to get the defaults, write a comment into it.
+The default of each key in `/etc/nodelb/nodelb.toml`, what the key takes, and whether a change takes effect with
+`systemctl reload nodelb` (SIGHUP) or `systemctl restart nodelb`. Neither interrupts connections. What each key does is in
+nodelb.toml(5), which also describes when nodelb refuses the file, and in the comments of the file as nodelb installs it
+([config.example.toml](../config.example.toml)).
+
 `nodelb check-config` shows every problem at once. `nodelb config` shows the active configuration of a running daemon.
-
-A key marked \"reload\" takes effect with `systemctl reload nodelb` (SIGHUP), a key marked \"restart\" with
-`systemctl restart nodelb`. Neither interrupts connections. Changes of service files need neither, because nodelb watches
-the directory, see nodelb.services(5).
-
 A duration is one or more numbers with a unit (d, h, m, s or ms), the largest unit first, such as `1h30m`.
 ";
 
@@ -74,19 +70,6 @@ fn wanted(refusal: &str) -> Option<String> {
     table.or_else(|| refusal.split_once("must be ").map(|(_, what)| what)).map(str::to_owned)
 }
 
-/// The comment of a key; indented lines are code.
-fn meaning(key: &Key) -> String {
-    let mut text = String::new();
-    for line in key.comment {
-        match line.strip_prefix("   ") {
-            Some(code) if text.contains("\n    ") => text.push_str(&format!("\n    {code}")),
-            Some(code) => text.push_str(&format!("\n\n    {code}")),
-            None => text.push_str(&format!("\n{}", line.trim_start().replace('*', "\\*"))),
-        }
-    }
-    text.trim_start().to_owned()
-}
-
 /// `docs/configuration.md` has every key, with its type, its default, and how a change takes effect. `UPDATE=1`
 /// rewrites it.
 #[test]
@@ -96,16 +79,11 @@ fn the_reference_is_the_keys() {
     let config = Config::default();
     let keys = config.keys();
     for (section, about) in config.sections().map(|section| (section.name(), section.about())) {
-        text.push_str(&format!("\n## [{section}]\n\n{}\n", about.trim()));
+        text.push_str(&format!("\n## [{section}]\n\n{}\n\n", about.trim()));
         for key in keys.iter().filter(|key| key.section == section) {
             let change = if key.needs_restart { "restart" } else { "reload" };
-            text.push_str(&format!(
-                "\n### {section}.{}\n\nDefault: `{}`; {}; {change}.\n\n{}\n",
-                key.name,
-                key.value,
-                takes(key),
-                meaning(key),
-            ));
+            let (name, value) = (&key.name, &key.value);
+            text.push_str(&format!("- `{section}.{name}` = `{value}`: {}; {change}\n", takes(key)));
             shown += 1;
         }
     }

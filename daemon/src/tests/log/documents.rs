@@ -123,7 +123,9 @@ const INTRODUCTION: &str = "\
 
 Generated from `daemon/host/src/messages.rs`: `UPDATE=1 cargo test -p nodelb --lib log` rewrites it.
 
-Each line has a message id. It identifies the message regardless of its text, and `journalctl -x` explains it:
+Each line has a message id, which identifies the message regardless of its text. `journalctl -x` shows below each line what
+the message means and what to do; the text is in `/usr/lib/systemd/catalog/nodelb.catalog`, in the sources
+[contrib/systemd/nodelb.catalog](../contrib/systemd/nodelb.catalog).
 
     journalctl -u nodelb -x
     journalctl -u nodelb SERVICE=shop/web
@@ -144,13 +146,12 @@ fn the_document_is_the_table() {
     let numbers = [("@BURST@", limit::BURST.to_string()), ("@SAME@", limit::SAME.to_string()), ("@HELD@", held)];
     let fill = |text: String, (place, number): &(&str, String)| text.replace(place, number);
     let mut text = numbers.iter().fold(INTRODUCTION.to_owned(), fill);
-    text.push_str("| field | meaning |\n|---|---|\n");
     for (name, meaning) in FIELDS {
-        text.push_str(&format!("| `{}` | {meaning} |\n", name.to_uppercase()));
+        text.push_str(&format!("- `{}`: {meaning}\n", name.to_uppercase()));
     }
-    text.push_str("\n## Messages\n\n| message | id | means | what to do |\n|---|---|---|---|\n");
-    for Message { name, id, subject, explanation, remedy } in MESSAGES {
-        text.push_str(&format!("| {name}: {subject} | `{id}` | {explanation} | {remedy} |\n"));
+    text.push_str("\n## Messages\n\n");
+    for Message { name, id, subject, .. } in MESSAGES {
+        text.push_str(&format!("- {name}: {subject} (`{id}`)\n"));
     }
     generated::is_whole_file("docs/journal.md", &text);
 }
