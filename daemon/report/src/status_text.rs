@@ -17,6 +17,10 @@ use nodelb_core::text::signed;
 
 /// The maximum number of problems in text, unless all are requested.
 const SHOWN: usize = 10;
+/// The column of what stands below the line of a problem.
+const BELOW: usize = 12;
+/// What ends a clause of a cause.
+const CLAUSES: [&str; 2] = [": ", "; "];
 /// The maximum width of the column of objects.
 const OBJECT: usize = 28;
 /// The maximum number of addresses of a change, unless all are requested.
@@ -82,7 +86,7 @@ fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
     }
 }
 
-/// One line, or several if the width is limited: severity, object, age, cause, next command.
+/// One line: severity, object, age, cause; and the next command, if there is room. What does not fit stands below.
 fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time), style: &Style) {
     let word = problem.severity.to_string().to_uppercase();
     let colour = match problem.severity {
@@ -96,17 +100,42 @@ fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time
     wrap::push_display(out, format_args!("  {}{gap}  {name:<object$}  {age:<5}  ", style.paint(colour, &word)));
     let start = 2 + 8 + 2 + object.max(name.chars().count()) + 2 + 5.max(age.len()) + 2;
     let (cause, command) = (wrap::printable(&problem.cause), wrap::printable(&problem.command));
-    let Some(width) = style.width else {
-        wrap::push_display(out, format_args!("{cause}  {command}\n"));
-        return;
-    };
-    let (room, indent) = if width > start + 30 { (width - start, start) } else { (0, 12) };
-    let taken = wrap::push_words(out, &cause, (0, room.max(1)), indent);
-    if taken + 2 + command.chars().count() <= room {
+    let width = style.width.unwrap_or(usize::MAX);
+    let (head, rest) = split_clause(&cause, width.saturating_sub(start));
+    out.push_str(head);
+    let taken = start + head.chars().count();
+    if rest.is_empty() && taken.saturating_add(2 + command.chars().count()) <= width {
         wrap::push_display(out, format_args!("  {command}\n"));
-    } else {
-        let indent = indent.min(width.saturating_sub(command.chars().count())).max(4);
-        wrap::push_display(out, format_args!("\n{}{command}\n", " ".repeat(indent)));
+        return;
+    }
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+    let mut taken = 0;
+    if !rest.is_empty() {
+        wrap::push_spaces(out, BELOW);
+        taken = wrap::push_words(out, rest, (0, width.saturating_sub(BELOW)), BELOW) + 2;
+    }
+    if taken > 0 && taken.saturating_add(BELOW + command.chars().count()) <= width {
+        wrap::push_display(out, format_args!("  {command}\n"));
+        return;
+    }
+    if taken > 0 {
+        out.push('\n');
+    }
+    wrap::push_spaces(out, BELOW.min(width.saturating_sub(command.chars().count()).max(4)));
+    wrap::push_display(out, format_args!("{command}\n"));
+}
+
+/// The clauses of a text that fit into so many characters, and the others; if not even the first one fits, its words that do.
+fn split_clause(text: &str, room: usize) -> (&str, &str) {
+    if text.chars().count() <= room {
+        return (text, "");
+    }
+    let fits = |(at, _): &(usize, &str)| text[..*at].chars().count() <= room;
+    let ends = CLAUSES.iter().flat_map(|end| text.match_indices(end)).filter(fits);
+    match ends.max().or_else(|| text.match_indices(' ').rfind(fits)) {
+        Some((at, end)) => (&text[..at], &text[at + end.len()..]),
+        None => ("", text),
     }
 }
 

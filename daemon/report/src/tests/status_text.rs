@@ -74,6 +74,35 @@ fn lines_fit_and_the_first_problem_comes_first() {
     }
 }
 
+/// Causes were wrapped in a narrow column, and the next command stood anywhere (C1 of the operators' findings).
+#[test]
+fn a_problem_is_one_line_and_what_does_not_fit_stands_below() {
+    let text = |cause: &str, width| {
+        let report = report(vec![Problem { cause: cause.into(), ..problem("shop/web") }]);
+        let text = report.text(Time(NOW), &Style { width: Some(width), ..Style::default() });
+        let lines = text.lines().skip(2).take_while(|line| line.starts_with("  "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start = "  CRITICAL  shop/web  3s     ";
+    assert_eq!(text("all is lost", 80), [format!("{start}all is lost  nodelb diagnose shop/web")]);
+    let cause = "all is lost: a firewall drops the packets; nothing else is known of it at all";
+    assert_eq!(
+        text(cause, 80),
+        [
+            format!("{start}all is lost: a firewall drops the packets"),
+            "            nothing else is known of it at all  nodelb diagnose shop/web".to_owned(),
+        ]
+    );
+    let long = "a sentence without any pause that is longer than the room of eighty columns allows";
+    assert_eq!(
+        text(long, 80),
+        [
+            format!("{start}a sentence without any pause that is longer than"),
+            "            the room of eighty columns allows  nodelb diagnose shop/web".to_owned(),
+        ]
+    );
+}
+
 #[test]
 fn a_pipe_gets_one_line_for_each_problem() {
     let problems: Vec<Problem> = (0..30).map(|number| problem(&format!("shop/web-{number}"))).collect();
