@@ -21,6 +21,7 @@ pub use packets::{
     PATHS, PacketRow, Packets, PacketsRow, ROLES, WatcherRow,
 };
 pub use row::{Micros, Row, ToCell, table};
+pub(crate) use services::SAME_TIME;
 pub use services::{
     BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services, direct_return,
 };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::Check;
 use crate::explain::summary::ObjectCounts;
 use crate::problems::Problem;
+use crate::rows::SAME_TIME;
 use crate::time::Time;
 use nodelb_core::history::{Addresses, Record, What};
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -16,9 +17,6 @@ pub const MAX_CHANGES: usize = 5;
 
 /// The maximum number of records that these come from.
 const MOST_RECORDS: usize = 1_024;
-
-/// The maximum time between changes that count as one, in milliseconds.
-const SAME_TIME: u64 = 1_000;
 
 /// The summary of the daemon and the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

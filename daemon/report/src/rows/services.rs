@@ -19,7 +19,7 @@ use nodelb_core::model::calendar::utc;
 use nodelb_core::model::forward::Forward;
 use nodelb_core::model::service::{BackendState, FrontendKind};
 use nodelb_core::state::status::Status;
-use nodelb_core::text::{filled, signed};
+use nodelb_core::text::{filled, listed, signed};
 
 /// The names of traffic policies in Kubernetes.
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
@@ -180,6 +180,12 @@ pub struct HistoryAnswer {
     pub history: Vec<HistoryRow>,
 }
 
+/// Changes are made at the same time if so many milliseconds are between them.
+pub(crate) const SAME_TIME: u64 = 1_000;
+
+/// The maximum number of services in a row that has several.
+const SHOWN: usize = 3;
+
 /// The end of [`HistoryRow::object`] if the object was removed.
 const REMOVED: &str = " (removed)";
 
@@ -216,12 +222,28 @@ impl Answer for HistoryAnswer {
 }
 
 impl HistoryRow {
-    /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones.
+    /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones. In a terminal, what
+    /// happens to several services for one cause is one row.
     pub fn table(rows: &[Self], now: Time, style: &Style) -> Table {
         let short = if style.zone.is_some() { &SHORT_WITH_TIMES } else { &SHORT };
         let mut table = Table::new(if style.wide { Self::schema() } else { short }, style);
-        rows.iter().for_each(|row| table.push(&row.shown(now, style)));
+        if style.wide || style.width.is_none() {
+            rows.iter().for_each(|row| table.push(&row.shown(now, style)));
+        } else {
+            joined(rows).iter().for_each(|joined| table.push(&joined.cells(now)));
+        }
         table.or_text("No changes found.".into())
+    }
+
+    /// Whether the same has happened at the same time.
+    fn is_same(&self, other: &Self) -> bool {
+        fn lists(row: &HistoryRow) -> [&[L4Addr]; 6] {
+            [&row.added, &row.removed, &row.held, &row.refused, &row.frontends, &row.withdrawn]
+        }
+        fn cause(row: &HistoryRow) -> [&Option<String>; 5] {
+            [&row.object, &row.resource_version, &row.writer, &row.kernel, &row.detail]
+        }
+        self.what == other.what && lists(self) == lists(other) && cause(self) == cause(other)
     }
 
     /// The cells of such a table.
@@ -274,6 +296,44 @@ impl HistoryRow {
             applied,
             Cell::Text(cause.join(", ").into()),
         ]
+    }
+}
+
+/// A change, or the same change of several services.
+struct Joined<'r> {
+    first: &'r HistoryRow,
+    services: Vec<&'r str>,
+}
+
+/// Joins the same changes of several services.
+fn joined(rows: &[HistoryRow]) -> Vec<Joined<'_>> {
+    let mut found: Vec<Joined<'_>> = Vec::new();
+    for row in rows {
+        let service = row.service.as_deref();
+        let is_joined = |it: &&mut Joined<'_>| {
+            it.first.is_same(row) && service.is_some_and(|service| !it.services.contains(&service))
+        };
+        let recent = found.iter_mut().rev().take_while(|it| it.first.time.0.abs_diff(row.time.0) <= SAME_TIME);
+        match recent.filter(|_| service.is_some()).find(is_joined) {
+            Some(joined) => joined.services.extend(service),
+            None => found.push(Joined { first: row, services: service.into_iter().collect() }),
+        }
+    }
+    found
+}
+
+impl Joined<'_> {
+    fn cells(&self, now: Time) -> [Cell<'_>; 6] {
+        let mut cells = self.first.short(now);
+        if let [_, _, ..] = &self.services[..] {
+            cells[1] = Cell::Text(format!("{} services", self.services.len()).into());
+            let cause = match &cells[5] {
+                Cell::Text(cause) if !cause.is_empty() => format!("{cause}: "),
+                _ => String::new(),
+            };
+            cells[5] = Cell::Text((cause + &listed(&self.services, SHOWN)).into());
+        }
+        cells
     }
 }
 

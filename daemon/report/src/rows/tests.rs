@@ -73,6 +73,42 @@ Age  Service   Change   Backends                            Applied  Cause
     assert!(text.contains("rv 15, 198.51.100.1:80/TCP, no longer has 198.51.100.1:80/TCP"), "{text}");
 }
 
+/// A dead host filled the history with a row for each of its services (C1 of the operators' findings).
+#[test]
+fn what_happens_to_several_services_at_once_is_one_row_of_a_terminal() {
+    let change = |service: &str, time: &str, detail: &str| -> HistoryRow {
+        serde_json::from_value(json!({
+            "sequence": 7, "time": format!("2025-11-24T16:04:{time}Z"), "service": service, "port": "http/TCP/IPv4",
+            "what": "LastResort", "object": null, "resource_version": null, "generation": null, "writer": null,
+            "written": null, "added": [], "removed": [], "held": [], "refused": [], "frontends": [], "withdrawn": [],
+            "to_nodelb": null, "to_kernel": 0.00035, "kernel": "done", "source": "files", "detail": detail,
+        }))
+        .unwrap()
+    };
+    let history = vec![
+        change("shop/a", "10.000", "no answer"),
+        change("shop/other", "10.100", "refused"),
+        change("shop/b", "10.200", "no answer"),
+        change("shop/c", "10.900", "no answer"),
+        change("shop/d", "10.950", "no answer"),
+        change("shop/a", "10.960", "no answer"),
+        change("shop/e", "11.970", "no answer"),
+    ];
+    let text = |style| HistoryAnswer { history: history.clone() }.text(NOW, &style);
+    let narrow = text(Style { width: Some(120), ..Style::default() });
+    let expected = "\
+Age  Service     Change      Applied  Cause
+10s  4 services  LastResort  350us    no answer: shop/a, shop/b, shop/c and 1 more
+9s   shop/other  LastResort  350us    refused
+9s   shop/a      LastResort  350us    no answer
+8s   shop/e      LastResort  350us    no answer
+";
+    assert_eq!(narrow, expected);
+    let whole = |style: Style| text(style).matches("shop/").count();
+    assert_eq!(whole(Style::default()), 7, "a pipe gets every change");
+    assert_eq!(whole(Style { width: Some(120), wide: true, ..Style::default() }), 7);
+}
+
 #[test]
 fn a_removed_service_is_described_with_its_cause() {
     let row = |object: Option<&str>, version: Option<&str>, writer: Option<&str>| {
