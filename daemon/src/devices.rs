@@ -5,6 +5,7 @@ mod abandoned;
 pub(crate) mod answers;
 pub mod events;
 mod failed;
+mod firewall;
 mod foreign;
 pub(crate) mod forwarding;
 pub mod hooks;
@@ -31,10 +32,12 @@ use nodelb_core::config::PacketsConfig;
 use nodelb_core::history::Event;
 use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::model::forward::Forward;
+use nodelb_core::model::uplink::Uplink;
 use nodelb_datapath::packets::{CheckWays, Connection, DIRECT_TTL, DropCount, PacketCounter, PacketCounts};
 use nodelb_datapath::{Attach, HookMethod, OpenedPackets, PacketFailure};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
+use nodelb_report::problems::DroppingChain;
 use nodelb_sources::OwnerHandle;
 use nodelb_sources::checks::Prepare;
 use socket2::SockRef;
@@ -306,6 +309,17 @@ pub fn find_proxies(packets: &Packets) -> Findings {
         Ok(machine) => proxies::find(&machine, rules::read_here()),
         Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
     }
+}
+
+/// The uplinks that a daemon with this configuration would have now.
+pub(crate) fn uplinks_now(config: &Config) -> io::Result<Vec<Uplink>> {
+    let (_, devices) = watch::read_now(config)?;
+    Ok(devices.iter().filter_map(watch::uplink).collect())
+}
+
+/// The chains that drop forwarded packets, which takes CAP_NET_ADMIN.
+pub(crate) fn dropping_chains() -> io::Result<Vec<DroppingChain>> {
+    Ok(rules::read_here()?.dropping)
 }
 
 /// Listens to changes of IPsec's policies, before capabilities are dropped and policies are read.

@@ -15,14 +15,21 @@ use crate::outside_network::nft;
 use crate::talk::{TIMEOUT, ask};
 use crate::ways::NODELB;
 
+/// The name of the first service of the lab, whose backends are pods of node A.
+const NAME: &str = "lab/s1";
+
 /// A client has repeated its SYN within this time.
 const REPEATED: Duration = Duration::from_millis(1_500);
 
 /// The problem of the status, as its severity, service and cause.
 fn problem() -> Option<(String, String, String)> {
+    problem_of("Unanswered")
+}
+
+fn problem_of(reason: &str) -> Option<(String, String, String)> {
     let status = get("/status")?;
     let problems = status["problems"].as_array()?;
-    let found = problems.iter().find(|problem| problem["reason"] == "Unanswered")?;
+    let found = problems.iter().find(|problem| problem["reason"] == reason)?;
     let text = |column: &str| found[column].as_str().unwrap_or_default().to_owned();
     Some((text("severity"), text("object"), text("cause")))
 }
@@ -91,6 +98,34 @@ fn a_firewall_that_drops_forwarded_packets_is_named() {
             problem().is_none()
         });
         assert_eq!((events("Unanswered"), events("Answered")), (1, 1));
+    });
+}
+
+/// Docker, for one, makes the chain FORWARD drop what no rule accepts.
+#[test]
+fn a_firewall_is_said_before_the_first_client() {
+    run("outside_unanswered::a_firewall_is_said_before_the_first_client", |host, lab, services| {
+        nft("table inet firewall {
+                chain FORWARD { type filter hook forward priority 0; policy drop; }
+            }
+            table bridge other {
+                chain FORWARD { type filter hook forward priority 0; policy drop; }
+            }");
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        let found = || problem_of("ForwardPolicy");
+        eventually("the status says it", || found().is_some());
+        let (severity, object, cause) = found().unwrap();
+        assert_eq!((&*severity, &*object), ("notice", "packets"), "{cause}");
+        let start = "the chain FORWARD of the table firewall drops forwarded packets that no rule accepts, and clients outside \
+                     the node have had no answer yet from the backends behind it of ";
+        let names = cause.strip_prefix(start).unwrap_or_else(|| panic!("{cause}"));
+        assert_eq!(names, NAME, "not those with backends elsewhere");
+        nft("add rule inet firewall FORWARD accept");
+        let [to, _] = services[0].load_balancer();
+        eventually("a client is answered", || {
+            lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).unwrap();
+            found().is_none()
+        });
     });
 }
 

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nodelb_core::model::addr::Family;
 
 use crate::sys::xt;
 
@@ -61,25 +62,40 @@ impl LegacyTables {
         Ok(Self { v4: has_table(V4_NAMES)?, v6: has_table(V6_NAMES)? })
     }
 
-    /// The tables of which the policy of the chain FORWARD drops packets, such as `iptables-legacy`.
-    pub fn drop_forwarded(self) -> io::Result<Vec<&'static str>> {
-        let mut found = Vec::new();
-        for (is_there, name, family, level, entry) in [
-            (self.v4, "iptables-legacy", AddressFamily::Inet, libc::SOL_IP, V4_ENTRY),
-            (self.v6, "ip6tables-legacy", AddressFamily::Inet6, libc::SOL_IPV6, V6_ENTRY),
+    /// Reads those that exist, at most one for each family.
+    pub fn filters(self) -> io::Result<Vec<Filter>> {
+        let mut filters = Vec::new();
+        for (is_there, family, domain, level) in [
+            (self.v4, Family::Ipv4, AddressFamily::Inet, libc::SOL_IP),
+            (self.v6, Family::Ipv6, AddressFamily::Inet6, libc::SOL_IPV6),
         ] {
-            if is_there && drops(&Table::read(family, level)?, entry) {
-                found.push(name);
+            if is_there {
+                filters.push(Filter { family, table: Table::read(domain, level)? });
             }
         }
-        Ok(found)
+        Ok(filters)
+    }
+}
+
+/// The table `filter` of a family.
+pub struct Filter {
+    pub family: Family,
+    table: Table,
+}
+
+impl Filter {
+    /// Whether the table has this chain.
+    pub fn has_chain(&self, chain: &str) -> bool {
+        has(&self.table.entries, chain)
     }
 
-    /// Whether one of the tables has this chain.
-    pub fn has_chain(self, chain: &str) -> io::Result<bool> {
-        let is_in = |family, level| Ok::<_, io::Error>(has(&Table::read(family, level)?.entries, chain));
-        Ok(self.v4 && is_in(AddressFamily::Inet, libc::SOL_IP)?
-            || self.v6 && is_in(AddressFamily::Inet6, libc::SOL_IPV6)?)
+    /// Whether the policy of the chain FORWARD drops packets.
+    pub fn drops_forwarded(&self) -> bool {
+        let entry = match self.family {
+            Family::Ipv4 => V4_ENTRY,
+            Family::Ipv6 => V6_ENTRY,
+        };
+        drops(&self.table, entry)
     }
 }
 

@@ -152,6 +152,16 @@ messages! {
         "The line names the setting and the services. Packets of clients outside the node reach only backends with an \
          address of this node; those to other machines and to pods are lost.",
         "Set net.ipv4.ip_forward, or net.ipv6.conf.all.forwarding, to 1.";
+    FORWARD_DROPS = 0x5d0f2a7c91e34b6a8c47d2b9e6f01384, "A firewall drops forwarded packets that no rule accepts",
+        "The line names the chain and the services. Packets of clients outside the node to their backends in pods and \
+         networks behind this node pass the chain. nodelb does not read its rules: the notice ForwardPolicy ends with the \
+         first client that gets an answer.",
+        "Accept packets to the backends in the chain, unless its rules already do.";
+    REVERSE_PATH_STRICT = 0x3b9c64e1f7a84d0295ae18d3c60b7f52, "Packets of clients outside the node are checked by the way back",
+        "`rp_filter` is 1 on the devices that the line names, and the node has several ways out. Packets of a client that \
+         arrive there are dropped unless the route to the client leads back by the same device.",
+        "Nothing, if clients arrive where their routes lead. Otherwise set net.ipv4.conf.DEVICE.rp_filter, and that of \
+         `all`, to 2 or 0.";
     FRONTEND_CONFLICT = 0xb31ae02960a8459b907b810a3bfda291, "Two services claim one address",
         "The owner is a service of a file, or else the older Service. The other waits until the owner gives the address up.",
         "Remove the address from one of the two services.";
@@ -420,7 +430,7 @@ messages! {
 
 /// Every field that lines have in addition to their text, with its meaning. The journal shows the names in capitals.
 pub static FIELDS: &[(&str, &str)] = &[
-    ("message_id", "The id of the message, see the table"),
+    ("message_id", "The id of the message, as listed below"),
     ("service", "The service, as NAMESPACE/NAME"),
     ("port", "The name of the service's port; empty for an unnamed port"),
     ("frontend", "The address that clients connect to, as ADDRESS:PORT/PROTOCOL"),

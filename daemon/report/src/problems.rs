@@ -17,9 +17,10 @@ mod services;
 mod shared;
 
 pub use earlier::{Beginnings, Earlier, Found};
-pub use outside::unforwarded;
+pub use outside::{behind_firewall, needed_strict, strict, unforwarded};
 pub use problem::{
-    ApiserverState, DroppedPackets, HOOKS, NotForwarding, Observed, Problem, Reloads, TableUsage, Untranslated,
+    ApiserverState, DroppedPackets, DroppingChain, Firewall, HOOKS, NotForwarding, Observed, Problem, Reloads,
+    TableUsage, Untranslated,
 };
 pub use reason::{Reason, ReasonEntry, Severity};
 

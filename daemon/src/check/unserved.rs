@@ -1,8 +1,8 @@
 //! What the service files describe and nodelb would not serve, or not to every client.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::ifaddrs::getifaddrs;
@@ -11,12 +11,15 @@ use nodelb_core::compile::outside::is_outside;
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{Service, ServiceName, Slice};
+use nodelb_core::model::uplink::Uplink;
 use nodelb_core::text::listed;
 use nodelb_datapath::is_open_for_writing;
+use nodelb_report::problems::{self, DroppingChain};
 use nodelb_sources::files;
 
 use crate::config::Config;
-use crate::devices::{SYSCTLS, forwarding};
+use crate::devices::{self, SYSCTLS, forwarding};
+use crate::node::netlink;
 
 /// The maximum number of services in one line.
 const SHOWN: usize = 4;
@@ -29,13 +32,31 @@ pub(super) struct Unserved {
     pub(super) notices: Vec<String>,
 }
 
-/// Finds what nodelb would refuse with this configuration.
-pub(super) fn unserved(config: &Config) -> Unserved {
-    unserved_on(config, &own_addresses(), Path::new(SYSCTLS))
+/// What the network stack of a host would do with packets.
+#[derive(Debug, Default)]
+struct Host {
+    addresses: BTreeSet<Addr>,
+    /// The directory with the network settings of the kernel.
+    sysctls: PathBuf,
+    uplinks: Vec<Uplink>,
+    /// The chains that drop forwarded packets; none if this process may not read them.
+    dropping: Vec<DroppingChain>,
 }
 
-/// [`unserved`] on a host with these addresses and settings.
-fn unserved_on(config: &Config, own: &BTreeSet<Addr>, sysctls: &Path) -> Unserved {
+/// Finds what nodelb would refuse with this configuration.
+pub(super) fn unserved(config: &Config) -> Unserved {
+    let host = Host {
+        addresses: own_addresses(),
+        sysctls: PathBuf::from(SYSCTLS),
+        uplinks: devices::uplinks_now(config).unwrap_or_default(),
+        dropping: devices::dropping_chains().unwrap_or_default(),
+    };
+    unserved_on(config, &host, |addresses| netlink::ways_out(addresses).unwrap_or_default())
+}
+
+/// [`unserved`] on this host; `ways_out` asks for the devices by which packets to addresses leave.
+fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -> BTreeMap<Addr, u32>) -> Unserved {
+    let own = &host.addresses;
     let (services, slices) = files::described(&config.files.directory, is_open_for_writing).unwrap_or_default();
     let mut found = Unserved::default();
     refused(config, own, &services, &mut found);
@@ -43,7 +64,7 @@ fn unserved_on(config: &Config, own: &BTreeSet<Addr>, sysctls: &Path) -> Unserve
     for family in [Family::Ipv4, Family::Ipv6] {
         let needing: BTreeSet<&ServiceName> =
             services.iter().filter(|it| is_forwarded(config, it, &slices, own, family)).map(|it| &it.name).collect();
-        let setting = forwarding::everywhere(sysctls, family, &[]).flatten().filter(|_| !needing.is_empty());
+        let setting = forwarding::everywhere(&host.sysctls, family, &[]).flatten().filter(|_| !needing.is_empty());
         found.notices.extend(setting.map(|setting| {
             format!(
                 "note: {setting} on this host: clients outside the node will not reach backends of {} on other machines \
@@ -52,7 +73,39 @@ fn unserved_on(config: &Config, own: &BTreeSet<Addr>, sysctls: &Path) -> Unserve
             )
         }));
     }
+    let outside: Vec<(&ServiceName, L4Addr)> = services
+        .iter()
+        .flat_map(|service| {
+            outside_backends(config, service, &slices).into_iter().map(|backend| (&service.name, backend))
+        })
+        .collect();
+    let ways = ways_out(outside.iter().map(|(_, backend)| backend.addr).filter(|addr| !own.contains(addr)).collect());
+    found.notices.extend(host.dropping.iter().filter_map(|chain| behind(chain, &outside, (&ways, &host.uplinks))));
+    let strict =
+        problems::strict(&host.uplinks).filter(|_| outside.iter().any(|(_, it)| it.addr.family() == Family::Ipv4));
+    found.notices.extend(strict.map(|strict| format!("note: {strict}")));
     found
+}
+
+/// Returns a line if packets of clients outside the node to some backends pass this chain.
+fn behind(
+    DroppingChain { name, family }: &DroppingChain,
+    outside: &[(&ServiceName, L4Addr)],
+    (ways, uplinks): (&BTreeMap<Addr, u32>, &[Uplink]),
+) -> Option<String> {
+    let passes = |backend: &L4Addr| {
+        let way = ways.get(&backend.addr);
+        family.is_none_or(|family| backend.addr.family() == family)
+            && way.is_some_and(|way| uplinks.iter().all(|uplink| uplink.ifindex != *way))
+    };
+    let names: BTreeSet<&ServiceName> = outside.iter().filter(|(_, it)| passes(it)).map(|(name, _)| *name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "note: {name} drops forwarded packets that no rule accepts: clients outside the node reach the backends of {} in \
+             pods and networks behind this host only if a rule accepts packets to them",
+            listed(names, SHOWN)
+        )
+    })
 }
 
 /// Addresses that are refused: some on every host, others only on one that has the address.

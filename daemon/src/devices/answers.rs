@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::history::{Event, What};
 use nodelb_core::model::cause::Cause;
-use nodelb_core::packets::outcomes::{Answers, Outcome, Outcomes, SilentPort};
+use nodelb_core::packets::outcomes::{Answered, Answers, Outcome, Outcomes, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{Interval, seconds};
@@ -52,6 +52,10 @@ impl Answering {
         }
     }
 
+    pub(super) fn answered(&self) -> Arc<Answered> {
+        self.answers.answered()
+    }
+
     pub(super) fn total(&self) -> Outcomes {
         self.answers.total()
     }
@@ -68,7 +72,9 @@ impl Answering {
         self.until = Some(interval.until);
         self.has_unanswered = outcomes.iter().any(|(.., outcomes)| outcomes.unanswered > 0);
         let snapshot = Arc::clone(&self.snapshot.borrow());
-        self.answers.take(outcomes, self.clock.now(), |id| snapshot.owners.contains_key(&id));
+        let services = &snapshot.realised.services;
+        let entry = |id| services.get(&id).filter(|_| snapshot.owners.contains_key(&id)).map(Arc::as_ref);
+        self.answers.take(outcomes, self.clock.now(), entry);
         let silent = self.answers.silent_ports(&snapshot);
         let begun = silent.iter().filter(|(id, now)| self.silent.get(*id).is_none_or(|it| it.is_whole != now.is_whole));
         let ended = self.silent.iter().filter(|(id, _)| !silent.contains_key(*id));

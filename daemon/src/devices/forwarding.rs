@@ -8,22 +8,30 @@ use nodelb_core::model::addr::Family;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_host::messages;
 use nodelb_report::problems::{self, NotForwarding};
-use tracing::warn;
+use tracing::{info, warn};
 
-/// What was logged about packets that the kernel does not forward, so that it is logged once.
+/// What was logged about packets that the kernel does not forward, or not from each device, so that it is logged once.
 #[derive(Debug, Default)]
-pub(super) struct ForwardingLog(Option<String>);
+pub(super) struct ForwardingLog {
+    disabled: Option<String>,
+    strict: Option<String>,
+}
 
 impl ForwardingLog {
-    /// Logs that services need packets to be forwarded at these devices, and the kernel does not do so.
+    /// Logs that services need packets to be forwarded at these devices, and the kernel does not do so, or not from every client.
     pub(super) fn look(&mut self, root: &Path, snapshot: &Snapshot, devices: &[&str]) {
         let families = snapshot.realised.outside.keys().map(|address| address.addr.family()).collect();
         let disabled = disabled(root, &families, devices).unwrap_or_default();
         let cause = problems::unforwarded(snapshot, &disabled).map(|(_, cause)| cause);
-        if let Some(cause) = cause.as_ref().filter(|cause| self.0.as_ref() != Some(*cause)) {
+        if let Some(cause) = cause.as_ref().filter(|cause| self.disabled.as_ref() != Some(*cause)) {
             warn!(message_id = %messages::NOT_FORWARDING, "{cause}");
         }
-        self.0 = cause;
+        self.disabled = cause;
+        let strict = problems::needed_strict(snapshot);
+        if let Some(strict) = strict.as_ref().filter(|strict| self.strict.as_ref() != Some(*strict)) {
+            info!(message_id = %messages::REVERSE_PATH_STRICT, "{strict}");
+        }
+        self.strict = strict;
     }
 }
 

@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nodelb_report::problems::DroppingChain;
+
 use crate::node::addresses::Machine;
-use crate::sockets::nf_tables::KubeProxyRules;
+use crate::sockets::nf_tables::ForeignRules;
 
 /// Another service proxy, by what it leaves in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
@@ -30,6 +33,8 @@ pub enum ServiceProxy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub proxies: BTreeSet<ServiceProxy>,
+    /// The chains that drop forwarded packets, at the last search that could read rules.
+    pub dropping: Vec<DroppingChain>,
     /// Whether a search has ever been complete.
     pub is_complete: bool,
     /// Why the last search is not complete, if so. Reading rules of nftables takes CAP_NET_ADMIN.
@@ -42,6 +47,9 @@ impl Findings {
         if self.error.is_some() {
             self.proxies.extend(last.proxies.iter().cloned());
             self.is_complete = last.is_complete;
+            self.dropping.extend(last.dropping.iter().cloned());
+            self.dropping.sort();
+            self.dropping.dedup();
         }
         self
     }
@@ -67,9 +75,10 @@ const CILIUM_DEVICES: &str = "/sys/fs/bpf/cilium/devices";
 /// Prefixes of programs that translate packets from other machines to services: of Cilium and of Calico.
 const TRANSLATING: [&str; 3] = ["cil_from_netdev", "cil_to_netdev", "cali_from_hep"];
 
-/// Looks for other service proxies. `rules` are those of kube-proxy.
-pub(crate) fn find(machine: &Machine, rules: io::Result<KubeProxyRules>) -> Findings {
+/// Looks for other service proxies. `rules` are those of others.
+pub(crate) fn find(machine: &Machine, mut rules: io::Result<ForeignRules>) -> Findings {
     let mut findings = Findings { is_complete: true, ..Findings::default() };
+    findings.dropping = rules.as_mut().map(|rules| mem::take(&mut rules.dropping)).unwrap_or_default();
     findings.take(rules.map(of_rules).map_err(|error| io::Error::other(format!("rules of kube-proxy: {error}"))));
     findings.take(ipvs());
     for (index, interface) in &machine.interfaces {
@@ -82,7 +91,7 @@ pub(crate) fn find(machine: &Machine, rules: io::Result<KubeProxyRules>) -> Find
     findings
 }
 
-fn of_rules(KubeProxyRules { has_table, has_chains }: KubeProxyRules) -> impl Iterator<Item = ServiceProxy> {
+fn of_rules(ForeignRules { has_table, has_chains, .. }: ForeignRules) -> impl Iterator<Item = ServiceProxy> {
     let table = has_table.then_some(ServiceProxy::NftablesTable);
     table.into_iter().chain(has_chains.then_some(ServiceProxy::IptablesChains))
 }

@@ -1,10 +1,12 @@
 //! What is known about the devices, for readers such as the admin API.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::text::listed;
 use nodelb_datapath::{HookMethod, XdpState};
+use nodelb_report::problems::Firewall;
 
 use super::mode::{Activity, Decision};
 use super::uplinks::{Device, Role};
@@ -29,6 +31,8 @@ pub struct DevicesReport {
     /// The names in `packets.devices` that no device has.
     pub missing: Vec<String>,
     pub has_other_proxy: bool,
+    /// What a firewall may keep from clients outside the node.
+    pub firewall: Arc<Firewall>,
     /// The policies of IPsec that the programs follow.
     pub policies: Arc<Policies>,
     /// Why the packet path could not be started, if so.
@@ -67,6 +71,12 @@ impl DevicesReport {
     pub(crate) fn uplinks(&self) -> Vec<&str> {
         let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
         uplinks.map(|it| &*it.device.name).collect()
+    }
+
+    /// The numbers of the devices that lead to other machines.
+    pub(super) fn uplink_numbers(&self) -> BTreeSet<u32> {
+        let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
+        uplinks.map(|it| it.device.ifindex).collect()
     }
 
     /// What the decision amounts to: without a device to attach the programs to, nothing is translated.

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::packets::outcomes::{Outcome, Outcomes, SilentPort};
+use nodelb_core::packets::outcomes::{Answered, Outcome, Outcomes, SilentPort};
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{ConnectionCount, Interval, Sweep, SweepReason, SweepTimeouts, Swept};
 use nodelb_host::clock::until;
@@ -66,6 +66,8 @@ pub struct SweepReport {
     pub outcomes: Outcomes,
     /// The service ports with backends that do not answer clients outside the node.
     pub silent: Arc<BTreeMap<ServiceId, SilentPort>>,
+    /// The backends that have answered since the start.
+    pub answered: Arc<Answered>,
 }
 
 impl SweepReport {
@@ -180,6 +182,7 @@ impl Task {
                 self.answering.take(&outcomes, interval).await;
                 self.report.outcomes = self.answering.total();
                 self.report.silent = Arc::clone(&self.answering.silent);
+                self.report.answered = self.answering.answered();
                 if let Some(count) = count {
                     self.counted = Some(tokio::time::Instant::now());
                     self.is_empty = count == ConnectionCount::default();

@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::abandoned::{self, Abandoned, EndConnections, is_abandoned};
+use super::firewall::FirewallLook;
 use super::foreign::{UpdatePorts, log_unlisted};
 use super::forwarding::ForwardingLog;
 use super::hooks::Hooks;
@@ -116,6 +117,7 @@ struct Task {
     abandoned: Abandoned,
     policies: Follower,
     forwarding: ForwardingLog,
+    firewall: FirewallLook,
 }
 
 impl Task {
@@ -144,6 +146,7 @@ impl Task {
             abandoned: Abandoned::new(),
             policies: Follower::new(policies),
             forwarding: ForwardingLog::default(),
+            firewall: FirewallLook::default(),
             inputs,
         }
     }
@@ -246,6 +249,7 @@ impl Task {
             devices,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
+            firewall: Arc::default(),
             policies: Arc::clone(&self.policies.current),
         };
         self.hooks = Some(hooks);
@@ -253,7 +257,10 @@ impl Task {
         let decision = if is_late { decision } else { self.conclude(&report, decision, before) };
         let translation = translation(decision.activity, &report.devices);
         report.decision = Some(decision);
-        self.forwarding.look(&self.inputs.sysctls, &self.inputs.snapshot.borrow(), &report.uplinks());
+        let snapshot = Arc::clone(&self.inputs.snapshot.borrow());
+        self.forwarding.look(&self.inputs.sysctls, &snapshot, &report.uplinks());
+        self.firewall.look(&self.inputs.findings.dropping, &snapshot, report.uplink_numbers()).await;
+        report.firewall = Arc::clone(&self.firewall.found);
         self.report.send_replace(Arc::new(report));
         self.send_events().await && self.send_translation(translation).await
     }
@@ -465,14 +472,16 @@ async fn event(events: &mut Option<Events>) -> io::Result<()> {
 
 /// Reads all devices, outside of the runtime's workers.
 async fn read(config: Arc<Config>) -> io::Result<(Machine, Vec<Device>)> {
-    let read = tokio::task::spawn_blocking(move || {
-        let mut machine = netlink::read()?;
-        machine.interfaces.values_mut().for_each(|interface| interface.is_strict = is_strict(&interface.name));
-        let routes = netlink::read_routes(uplinks::candidates(&machine))?;
-        let devices = uplinks::devices(&machine, &routes, &config);
-        Ok((machine, devices))
-    });
+    let read = tokio::task::spawn_blocking(move || read_now(&config));
     timeout(READ_TIMEOUT, read).await?.map_err(io::Error::other)?
+}
+
+pub(super) fn read_now(config: &Config) -> io::Result<(Machine, Vec<Device>)> {
+    let mut machine = netlink::read()?;
+    machine.interfaces.values_mut().for_each(|interface| interface.is_strict = is_strict(&interface.name));
+    let routes = netlink::read_routes(uplinks::candidates(&machine))?;
+    let devices = uplinks::devices(&machine, &routes, config);
+    Ok((machine, devices))
 }
 
 /// Whether the device accepts IPv4 packets only by the way back to their source. As in the kernel, the larger of the two
@@ -486,7 +495,7 @@ fn is_strict(device: &str) -> bool {
 }
 
 /// The uplink for the maps; `None` if the device is not one.
-fn uplink(device: &Device) -> Option<Uplink> {
+pub(super) fn uplink(device: &Device) -> Option<Uplink> {
     let Device { ifindex, name, entry, .. } = device;
     (device.role == Role::Uplink).then(|| Uplink { ifindex: *ifindex, name: Arc::clone(name), entry: *entry })
 }

@@ -140,6 +140,16 @@ fn route_over(message: &RouteNetlinkMessage, interface: u32) -> Option<bool> {
     (route.header.kind == RouteType::Unicast && is_over).then_some(route.header.destination_prefix_length == 0)
 }
 
+/// The interface by which packets to each address leave; those without a route are left out.
+pub(crate) fn ways_out(addresses: impl IntoIterator<Item = Addr>) -> io::Result<BTreeMap<Addr, u32>> {
+    let mut kernel = Kernel::open()?;
+    let mut ways = BTreeMap::new();
+    for address in addresses {
+        ways.extend(kernel.route_to(address)?.and_then(|route| Some((address, way_out(&route)?))));
+    }
+    Ok(ways)
+}
+
 fn read_once() -> io::Result<Machine> {
     let mut kernel = Kernel::open()?;
     let mut machine = Machine::default();

@@ -61,7 +61,7 @@ pub(crate) fn masqueraded(ports: &RangeInclusive<u16>) -> io::Result<ForeignConn
     let Some(socket) = is_there().then(Netfilter::open).transpose()?.flatten() else { return Ok(found) };
     // The kernel lists only connections with this status, since 5.16.
     let status = [&8_u16.to_ne_bytes()[..], &STATUS.to_ne_bytes(), &SOURCE_NAT.to_be_bytes()].concat();
-    socket.list(GET, &status, |attributes| {
+    socket.list(GET, &status, |_, attributes| {
         found.extend(ends(attributes).filter(|(_, source)| ports.contains(&source.port)));
     })?;
     Ok(found)

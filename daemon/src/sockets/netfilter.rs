@@ -41,9 +41,14 @@ impl Netfilter {
         Ok(Some(Self(socket)))
     }
 
-    /// Requests all objects of a kind, of all families, and hands on the attributes of each. There are none if the kernel
-    /// does not have the kind.
-    pub(super) fn list(&self, request: u16, attributes: &[u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    /// Requests all objects of a kind, of all families, and hands on the family (`nfgen_family`) and attributes of each. There
+    /// are none if the kernel does not have the kind.
+    pub(super) fn list(&self, request: u16, attributes: &[u8], mut take: impl FnMut(u8, &[u8])) -> io::Result<()> {
+        let mut take = |object: &[u8]| {
+            if let Some((head, attributes)) = object.split_at_checked(NFGENMSG) {
+                take(head[0], attributes);
+            }
+        };
         sendto(self.0.as_raw_fd(), &dump(request, attributes), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
         let mut buffer = vec![0; BUFFER];
         loop {
@@ -51,7 +56,7 @@ impl Netfilter {
             if from.is_none_or(|from| from.pid() != 0) {
                 continue;
             }
-            if read(&buffer[..length], NFGENMSG, &mut take)? {
+            if read(&buffer[..length], 0, &mut take)? {
                 return Ok(());
             }
         }

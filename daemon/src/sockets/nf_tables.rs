@@ -1,17 +1,24 @@
-//! kube-proxy's rules: its table `kube-proxy` in nftables, or the chain `KUBE-SERVICES` of iptables, which writes to
-//! nftables on current systems and has tables of its own as iptables-legacy.
+//! What others have in nftables and iptables, which writes to nftables on current systems and has tables of its own as
+//! iptables-legacy: kube-proxy's rules, which are its table `kube-proxy` or the chain `KUBE-SERVICES`; and chains that drop
+//! forwarded packets.
 
 use std::io;
 
+use nix::libc;
+use nodelb_core::model::addr::Family;
 use nodelb_datapath::xtables::LegacyTables;
+use nodelb_report::problems::DroppingChain;
 
 use super::netfilter::{Netfilter, attribute};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KubeProxyRules {
-    /// The table of its nftables mode, with chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ForeignRules {
+    /// The table of kube-proxy's nftables mode, with chains.
     pub(crate) has_table: bool,
+    /// The chains of its iptables mode.
     pub(crate) has_chains: bool,
+    /// The chains that drop forwarded packets unless a rule accepts them, in the order of their names.
+    pub(crate) dropping: Vec<DroppingChain>,
 }
 
 /// The table of kube-proxy's nftables mode, in the families ip and ip6 (KEP-3866).
@@ -34,45 +41,60 @@ const HOOK_FORWARD: u32 = 2;
 const CHAIN_POLICY: u16 = 5;
 const POLICY_DROP: u32 = 0;
 
-/// Looks for the rules of kube-proxy in this network namespace, in nftables and in these tables of iptables-legacy.
+/// Reads the rules in this network namespace, in nftables and in these tables of iptables-legacy.
 ///
 /// # Errors
 /// If this process lacks CAP_NET_ADMIN, or the kernel does not answer.
-pub(crate) fn find(legacy: LegacyTables) -> io::Result<KubeProxyRules> {
-    let KubeProxyRules { has_table, has_chains } = in_nftables()?;
-    Ok(KubeProxyRules { has_table, has_chains: has_chains || legacy.has_chain(CHAIN)? })
+pub(crate) fn find(legacy: LegacyTables) -> io::Result<ForeignRules> {
+    let mut rules = in_nftables()?;
+    for filter in legacy.filters()? {
+        rules.has_chains |= filter.has_chain(CHAIN);
+        if filter.drops_forwarded() {
+            let tables = match filter.family {
+                Family::Ipv4 => "iptables-legacy",
+                Family::Ipv6 => "ip6tables-legacy",
+            };
+            let name = format!("the chain FORWARD of {tables}");
+            rules.dropping.push(DroppingChain { name, family: Some(filter.family) });
+        }
+    }
+    rules.dropping.sort();
+    Ok(rules)
 }
 
 /// The rules in nftables. There are none if the kernel does not have it. A table without chains translates nothing.
-fn in_nftables() -> io::Result<KubeProxyRules> {
-    let mut rules = KubeProxyRules::default();
+fn in_nftables() -> io::Result<ForeignRules> {
+    let mut rules = ForeignRules::default();
     let Some(socket) = Netfilter::open()? else { return Ok(rules) };
-    socket.list(GET_CHAINS, &[], |attributes| {
+    socket.list(GET_CHAINS, &[], |family, attributes| {
         rules.has_table |= name(attributes, CHAIN_TABLE).is_some_and(|table| table == TABLE);
         rules.has_chains |= name(attributes, CHAIN_NAME).is_some_and(|chain| chain == CHAIN);
+        rules.dropping.extend(dropping(family, attributes));
     })?;
     Ok(rules)
 }
 
-/// The chains of nftables and iptables that drop forwarded packets unless a rule accepts them, such as `the chain FORWARD of the
-/// table filter`.
+/// The chains that drop forwarded packets unless a rule accepts them, such as `the chain FORWARD of the table filter`.
 ///
 /// # Errors
 /// If this process lacks CAP_NET_ADMIN, or the kernel does not answer.
 pub fn forward_drops() -> io::Result<Vec<String>> {
-    let mut found = Vec::new();
-    if let Some(socket) = Netfilter::open()? {
-        socket.list(GET_CHAINS, &[], |attributes| {
-            if drops_forwarded(attributes)
-                && let (Some(table), Some(chain)) = (name(attributes, CHAIN_TABLE), name(attributes, CHAIN_NAME))
-            {
-                found.push(format!("the chain {chain} of the table {table}"));
-            }
-        })?;
-    }
-    let legacy = LegacyTables::read()?.drop_forwarded()?;
-    found.extend(legacy.into_iter().map(|tables| format!("the chain FORWARD of {tables}")));
-    Ok(found)
+    let rules = find(LegacyTables::read()?)?;
+    Ok(rules.dropping.into_iter().map(|chain| chain.name).collect())
+}
+
+/// The chain, if it is one that drops packets which the network stack forwards. Chains for bridges have the same hook for
+/// frames.
+fn dropping(family: u8, attributes: &[u8]) -> Option<DroppingChain> {
+    let family = match i32::from(family) {
+        libc::NFPROTO_INET => None,
+        libc::NFPROTO_IPV4 => Some(Family::Ipv4),
+        libc::NFPROTO_IPV6 => Some(Family::Ipv6),
+        _ => return None,
+    };
+    let (table, chain) = (name(attributes, CHAIN_TABLE)?, name(attributes, CHAIN_NAME)?);
+    let name = format!("the chain {chain} of the table {table}");
+    drops_forwarded(attributes).then_some(DroppingChain { name, family })
 }
 
 /// Whether the chain is one for forwarded packets with the policy to drop them.

@@ -9,7 +9,7 @@ use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
 use crate::model::service::PortKey;
 use crate::snapshot::Snapshot;
-use crate::state::entries::{BackendId, ServiceId};
+use crate::state::entries::{BackendId, ServiceEntry, ServiceId};
 use crate::text::listed;
 
 /// So many connections without an answer in a row are a problem.
@@ -92,24 +92,34 @@ impl SilentPort {
     }
 }
 
+/// The backends of service ports that have ever answered.
+pub type Answered = BTreeMap<ServiceId, BTreeSet<BackendId>>;
+
 /// What is known of all backends that clients outside the node have tried.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     known: BTreeMap<ServiceId, BTreeMap<BackendId, Known>>,
     /// All connections since the start.
     total: Outcomes,
-    /// The service ports that have ever answered.
-    answering: BTreeSet<ServiceId>,
+    /// Readers may have it; it changes rarely.
+    answered: Arc<Answered>,
 }
 
 impl Answers {
-    /// Takes the outcomes of an interval. `is_in_use`: whether the id belongs to a service port, which may be another one
-    /// than before after a while.
-    pub fn take(&mut self, outcomes: &[Outcome], now: Moment, is_in_use: impl Fn(ServiceId) -> bool) {
+    /// Takes the outcomes of an interval. `entry`: what the maps have for a service port, if the id belongs to one, which may be
+    /// another one than before after a while.
+    pub fn take<'e>(
+        &mut self,
+        outcomes: &[Outcome],
+        now: Moment,
+        entry: impl Fn(ServiceId) -> Option<&'e ServiceEntry>,
+    ) {
         for (service, backend, outcomes) in outcomes {
             self.total += *outcomes;
-            if outcomes.answered > 0 {
-                self.answering.insert(*service);
+            if outcomes.answered > 0 && !self.has_answered(*service, *backend) {
+                let backends = Arc::make_mut(&mut self.answered).entry(*service).or_default();
+                backends.retain(|known| entry(*service).is_some_and(|entry| entry.has(*known)));
+                backends.insert(*backend);
             }
             let backends = self.known.entry(*service).or_default();
             let known = backends.entry(*backend).or_insert(Known { silence: None, last: now });
@@ -122,15 +132,26 @@ impl Answers {
                 _ => None,
             };
         }
-        self.answering.retain(|service| is_in_use(*service));
+        if self.answered.keys().any(|service| entry(*service).is_none()) {
+            Arc::make_mut(&mut self.answered).retain(|service, _| entry(*service).is_some());
+        }
         self.known.retain(|service, backends| {
             backends.retain(|_, known| known.last.plus(FORGOTTEN_AFTER) > now);
-            is_in_use(*service) && !backends.is_empty()
+            entry(*service).is_some() && !backends.is_empty()
         });
     }
 
     pub fn total(&self) -> Outcomes {
         self.total
+    }
+
+    /// The backends that have answered since the start.
+    pub fn answered(&self) -> Arc<Answered> {
+        Arc::clone(&self.answered)
+    }
+
+    fn has_answered(&self, service: ServiceId, backend: BackendId) -> bool {
+        self.answered.get(&service).is_some_and(|backends| backends.contains(&backend))
     }
 
     /// The service ports that clients have tried in the last minutes.
@@ -164,7 +185,7 @@ impl Answers {
         protocol: Protocol,
         backends: impl IntoIterator<Item = BackendId>,
     ) -> Option<Silent> {
-        if protocol == Protocol::Udp && !self.answering.contains(&service) {
+        if protocol == Protocol::Udp && !self.answered.contains_key(&service) {
             return None;
         }
         let known = self.known.get(&service)?;

@@ -112,6 +112,11 @@ impl ServiceEntry {
         self.run_len(&self.cluster) + self.run_len(&self.local)
     }
 
+    /// Whether a view has the backend.
+    pub fn has(&self, backend: BackendId) -> bool {
+        self.cluster.iter().chain(&*self.local).any(|slot| slot.backend == backend)
+    }
+
     pub fn view(&self, is_local: bool) -> &[Slot] {
         if is_local { &self.local } else { &self.cluster }
     }

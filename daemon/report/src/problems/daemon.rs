@@ -222,6 +222,8 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     observed.drops.iter().for_each(|drops| found.extend(dropped(drops, observed)));
     found.extend(ipsec::protected(observed));
     found.extend(outside::not_forwarded(observed));
+    found.extend(outside::firewalled(observed));
+    found.extend(outside::strict_devices(observed));
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
     }

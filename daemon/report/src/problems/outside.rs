@@ -1,17 +1,17 @@
 //! Problems of clients outside the node: backends that their packets do not reach, which follows from the configuration
 //! before any client has tried, and backends that do not answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::problem::{NotForwarding, Observed, Problem, SharedCause};
+use super::problem::{Firewall, NotForwarding, Observed, Problem, SharedCause};
 use super::reason::{Reason, Severity};
 use crate::explain::outside::{self, Forwarded};
 use crate::explain::reports;
 use crate::filter::Filter;
-use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::uplink::Uplink;
-use nodelb_core::packets::outcomes::SilentPort;
+use nodelb_core::packets::outcomes::{Answered, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::{counted, listed};
 
@@ -58,6 +58,59 @@ pub(super) fn not_forwarded(observed: &Observed) -> Option<Problem> {
         lost => format!(" ({} of clients lost)", counted(lost, "packet")),
     };
     Some(Problem::new(Reason::NotForwarding, "packets", format!("{cause}{lost}")).severity(severity))
+}
+
+/// A firewall drops forwarded packets, and no backend of some services behind it has answered yet.
+pub(super) fn firewalled(observed: &Observed) -> Option<Problem> {
+    let cause = behind_firewall(&observed.snapshot, &observed.firewall, &observed.answered)?;
+    Some(Problem::new(Reason::ForwardPolicy, "packets", cause))
+}
+
+/// Which services have backends that packets reach only if a firewall accepts them, and of which none has answered yet.
+pub fn behind_firewall(snapshot: &Snapshot, firewall: &Firewall, answered: &Answered) -> Option<String> {
+    // Where one port of a service has answered, the rules admit its clients.
+    let mut has_answered: BTreeMap<&ServiceName, bool> = BTreeMap::new();
+    for (id, backends) in &firewall.behind {
+        let Some(owner) = snapshot.owners.get(id) else { continue };
+        let answers = answered.get(id).is_some_and(|answered| !answered.is_disjoint(backends));
+        *has_answered.entry(&owner.key.service).or_default() |= answers;
+    }
+    let names: BTreeSet<&ServiceName> =
+        has_answered.into_iter().filter_map(|(name, answers)| (!answers).then_some(name)).collect();
+    let chains: Vec<&str> = firewall.chains.iter().map(|chain| &*chain.name).collect();
+    let verb = if chains.len() == 1 { "drops" } else { "drop" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} {verb} forwarded packets that no rule accepts, and clients outside the node have had no answer yet from the \
+             backends behind it of {}",
+            listed(chains, SHOWN),
+            listed(names, SHOWN)
+        )
+    })
+}
+
+/// Clients must arrive by the device that leads back to them, and the node has several ways out.
+pub(super) fn strict_devices(observed: &Observed) -> Option<Problem> {
+    needed_strict(&observed.snapshot).map(|cause| Problem::new(Reason::StrictReversePath, "packets", cause))
+}
+
+/// [`strict`], if clients of IPv4 are served.
+pub fn needed_strict(snapshot: &Snapshot) -> Option<String> {
+    let has_clients = snapshot.realised.outside.keys().any(|address| address.addr.family() == Family::Ipv4);
+    if has_clients { strict(&snapshot.facts.uplinks) } else { None }
+}
+
+/// At which of several uplinks packets are dropped that do not arrive by the way back.
+pub fn strict(uplinks: &[Uplink]) -> Option<String> {
+    let uplinks: Vec<&Uplink> = uplinks.iter().filter(|uplink| uplink.entry.v4.is_some()).collect();
+    let strict: Vec<&str> = uplinks.iter().filter(|it| it.entry.is_strict).map(|it| &*it.name).collect();
+    (uplinks.len() > 1 && !strict.is_empty()).then(|| {
+        format!(
+            "rp_filter is 1 on {}: packets of a client that arrive there are dropped unless the route to the client leads back \
+             by the same device",
+            listed(strict, SHOWN)
+        )
+    })
 }
 
 /// Services of files with clients outside the node that reach no backend, or not all of them.

@@ -14,10 +14,10 @@ use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::ipsec::Policies;
-use nodelb_core::packets::outcomes::SilentPort;
+use nodelb_core::packets::outcomes::{Answered, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_core::state::entries::ServiceId;
+use nodelb_core::state::entries::{BackendId, ServiceId};
 
 /// How the detail of an event about repaired hooks begins, as opposed to one about entries of maps.
 pub const HOOKS: &str = "hooks: ";
@@ -152,6 +152,23 @@ pub struct NotForwarding {
     pub is_everywhere: bool,
 }
 
+/// A chain of a firewall on this node that drops forwarded packets unless a rule accepts them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DroppingChain {
+    /// Such as `the chain FORWARD of the table filter`.
+    pub name: String,
+    /// The family whose packets it drops; `None` for both.
+    pub family: Option<Family>,
+}
+
+/// What a firewall on this node may keep from clients outside of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firewall {
+    pub chains: Vec<DroppingChain>,
+    /// The backends of service ports for clients outside the node that their packets reach through these chains.
+    pub behind: BTreeMap<ServiceId, BTreeSet<BackendId>>,
+}
+
 /// What remains of reloads of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
@@ -228,6 +245,9 @@ pub struct Observed {
     /// The sysctls that keep the kernel from forwarding packets of clients outside the node; `None` if they could not be
     /// read.
     pub not_forwarding: Option<Vec<NotForwarding>>,
+    pub firewall: Arc<Firewall>,
+    /// The backends of service ports that have answered clients outside the node since the start.
+    pub answered: Arc<Answered>,
     /// The policies of IPsec that the packet programs follow.
     pub policies: Arc<Policies>,
     /// The service ports with backends that do not answer clients outside the node.

@@ -141,6 +141,10 @@ reasons! {
         "Policies of IPsec protect packets of services, which nodelb cannot encrypt, so that it drops connections from outside";
     NotForwarding, Critical, "nodelb frontends", ["NodelbPacketsNotRouted"],
         "The kernel forwards no packets, and services need that for clients outside the node; a warning if some backends are reached without";
+    ForwardPolicy, Notice, "nft list ruleset", [],
+        "A firewall drops forwarded packets unless a rule accepts them, and backends behind it have answered no client outside the node yet";
+    StrictReversePath, Notice, "nodelb devices", [],
+        "The node has several ways out and rp_filter is 1, so that a client must arrive by the device that leads back to it";
     SweepFailing, Warning, "journalctl -u nodelb", [],
         "Connections from outside the node that have ended cannot be deleted and occupy room";
     ReaperDown, Warning, "systemctl status nodelb-reaper.socket", ["NodelbReaperDown"],

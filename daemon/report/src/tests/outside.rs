@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::super::problem::DroppedPackets;
+use super::super::problem::{DroppedPackets, DroppingChain};
 use super::super::problems;
 use super::*;
 use crate::explain::summary::Summary;
@@ -19,7 +19,7 @@ use nodelb_core::model::service::{
 };
 use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::packets::outcomes::{Answers, Outcome, Outcomes};
-use nodelb_core::state::entries::MapState;
+use nodelb_core::state::entries::{BackendId, MapState};
 
 const LIMITS: Limits = Limits { frontends: 9, services: 9, slots: 30, affinity: 4, outside: 9, source_ranges: 9 };
 
@@ -129,7 +129,7 @@ fn backends_that_do_not_answer_are_a_problem_of_the_service() {
             (*id, entry.cluster[*at].backend, Outcomes { answered: *answered, refused: 0, unanswered: *unanswered })
         };
         let outcomes: Vec<Outcome> = outcomes.iter().map(of).collect();
-        answers.take(&outcomes, Moment(1_000), |_| true);
+        answers.take(&outcomes, Moment(1_000), |_| Some(entry));
         let silent = Arc::new(answers.silent_ports(&observed.snapshot));
         let found = problems(&Observed { silent, ..observed });
         let of_reason = found.into_iter().find(|problem| problem.reason == Reason::Unanswered);
@@ -145,4 +145,49 @@ fn backends_that_do_not_answer_are_a_problem_of_the_service() {
     let all = "TCP/IPv4: the last 3 connections of clients outside the node got no answer from 192.0.2.8:8080/TCP, \
                192.0.2.9:8080/TCP";
     assert_eq!(found(&[(0, 0, 1), (1, 0, 2)]), problem(Severity::Critical, all));
+}
+
+/// The first sign of a firewall that drops what it forwards were the clients that hung (A1).
+#[test]
+fn a_firewall_is_a_notice_until_a_backend_behind_it_has_answered() {
+    let observed = observed(TrafficPolicy::Cluster, &["192.0.2.8:8080", "192.0.2.9:8080"]);
+    let realised = &observed.snapshot.realised;
+    let (id, entry) = realised.services.iter().find(|(_, entry)| !entry.cluster.is_empty()).unwrap();
+    let [elsewhere, pod] = [0, 1].map(|at| entry.cluster[at].backend);
+    let chain = |name: &str| DroppingChain { name: name.into(), family: None };
+    let of = |chains: &[&str], answered: &[BackendId]| {
+        let behind = [(*id, [pod].into())].into();
+        let firewall = Arc::new(Firewall { chains: chains.iter().copied().map(chain).collect(), behind });
+        let answered = Arc::new([(*id, answered.iter().copied().collect())].into());
+        let found = problems(&Observed { firewall, answered, ..observed.clone() });
+        let of_reason = found.into_iter().find(|problem| problem.reason == Reason::ForwardPolicy);
+        of_reason.map(|it| (it.severity, it.cause))
+    };
+    let docker = "the chain FORWARD of the table filter";
+    let cause = "the chain FORWARD of the table filter drops forwarded packets that no rule accepts, and clients outside the \
+                 node have had no answer yet from the backends behind it of shop/web";
+    assert_eq!(of(&[docker], &[]), Some((Severity::Notice, cause.to_owned())));
+    assert_eq!(
+        of(&[docker], &[elsewhere]),
+        Some((Severity::Notice, cause.to_owned())),
+        "it is not behind the firewall"
+    );
+    assert_eq!(of(&[docker], &[pod]), None);
+    assert!(of(&[docker, "the chain forward of the table mine"], &[]).unwrap().1.contains("table mine drop forwarded"));
+    assert_eq!(problems(&observed).iter().find(|it| it.reason == Reason::ForwardPolicy), None);
+}
+
+#[test]
+fn strict_checks_of_the_way_back_are_a_notice_on_a_node_with_several_ways() {
+    let uplink = |ifindex, is_strict| Uplink {
+        ifindex,
+        name: format!("eth{ifindex}").into(),
+        entry: UplinkEntry { v4: "192.0.2.1".parse().ok(), is_strict, ..UplinkEntry::default() },
+    };
+    assert_eq!(strict(&[uplink(0, true)]), None, "every route back leads there");
+    assert_eq!(strict(&[uplink(0, false), uplink(1, false)]), None);
+    let two = strict(&[uplink(0, false), uplink(1, true)]).unwrap();
+    assert!(two.starts_with("rp_filter is 1 on eth1: packets of a client that arrive there are dropped"), "{two}");
+    let v6 = Uplink { entry: UplinkEntry { v4: None, ..uplink(1, true).entry }, ..uplink(1, true) };
+    assert_eq!(strict(&[uplink(0, true), v6]), None, "the kernel checks IPv4 alone");
 }

@@ -36,6 +36,7 @@ fn report() -> DevicesReport {
     DevicesReport {
         failure: None,
         has_other_proxy: false,
+        firewall: Arc::default(),
         policies: Arc::default(),
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         is_needed: true,

@@ -1,15 +1,38 @@
 use std::fs;
 
+use nodelb_core::model::uplink::UplinkEntry;
+
 use super::*;
 
 /// What is found about these service files on a host with the address 192.0.2.1 that forwards no IPv4 packets.
 fn found(entries: &str, keys: &str) -> Unserved {
+    found_with(2, entries, keys)
+}
+
+/// The same, with the uplinks eth2 to this one; at eth3, the way back is checked.
+fn found_with(last_uplink: u32, entries: &str, keys: &str) -> Unserved {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("web.toml"), entries).unwrap();
     fs::create_dir_all(scratch.path().join("ipv4")).unwrap();
     fs::write(scratch.path().join("ipv4/ip_forward"), "0\n").unwrap();
     let config = Config::parse(&format!("[files]\ndirectory = {:?}\n{keys}", scratch.path())).unwrap();
-    unserved_on(&config, &["192.0.2.1".parse::<Addr>().unwrap()].into(), scratch.path())
+    let uplink = |ifindex, name: &str| Uplink {
+        ifindex,
+        name: name.into(),
+        entry: UplinkEntry { v4: "192.0.2.1".parse().ok(), is_strict: ifindex == 3, ..UplinkEntry::default() },
+    };
+    let host = Host {
+        addresses: ["192.0.2.1".parse::<Addr>().unwrap()].into(),
+        sysctls: scratch.path().to_owned(),
+        uplinks: (2..=last_uplink).map(|ifindex| uplink(ifindex, &format!("eth{ifindex}"))).collect(),
+        dropping: vec![
+            DroppingChain { name: "the chain FORWARD of iptables-legacy".into(), family: Some(Family::Ipv4) },
+            DroppingChain { name: "the chain FORWARD of ip6tables-legacy".into(), family: Some(Family::Ipv6) },
+        ],
+    };
+    // Of the documentation networks, 192.0.2.0/24 is behind this host.
+    let way = |addr: Addr| if addr.to_string().starts_with("192.0.2.") { 9 } else { 2 };
+    unserved_on(&config, &host, |addresses| addresses.into_iter().map(|addr| (addr, way(addr))).collect())
 }
 
 fn entry(frontend: &str, backend: &str, more: &str) -> String {
@@ -58,4 +81,29 @@ fn a_host_that_does_not_forward_is_noted_if_a_backend_of_clients_outside_is_else
     assert!(elsewhere[0].starts_with(start), "{elsewhere:?}");
     assert_eq!(notices("192.0.2.1:8080", "outside = true"), [""; 0], "its own processes");
     assert_eq!(notices("203.0.113.11:8080", ""), [""; 0], "only processes of the host are clients");
+}
+
+/// Docker makes FORWARD drop packets: clients hung, and the first sign of it was what they said.
+#[test]
+fn a_chain_that_drops_forwarded_packets_is_noted_if_backends_are_behind_it() {
+    let notices = |backend, more| found(&entry("198.51.100.1:80", backend, more), "").notices;
+    let pod = notices("192.0.2.7:8080", "outside = true");
+    let start = "note: the chain FORWARD of iptables-legacy drops forwarded packets that no rule accepts: clients outside the \
+                 node reach the backends of shop/web";
+    assert!(pod.iter().any(|notice| notice.starts_with(start)), "{pod:?}");
+    assert!(!pod.iter().any(|notice| notice.contains("ip6tables")), "{pod:?}");
+    let drops = |notices: Vec<String>| notices.iter().any(|notice| notice.contains("drops forwarded"));
+    assert!(!drops(notices("203.0.113.11:8080", "outside = true")), "redirected past the chain");
+    assert!(!drops(notices("192.0.2.1:8080", "outside = true")), "its own processes");
+    assert!(!drops(notices("192.0.2.7:8080", "")), "only processes of the host are clients");
+}
+
+#[test]
+fn strict_checks_of_the_way_back_are_noted_if_there_are_several_ways() {
+    let service = entry("198.51.100.1:80", "192.0.2.1:8080", "outside = true");
+    let notices = |last_uplink| found_with(last_uplink, &service, "").notices;
+    assert_eq!(notices(2), [""; 0]);
+    let several = notices(4);
+    assert_eq!(several.len(), 1, "{several:?}");
+    assert!(several[0].starts_with("note: rp_filter is 1 on eth3: packets of a client"), "{several:?}");
 }

@@ -4,7 +4,12 @@ use super::*;
 const EVERY_STATE: [Before; 3] = [Before::Nothing, Before::NoConnections, Before::Connections];
 
 fn findings(proxies: &[ServiceProxy], is_complete: bool, error: Option<&str>) -> Findings {
-    Findings { proxies: proxies.iter().cloned().collect(), is_complete, error: error.map(str::to_owned) }
+    Findings {
+        proxies: proxies.iter().cloned().collect(),
+        is_complete,
+        error: error.map(str::to_owned),
+        ..Findings::default()
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn translating_programs_are_known_by_their_names() {
 
 #[test]
 fn a_failed_search_keeps_what_was_found_before() {
-    let rules = |has_table| Ok(KubeProxyRules { has_table, has_chains: false });
+    let rules = |has_table| Ok(ForeignRules { has_table, ..ForeignRules::default() });
     let refused = || find(&Machine::default(), Err(io::ErrorKind::PermissionDenied.into()));
     let first = refused().after(&Findings::default());
     assert!(!first.is_complete && first.error.unwrap().contains("rules of kube-proxy"));

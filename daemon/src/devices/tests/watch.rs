@@ -18,7 +18,7 @@ use super::super::proxies::ServiceProxy;
 use super::*;
 use crate::node::addresses::{Address, Interface};
 use crate::reconcile::{Marker, Marks};
-use crate::sockets::nf_tables::KubeProxyRules;
+use crate::sockets::nf_tables::ForeignRules;
 
 /// A task with a kernel in memory, on the devices of this machine.
 struct Rig {
@@ -67,7 +67,7 @@ fn start_with(keys: &str, has_table: bool) -> Rig {
 
 fn start_with_owner(owner: Ends, keys: &str, has_table: bool) -> Rig {
     let rules: ReadRules =
-        Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) }));
+        Arc::new(move || Box::pin(async move { Ok(ForeignRules { has_table, ..ForeignRules::default() }) }));
     let (inputs, rig) = prepare(owner, keys, rules);
     Rig { reports: start((inputs, no_policies()), Box::new(rig.fake.clone()), std::future::pending()), ..rig }
 }
@@ -242,9 +242,10 @@ async fn another_service_proxy_keeps_nodelb_off() {
 #[tokio::test]
 async fn a_service_of_a_file_keeps_its_programs_next_to_another_proxy() {
     let decide = |source: Source| {
-        let rules: ReadRules = Arc::new(|| Box::pin(async { Ok(KubeProxyRules::default()) }));
+        let rules: ReadRules = Arc::new(|| Box::pin(async { Ok(ForeignRules::default()) }));
         let (mut inputs, rig) = prepare(owner(true), "mode = \"auto\"", rules);
-        inputs.findings = Findings { proxies: [ServiceProxy::NftablesTable].into(), is_complete: true, error: None };
+        inputs.findings =
+            Findings { proxies: [ServiceProxy::NftablesTable].into(), is_complete: true, ..Findings::default() };
         let mut snapshot = Snapshot::default();
         serve(&mut snapshot);
         let tag = Some(OwnerTag { source, service: 1, port: 1 });
@@ -266,7 +267,7 @@ async fn a_reload_during_events_of_devices_searches_for_other_proxies() {
     let counted = Arc::clone(&searches);
     let rules: ReadRules = Arc::new(move || {
         counted.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async { Ok(KubeProxyRules { has_table: true, has_chains: false }) })
+        Box::pin(async { Ok(ForeignRules { has_table: true, ..ForeignRules::default() }) })
     });
     let (inputs, rig) = prepare(owner(true), "mode = \"auto\"", rules);
     let mut task = Task::new(inputs, no_policies(), Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);

@@ -19,7 +19,7 @@ use super::destroy::{self, Terms};
 use super::namespaces::Home;
 use super::wire::{self, HEADER, Hello, Order, Outcome};
 use crate::sockets::conntrack;
-use crate::sockets::nf_tables::{self, KubeProxyRules};
+use crate::sockets::nf_tables;
 use crate::sockets::xfrm;
 
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
@@ -78,9 +78,9 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             }
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
-            Order::Rules(legacy) => vec![rules(legacy)],
             Order::Masqueraded(ports) => vec![Outcome::new(masqueraded(&ports, descriptor))],
             Order::Policies => vec![Outcome::new(policies(descriptor))],
+            Order::Rules(legacy) => vec![Outcome::new(rules(legacy, descriptor))],
             Order::Filter { ifindex, change } => {
                 let program = descriptor.as_ref().map(OwnedFd::as_fd);
                 vec![Outcome::new(InThisProcess.change(ifindex, change, program).map(|()| 0))]
@@ -109,14 +109,6 @@ fn receive(line: &mut UnixStream) -> io::Result<Option<([u8; HEADER], Option<Own
     Ok(Some((header, descriptor)))
 }
 
-/// The rules of kube-proxy in the network namespace of this process.
-fn rules(legacy: LegacyTables) -> Outcome {
-    let bit = |is_there, bit| if is_there { bit } else { 0 };
-    Outcome::new(nf_tables::find(legacy).map(|KubeProxyRules { has_table, has_chains }| {
-        bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS)
-    }))
-}
-
 /// Writes the connections of others with source ports in this range into the file; returns their number.
 fn masqueraded(ports: &RangeInclusive<u16>, file: Option<OwnedFd>) -> io::Result<u32> {
     let found = conntrack::masqueraded(ports)?;
@@ -129,6 +121,14 @@ fn policies(file: Option<OwnedFd>) -> io::Result<u32> {
     let found = xfrm::read()?;
     File::from(file.ok_or(io::ErrorKind::InvalidInput)?).write_all(&wire::encode_policies(&found))?;
     Ok(u32::try_from(found.len()).unwrap_or(u32::MAX))
+}
+
+/// Writes the rules of others in the network namespace of this process into the file; returns the number of chains that drop
+/// forwarded packets.
+fn rules(legacy: LegacyTables, file: Option<OwnedFd>) -> io::Result<u32> {
+    let found = nf_tables::find(legacy)?;
+    File::from(file.ok_or(io::ErrorKind::InvalidInput)?).write_all(&wire::encode_rules(&found))?;
+    Ok(u32::try_from(found.dropping.len()).unwrap_or(u32::MAX))
 }
 
 /// Closes descriptors that the daemon may have inherited and passed on, except the standard streams.

@@ -16,9 +16,12 @@ use nodelb_core::stale::Socket;
 use nodelb_datapath::packets::ForeignConnections;
 use nodelb_datapath::xtables::LegacyTables;
 use nodelb_datapath::{Direction, FilterChange};
+use nodelb_report::problems::DroppingChain;
+
+use crate::sockets::nf_tables::ForeignRules;
 
 /// The version of this protocol. It must change with every incompatible change.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
 pub const BATCH: usize = 256;
@@ -49,30 +52,24 @@ pub enum Order {
     Sockets(Vec<(Socket, L4Addr)>),
     /// Ends every UDP socket that is connected to one of these addresses, in every namespace.
     ConnectedTo(Vec<L4Addr>),
-    /// Looks for kube-proxy's rules in nftables and in these tables of iptables-legacy, which takes CAP_NET_ADMIN. The
-    /// number in the outcome has the bits of [`rules`].
-    Rules(LegacyTables),
     /// Lists the connections of others with source ports in this range, which takes CAP_NET_ADMIN. The first byte comes
     /// with the descriptor of a file, into which the reaper writes them ([`encode_ends`]).
     Masqueraded(RangeInclusive<u16>),
     /// Lists the policies of IPsec, which takes CAP_NET_ADMIN, as [`Order::Masqueraded`] lists connections
     /// ([`encode_policies`]).
     Policies,
+    /// Lists what others have in nftables and in these tables of iptables-legacy, which takes CAP_NET_ADMIN, in the same way
+    /// ([`encode_rules`]).
+    Rules(LegacyTables),
     /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
     /// comes with the descriptor of the program.
     Filter { ifindex: u32, change: FilterChange },
 }
 
-/// Bits of the outcome of [`Order::Rules`].
-pub mod rules {
-    pub const TABLE: u32 = 1;
-    pub const CHAINS: u32 = 2;
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Masqueraded`] the
-    /// connections, for [`Order::Policies`] the policies, for [`Order::Filter`] 0.
+    /// Number of ended sockets; for [`Order::Masqueraded`] the connections, for [`Order::Policies`] the policies, for
+    /// [`Order::Rules`] the chains that drop forwarded packets, for [`Order::Filter`] 0.
     pub destroyed: u32,
     /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
     pub errno: i32,
@@ -283,6 +280,50 @@ pub fn encode_policies(policies: &[Policy]) -> Vec<u8> {
 /// Decodes policies. Entries that are not valid are left out.
 pub fn decode_policies(bytes: &[u8]) -> Vec<Policy> {
     bytes.as_chunks::<POLICY>().0.iter().filter_map(decode_policy).collect()
+}
+
+/// Bits of the first byte of rules: kube-proxy's.
+const HAS_TABLE: u8 = 1;
+const HAS_CHAINS: u8 = 2;
+/// Instead of a family.
+const BOTH: u8 = 1;
+
+/// A chain in rules is its family (4, 6, or 1 for both) and its name, which a zero byte ends.
+pub(super) fn encode_rules(ForeignRules { has_table, has_chains, dropping }: &ForeignRules) -> Vec<u8> {
+    let bit = |is_there, bit| if is_there { bit } else { 0 };
+    let mut bytes = vec![bit(*has_table, HAS_TABLE) | bit(*has_chains, HAS_CHAINS)];
+    for DroppingChain { name, family } in dropping {
+        bytes.push(match family {
+            Some(Family::Ipv4) => 4,
+            Some(Family::Ipv6) => 6,
+            None => BOTH,
+        });
+        bytes.extend(name.bytes().filter(|byte| *byte != 0).chain([0]));
+    }
+    bytes
+}
+
+/// Decodes rules.
+///
+/// # Errors
+/// If there is nothing. Chains that are not valid are left out.
+pub(crate) fn decode_rules(bytes: &[u8]) -> io::Result<ForeignRules> {
+    let (bits, chains) = bytes.split_first().ok_or_else(refused)?;
+    let chain = |bytes: &[u8]| {
+        let (family, name) = bytes.split_first()?;
+        let family = match family {
+            4 => Some(Family::Ipv4),
+            6 => Some(Family::Ipv6),
+            &BOTH => None,
+            _ => return None,
+        };
+        Some(DroppingChain { name: str::from_utf8(name).ok()?.to_owned(), family })
+    };
+    Ok(ForeignRules {
+        has_table: bits & HAS_TABLE != 0,
+        has_chains: bits & HAS_CHAINS != 0,
+        dropping: chains.split(|byte| *byte == 0).filter_map(chain).collect(),
+    })
 }
 
 fn encode_policy(policy: &Policy) -> [u8; POLICY] {

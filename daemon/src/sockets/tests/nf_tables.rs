@@ -21,3 +21,16 @@ fn a_chain_that_drops_forwarded_packets_is_one_at_that_hook() {
     assert!(!drops_forwarded(&encode(CHAIN_NAME, b"KUBE-SERVICES\0")), "no base chain");
     assert!(!drops_forwarded(&chain(HOOK_FORWARD, POLICY_DROP)[..9]), "a truncated answer");
 }
+
+#[test]
+fn a_chain_of_a_bridge_drops_no_packet_that_the_stack_forwards() {
+    let place = encode(HOOK_NUMBER, &HOOK_FORWARD.to_be_bytes());
+    let hook = [encode(CHAIN_HOOK, &place), encode(CHAIN_POLICY, &POLICY_DROP.to_be_bytes())].concat();
+    let chain = [encode(CHAIN_TABLE, b"filter\0"), encode(CHAIN_NAME, b"FORWARD\0"), hook].concat();
+    let name = "the chain FORWARD of the table filter".to_owned();
+    let of = |family: i32| dropping(u8::try_from(family).unwrap(), &chain);
+    assert_eq!(of(libc::NFPROTO_IPV4), Some(DroppingChain { name: name.clone(), family: Some(Family::Ipv4) }));
+    assert_eq!(of(libc::NFPROTO_INET), Some(DroppingChain { name, family: None }));
+    assert_eq!(of(libc::NFPROTO_BRIDGE), None);
+    assert_eq!(dropping(2, &encode(CHAIN_NAME, b"FORWARD\0")), None);
+}

@@ -28,7 +28,8 @@ impl Node {
     fn pass(&mut self, outcomes: &[(BackendId, Outcomes)]) -> &mut Self {
         self.now = self.now.plus(10_000);
         let outcomes: Vec<Outcome> = outcomes.iter().map(|(backend, outcomes)| (WEB, *backend, *outcomes)).collect();
-        self.answers.take(&outcomes, self.now, |_| true);
+        let entry = ServiceEntry::default();
+        self.answers.take(&outcomes, self.now, |_| Some(&entry));
         self
     }
 
@@ -80,7 +81,8 @@ fn what_no_client_has_tried_for_minutes_is_forgotten() {
 fn another_service_port_with_the_same_id_begins_again() {
     let mut node = Node::new();
     node.pass(&[(A, answered(1))]).pass(&[(A, unanswered(3))]);
-    node.answers.take(&[], node.now, |service| service != WEB);
+    let entry = ServiceEntry::default();
+    node.answers.take(&[], node.now, |service| (service != WEB).then_some(&entry));
     assert_eq!(node.silent(), None);
     node.pass(&[(A, unanswered(3))]);
     assert_eq!(node.answers.silent(WEB, Protocol::Udp, [A]), None, "what is known of UDP, too");

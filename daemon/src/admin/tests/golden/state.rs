@@ -204,6 +204,7 @@ fn devices() -> DevicesReport {
         xdp: None,
     };
     DevicesReport {
+        firewall: Arc::default(),
         policies: Arc::default(),
         failure: None,
         has_other_proxy: false,

@@ -57,6 +57,25 @@ fn connections_of_others_arrive_as_they_were_sent() {
 }
 
 #[test]
+fn rules_of_others_arrive_as_they_were_sent() {
+    let chain = |name: &str, family| DroppingChain { name: name.into(), family };
+    let dropping =
+        vec![chain("the chain a", None), chain("the chain b", Some(Family::Ipv4)), chain("", Some(Family::Ipv6))];
+    let rules = ForeignRules { has_table: true, has_chains: false, dropping };
+    let bytes = encode_rules(&rules);
+    assert_eq!(decode_rules(&bytes).unwrap(), rules);
+    assert!(decode_rules(&[]).is_err(), "a reaper that has written nothing has found nothing out");
+    assert_eq!(
+        decode_rules(&[HAS_CHAINS, 9, b'x', 0, 4, 0xff, 0]).unwrap(),
+        ForeignRules { has_chains: true, ..ForeignRules::default() }
+    );
+    assert_eq!(
+        encode_rules(&ForeignRules { dropping: vec![chain("a\0b", None)], ..rules }),
+        [HAS_TABLE, BOTH, b'a', b'b', 0]
+    );
+}
+
+#[test]
 fn an_order_is_bounded() {
     let many = targets().into_iter().cycle().take(BATCH + 1).collect();
     let Order::Sockets(carried) = carried(&Order::Sockets(many)) else { panic!("another order") };

@@ -1,0 +1,47 @@
+use nodelb_core::state::entries::{OutsideEntry, ServiceEntry};
+
+use super::*;
+
+const UPLINK: u32 = 2;
+const BRIDGE: u32 = 3;
+
+fn slot(id: u32, addr: &str) -> Slot {
+    Slot { backend: BackendId(id), addr: addr.parse().unwrap() }
+}
+
+/// A service for clients outside the node with a backend elsewhere, a process of the node, and a pod of each family.
+fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let slots = [(1, "203.0.113.9:80/TCP"), (2, "127.0.0.1:80/TCP"), (3, "10.1.0.2:80/TCP"), (4, "[fd00::2]:80/TCP")];
+    let entry = |slots: &[Slot]| Arc::new(ServiceEntry { cluster: slots.into(), ..ServiceEntry::default() });
+    let services = &mut snapshot.realised.services;
+    services.insert(ServiceId(1), entry(&slots.map(|(id, addr)| slot(id, addr))));
+    services.insert(ServiceId(2), entry(&[slot(3, "10.1.0.2:80/TCP")]));
+    let outside = OutsideEntry { service: ServiceId(1), local: false, has_ranges: false };
+    snapshot.realised.outside.insert("198.51.100.9:80/TCP".parse().unwrap(), outside);
+    snapshot
+}
+
+fn way(addr: Addr) -> u32 {
+    if addr.to_string().starts_with("203.0.113.") { UPLINK } else { BRIDGE }
+}
+
+#[test]
+fn what_an_uplink_reaches_or_the_node_is_itself_is_not_behind_the_firewall() {
+    let ways = |addresses: Vec<Addr>| Ok(addresses.into_iter().map(|addr| (addr, way(addr))).collect());
+    let found =
+        |families: &[Family]| behind(&snapshot(), &families.iter().copied().collect(), &[UPLINK].into(), ways).unwrap();
+    let backends = |ids: &[u32]| BTreeMap::from([(ServiceId(1), ids.iter().copied().map(BackendId).collect())]);
+    assert_eq!(found(&[Family::Ipv4]), backends(&[3]), "not those of services for processes of the node alone");
+    assert_eq!(found(&[Family::Ipv4, Family::Ipv6]), backends(&[3, 4]));
+    let refused =
+        behind(&snapshot(), &[Family::Ipv4].into(), &BTreeSet::new(), |_| Err(io::ErrorKind::TimedOut.into()));
+    assert!(refused.is_err());
+}
+
+#[test]
+fn a_chain_of_one_family_drops_nothing_of_the_other() {
+    let chain = |family| DroppingChain { name: "the chain FORWARD of the table filter".into(), family };
+    assert_eq!(families(&[chain(Some(Family::Ipv6))]), [Family::Ipv6].into());
+    assert_eq!(families(&[chain(None)]), [Family::Ipv4, Family::Ipv6].into());
+}
