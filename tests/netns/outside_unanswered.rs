@@ -7,12 +7,13 @@ use nodelb_prober::Transport;
 use serde_json::Value;
 
 use crate::host::{Host, eventually, get};
-use crate::lab::Place;
+use crate::lab::{POD_A1, Place};
+use crate::lab_services::{ON_A1, Service};
 use crate::outside::start;
 use crate::outside_direct::{SERVICE, service, with_both};
 use crate::outside_more::run;
 use crate::outside_network::nft;
-use crate::talk::{TIMEOUT, ask};
+use crate::talk::{Server, TIMEOUT, ask};
 use crate::ways::NODELB;
 
 /// The name of the first service of the lab, whose backends are pods of node A.
@@ -79,13 +80,14 @@ fn a_firewall_that_drops_forwarded_packets_is_named() {
             }");
         let (severity, name, cause) = until_known(&lab.client, None, &to);
         assert_eq!(severity, "critical", "{cause}");
-        assert!(cause.contains("of clients outside the node got no answer from"), "{cause}");
+        assert!(
+            cause.contains("connections of clients outside the node to ") && cause.ends_with("got no answer"),
+            "{cause}"
+        );
         let finding = diagnose(host, &name, 2).to_string();
-        for text in [
-            "the policy of the chain FORWARD of the table firewall is drop",
-            "iptables -I FORWARD",
-            "got no answer from",
-        ] {
+        for text in
+            ["the policy of the chain FORWARD of the table firewall is drop", "iptables -I FORWARD", "got no answer"]
+        {
             assert!(finding.contains(text), "{text}: {finding}");
         }
         assert_eq!((events("Unanswered"), events("Answered")), (1, 0));
@@ -125,6 +127,26 @@ fn a_firewall_is_said_before_the_first_client() {
         eventually("a client is answered", || {
             lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).unwrap();
             found().is_none()
+        });
+    });
+}
+
+/// The program of the backend has ended, and no health check is configured.
+#[test]
+fn a_backend_that_refuses_clients_is_named() {
+    run("outside_unanswered::a_backend_that_refuses_clients_is_named", |host, lab, _| {
+        let service = Service::new(3, &[ON_A1]);
+        let _daemon = start(host, &[&service]);
+        let [to, _] = service.load_balancer();
+        let (severity, name, cause) = until_known(&lab.client, None, &to);
+        assert_eq!((&*severity, &*name), ("critical", "lab/s3"), "{cause}");
+        assert!(cause.ends_with("were refused"), "{cause}");
+        let finding = diagnose(host, &name, 2).to_string();
+        assert!(finding.contains("ss -ltn") && finding.contains("were refused"), "{finding}");
+        let _server = lab.pod_a1.run(|| Server::start("a1", &POD_A1, service.backend_port()));
+        eventually("the problem ends", || {
+            lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).unwrap();
+            problem().is_none()
         });
     });
 }

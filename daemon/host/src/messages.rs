@@ -280,11 +280,11 @@ messages! {
          ended. They occupy room in the map. When it is full, new connections continue to work, but are evicted when \
          many others begin.",
         "Look at the error in the line. A restart of nodelb loads the programs again.";
-    SERVICE_UNANSWERED = 0xdb124317381f4c0d8c72f15ac8efa89c, "Clients outside the node get no answer",
-        "Backends have not answered the last connections of clients outside the node to the service, three or more. The node \
-         translates and forwards their packets, and nothing comes back.",
+    SERVICE_UNANSWERED = 0xdb124317381f4c0d8c72f15ac8efa89c, "Clients outside the node get no answer or are refused",
+        "Backends have not accepted the last connections of clients outside the node to the service, three or more. The node \
+         translates and forwards their packets, and nothing comes back, or RST; the line says which.",
         "`nodelb diagnose` with the service names the likely causes: a firewall between the node and the backend or on the \
-         backend's host, a route, or with direct return a missing address or tunnel on the backend.";
+         backend's host, a route, a program that does not run, or with direct return a missing address or tunnel on the backend.";
     SERVICE_ANSWERED = 0xeb4066dd3bc2447591da88493544bbea, "Clients outside the node get answers again",
         "The backends of the service answer again, or no client outside the node has tried for five minutes.",
         "None.";

@@ -48,7 +48,7 @@ pub enum What {
     Released,
     /// It was removed.
     Removed,
-    /// The last connections of clients outside the node got no answer from its backends, or from one of them.
+    /// The last connections of clients outside the node to its backends, or to one of them, got no answer or were refused.
     Unanswered,
     /// Clients outside the node are answered again, or none has tried for a while.
     Answered,

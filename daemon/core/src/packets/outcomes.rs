@@ -1,4 +1,4 @@
-//! What became of the connections that clients outside the node have begun: whether backends answer. The latest
+//! What became of the connections that clients outside the node have begun: whether backends accept them. The latest
 //! connections decide, and never an older one that still exists.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::snapshot::Snapshot;
 use crate::state::entries::{BackendId, ServiceEntry, ServiceId};
 use crate::text::listed;
 
-/// So many connections without an answer in a row are a problem.
+/// So many connections in a row that no backend accepted are a problem.
 pub const SILENT_FROM: u64 = 3;
 
 /// What is known of a backend is forgotten if no connection was begun for this time, in milliseconds.
@@ -42,29 +42,33 @@ impl AddAssign for Outcomes {
 /// A backend, and what became of the connections to it that had begun in one interval.
 pub type Outcome = (ServiceId, BackendId, Outcomes);
 
-/// Connections to a backend in a row without an answer.
+/// Connections to a backend in a row that it refused or did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Silence {
     connections: u64,
+    /// Those of them that it refused.
+    refused: u64,
     since: Moment,
 }
 
 /// What is known of a backend.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// `None` if the last interval had an answer: which connection of an interval began last is not known.
+    /// `None` if one was accepted in the last interval: which connection of an interval began last is not known.
     silence: Option<Silence>,
     last: Moment,
 }
 
-/// Backends of a service port that do not answer clients outside the node.
+/// Backends of a service port that do not answer clients outside the node, or refuse them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
-    /// Whether no backend answers that clients have tried in the last minutes.
+    /// Whether no backend accepts connections that clients have tried in the last minutes.
     pub is_whole: bool,
     pub backends: Vec<BackendId>,
-    /// The number of connections without an answer since the last answer of each.
+    /// The number of connections since the last that each has accepted.
     pub connections: u64,
+    /// Those of them that were refused.
+    pub refused: u64,
     pub since: Moment,
 }
 
@@ -75,19 +79,25 @@ pub struct SilentPort {
     pub is_whole: bool,
     pub backends: Vec<L4Addr>,
     pub connections: u64,
+    pub refused: u64,
     pub since: Moment,
 }
 
 impl SilentPort {
     /// What is wrong, as a sentence without a full stop.
     pub fn text(&self) -> String {
-        let connections = format!("{} connections", self.connections);
+        let (connections, what) = (self.connections, self.what());
         let backends = listed(&self.backends, SHOWN);
-        match self.is_whole {
-            true => format!("the last {connections} of clients outside the node got no answer from {backends}"),
-            false => format!(
-                "the last {connections} of clients outside the node to {backends} got no answer; other backends answer"
-            ),
+        let others = if self.is_whole { "" } else { "; other backends answer" };
+        format!("the last {connections} connections of clients outside the node to {backends} {what}{others}")
+    }
+
+    /// What became of the connections, such as `got no answer`.
+    pub fn what(&self) -> &'static str {
+        match self.refused {
+            0 => "got no answer",
+            refused if refused == self.connections => "were refused",
+            _ => "were refused or got no answer",
         }
     }
 }
@@ -125,9 +135,10 @@ impl Answers {
             let known = backends.entry(*backend).or_insert(Known { silence: None, last: now });
             known.last = now;
             known.silence = match outcomes {
-                Outcomes { answered: 0, refused: 0, unanswered } => {
-                    let before = known.silence.unwrap_or(Silence { connections: 0, since: now });
-                    Some(Silence { connections: before.connections + unanswered, ..before })
+                Outcomes { answered: 0, refused, unanswered } => {
+                    let before = known.silence.unwrap_or(Silence { connections: 0, refused: 0, since: now });
+                    let connections = before.connections + unanswered + refused;
+                    Some(Silence { connections, refused: before.refused + refused, ..before })
                 }
                 _ => None,
             };
@@ -159,25 +170,25 @@ impl Answers {
         self.known.keys().copied()
     }
 
-    /// Whether a backend of the service port answered the last connections to it.
+    /// Whether a backend of the service port accepted the last connections to it.
     pub fn answers(&self, service: ServiceId) -> bool {
         self.known.get(&service).is_some_and(|known| known.values().any(|it| it.silence.is_none()))
     }
 
-    /// The service ports with backends that do not answer.
+    /// The service ports with backends that do not answer, or refuse connections.
     pub fn silent_ports(&self, snapshot: &Snapshot) -> BTreeMap<ServiceId, SilentPort> {
         let port = |id: ServiceId| {
             let (key, entry) = (&snapshot.owners.get(&id)?.key, snapshot.realised.services.get(&id)?);
             let backends: BTreeMap<BackendId, L4Addr> = entry.cluster.iter().map(|it| (it.backend, it.addr)).collect();
-            let Silent { is_whole, backends: silent, connections, since } =
+            let Silent { is_whole, backends: silent, connections, refused, since } =
                 self.silent(id, key.protocol, backends.keys().copied())?;
             let backends = silent.iter().filter_map(|it| backends.get(it).copied()).collect();
-            Some((id, SilentPort { key: Arc::clone(key), is_whole, backends, connections, since }))
+            Some((id, SilentPort { key: Arc::clone(key), is_whole, backends, connections, refused, since }))
         };
         self.services().filter_map(port).collect()
     }
 
-    /// The backends that do not answer, among these, which the service port has now. Many programs send datagrams that
+    /// The backends that do not answer or refuse connections, among these, which the service port has now. Many programs send datagrams that
     /// nothing answers: UDP counts only if the service port has answered since the start.
     pub fn silent(
         &self,
@@ -200,10 +211,12 @@ impl Answers {
         }
         let since = silent.iter().map(|(_, silence)| silence.since).min()?;
         let connections = count(&silent);
+        let refused = silent.iter().map(|(_, silence)| silence.refused).sum();
         Some(Silent {
             is_whole,
             backends: silent.into_iter().map(|(backend, _)| backend).collect(),
             connections,
+            refused,
             since,
         })
     }

@@ -121,7 +121,7 @@ pub(super) fn unserved(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// Services with backends that do not answer, one problem for each, however many ports have it.
+/// Services with backends that do not answer or refuse clients outside the node, one problem for each, however many ports have it.
 pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
     let mut by_service: BTreeMap<&ServiceName, Vec<&SilentPort>> = BTreeMap::new();
     for port in observed.silent.values() {
@@ -142,7 +142,7 @@ pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
         let others = if first.is_whole { "" } else { "; other backends answer" };
         let shared = SharedCause {
             of: ports.iter().flat_map(|port| &port.backends).map(|backend| backend.addr).collect(),
-            what: format!("the last connections of clients outside the node got no answer{others}"),
+            what: format!("the last connections of clients outside the node {}{others}", first.what()),
             command: "nodelb connections --address",
         };
         let problem = Problem::new(Reason::Unanswered, name.to_string(), cause).severity(severity);

@@ -168,7 +168,7 @@ reasons! {
     NoOutsideBackend, Critical, "nodelb backends {}", ["NodelbNoOutsideBackend"],
         "Clients outside the node reach no backend of a service of a file; a warning if that concerns only some backends, or this node";
     Unanswered, Critical, "nodelb diagnose {}", ["NodelbServiceUnanswered"],
-        "No backend of a service has answered its last connections from outside the node, three or more; a warning if others answer";
+        "No backend of a service has accepted its last connections from outside the node, three or more; a warning if others do";
     NoLocalBackend, Critical, "nodelb backends {}", ["NodelbConnectionsRefused"],
         "A service with the internal traffic policy Local has no backend on this node, and connections from here are refused";
 }

@@ -142,8 +142,8 @@ fn backends_that_do_not_answer_are_a_problem_of_the_service() {
     let one = "TCP/IPv4: the last 4 connections of clients outside the node to 192.0.2.9:8080/TCP got no answer; other \
                backends answer";
     assert_eq!(found(&[(0, 5, 0), (1, 0, 4)]), problem(Severity::Warning, one));
-    let all = "TCP/IPv4: the last 3 connections of clients outside the node got no answer from 192.0.2.8:8080/TCP, \
-               192.0.2.9:8080/TCP";
+    let all = "TCP/IPv4: the last 3 connections of clients outside the node to 192.0.2.8:8080/TCP, 192.0.2.9:8080/TCP got no \
+               answer";
     assert_eq!(found(&[(0, 0, 1), (1, 0, 2)]), problem(Severity::Critical, all));
 }
 

@@ -70,8 +70,7 @@ async fn silence_and_its_end_are_events_of_the_service() {
         "the last 4 connections of clients outside the node to 192.0.2.2:80/TCP got no answer; other backends answer";
     assert_eq!(take(&[(1, 0, 3)]).await, web(What::Unanswered, some));
     assert_eq!(take(&[(1, 0, 3)]).await, none, "that is known");
-    let all =
-        "the last 8 connections of clients outside the node got no answer from 192.0.2.1:80/TCP, 192.0.2.2:80/TCP";
+    let all = "the last 8 connections of clients outside the node to 192.0.2.1:80/TCP, 192.0.2.2:80/TCP got no answer";
     assert_eq!(take(&[(0, 0, 1)]).await, web(What::Unanswered, all));
     assert_eq!(take(&[(0, 2, 0), (1, 1, 0)]).await, web(What::Answered, "clients outside the node get answers again"));
 }

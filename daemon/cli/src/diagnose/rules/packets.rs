@@ -101,7 +101,8 @@ fn silence(context: &Context<'_>, daemon: &Daemon, packets: &Packets, here: Vec<
     };
     let what = match case {
         "redirect" => "a backend on another node has not answered clients outside this node",
-        _ => "a backend on this node has not answered clients outside of it",
+        "firewall" | "stack" => "a backend on this node has not answered clients outside of it",
+        _ => "backends do not answer clients outside this node, or refuse them",
     };
     let evidence = [here, elsewhere, policies].concat();
     Some(context.finding_in(Kind::Unanswered, what, case, &[]).evidence(evidence))

@@ -62,8 +62,22 @@ fn what_was_answered_before_does_not_count() {
     assert_eq!(node.pass(&[(A, unanswered(2)), (B, unanswered(2))]).silent(), Some((true, vec![A, B], 4)));
     let mixed = Outcomes { answered: 1, unanswered: 500, ..Outcomes::default() };
     assert_eq!(node.pass(&[(A, mixed)]).silent(), None, "the last one may have been answered");
-    let refused = Outcomes { refused: 3, ..Outcomes::default() };
-    assert_eq!(node.pass(&[(A, unanswered(9))]).pass(&[(A, refused)]).silent(), None, "a refusal is an answer");
+}
+
+/// Clients were refused by every backend, and the status said "No problems found".
+#[test]
+fn a_refusal_by_the_backend_is_no_answer_that_a_client_wants() {
+    let mut node = Node::new();
+    let refused = |refused| Outcomes { refused, ..Outcomes::default() };
+    let counts = |node: &Node| node.answers.silent(WEB, Protocol::Tcp, [A, B]).map(|it| (it.connections, it.refused));
+    node.pass(&[(A, refused(2))]);
+    assert_eq!(counts(&node), None);
+    node.pass(&[(A, refused(1))]);
+    assert_eq!((node.silent(), counts(&node)), (Some((true, vec![A], 3)), Some((3, 3))));
+    node.pass(&[(B, unanswered(4))]);
+    assert_eq!((node.silent(), counts(&node)), (Some((true, vec![A, B], 7)), Some((7, 3))));
+    let some = Outcomes { answered: 1, refused: 9, unanswered: 0 };
+    assert_eq!(node.pass(&[(A, some)]).silent(), Some((false, vec![B], 4)), "a server that is busy refuses some");
 }
 
 #[test]
@@ -100,23 +114,23 @@ fn udp_counts_where_it_was_answered_before() {
 
 proptest! {
     /// The last connection to each backend decides, whatever was before: a backend is silent only if the last interval with
-    /// connections to it had no answer.
+    /// connections to it had no answer but a refusal.
     #[test]
     fn silence_is_about_the_last_connections(
-        intervals in prop::collection::vec(prop::collection::vec((0_u32..3, 0_u64..3, 0_u64..3), 0..3), 1..60)
+        intervals in prop::collection::vec(prop::collection::vec((0_u32..3, 0_u64..3, 0_u64..3, 0_u64..2), 0..3), 1..60)
     ) {
         let mut node = Node::new();
         let mut last: BTreeMap<BackendId, (u64, u64, usize)> = BTreeMap::new();
         for (number, interval) in intervals.iter().enumerate() {
             let mut outcomes: BTreeMap<BackendId, Outcomes> = BTreeMap::new();
-            for (backend, answered, unanswered) in interval {
-                let added = Outcomes { answered: *answered, refused: 0, unanswered: *unanswered };
+            for (backend, answered, unanswered, refused) in interval {
+                let added = Outcomes { answered: *answered, refused: *refused, unanswered: *unanswered };
                 *outcomes.entry(BackendId(*backend)).or_default() += added;
             }
             outcomes.retain(|_, it| *it != Outcomes::default());
             for (backend, it) in &outcomes {
                 let known = last.entry(*backend).or_default();
-                known.0 = if it.answered > 0 { 0 } else { known.0 + it.unanswered };
+                known.0 = if it.answered > 0 { 0 } else { known.0 + it.unanswered + it.refused };
                 (known.1, known.2) = (it.answered, number);
             }
             node.pass(&outcomes.into_iter().collect::<Vec<_>>());
