@@ -53,6 +53,18 @@ too_long() {
         awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, the budget is 500: split it" }' | none
 }
 
+# What a newcomer reads fits on a few screens, and all documents of users fit into a day. A word has a letter or a digit.
+documents_too_long() {
+    local words
+    words=$(cat README.md docs/*.md contrib/man/* | grep -oE '[^[:space:]]*[[:alnum:]][^[:space:]]*' | wc -l)
+    {
+        wc -l README.md ARCHITECTURE.md docs/development/tour.md | awk '
+            BEGIN { most["README.md"] = 150; most["ARCHITECTURE.md"] = 300; most["docs/development/tour.md"] = 60 }
+            $2 in most && $1 > most[$2] { print $2 ": " $1 " lines, the budget is " most[$2] }'
+        [ "$words" -le 50000 ] || echo "README.md, docs/ and contrib/man: $words words, the budget is 50000"
+    } | none
+}
+
 # Matches only code: the word also occurs in prose and in `forbid(unsafe_code)`.
 unsafe_elsewhere() {
     sources '*.rs' | grep -v '^daemon/datapath/' |
@@ -192,6 +204,7 @@ check "units: no limit of starts" units_start_again
 check "units: systemd-analyze security, 2.0 at most" units_are_closed
 check "alerts: promtool" promtool_rules
 check "files of at most 500 lines" too_long
+check "documents within their budgets" documents_too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "packages depend downwards" packages
 check "modules import downwards" modules
