@@ -1,11 +1,14 @@
 //! `/devices`: whether packets of clients outside the node are translated, and at which network devices.
 
+use std::collections::BTreeSet;
+
+use nodelb_core::model::addr::Addr;
 use nodelb_report::rows::{DeviceRow, Devices, PacketsRow, ROLES};
 
 use super::state::AdminState;
 use crate::devices::mode::Activity;
 use crate::devices::report::{DeviceReport, DevicesReport};
-use crate::devices::uplinks::Role;
+use crate::devices::uplinks::{Device, Role};
 
 /// Returns the packet path in general, and one row per device.
 pub(super) fn devices(state: &AdminState) -> Devices {
@@ -43,16 +46,18 @@ fn device(report: &DeviceReport) -> DeviceRow {
         kind: device.kind.to_string(),
         role: role.into(),
         programs: report.state().name().into(),
-        source_addresses: [device.entry.v4, device.entry.v6]
-            .into_iter()
-            .flatten()
-            .map(|addr| addr.to_string())
-            .collect(),
+        source_addresses: sources(device).iter().map(ToString::to_string).collect(),
         mtu: device.entry.mtu.into(),
         reason,
         xdp: report.xdp.as_ref().map(ToString::to_string),
         error: report.error.clone().or_else(|| report.ahead.clone()),
     }
+}
+
+/// Those that a default route selects, and those that are selected where a route names none, or the kernel does not say.
+fn sources(device: &Device) -> BTreeSet<Addr> {
+    let selected = [device.entry.v4, device.entry.v6].into_iter().flatten();
+    selected.chain(device.routed.iter().copied()).collect()
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub struct Device {
     pub xdp: XdpFit,
     /// What the maps have of it as an uplink.
     pub entry: UplinkEntry,
+    /// The addresses of the node by which packets of a default route leave, which may be temporary; not those of services.
+    pub routed: Vec<Addr>,
     pub role: Role,
 }
 
@@ -133,6 +135,9 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
         if known.ifindex == device.ifindex {
             device.entry.v4 = device.entry.v4.or(known.entry.v4);
             device.entry.v6 = device.entry.v6.or(known.entry.v6);
+            if device.routed.is_empty() {
+                device.routed.clone_from(&known.routed);
+            }
         }
     }
     if former.len() > REMEMBERED {
@@ -169,6 +174,7 @@ impl Facts<'_> {
                 is_v6_source: self.has_service_address(Family::Ipv6),
                 is_strict: interface.is_strict,
             },
+            routed: self.routed(ifindex),
             role,
         }
     }
@@ -276,6 +282,11 @@ impl Facts<'_> {
             address.addr.family() == family && address.is_global && is_lasting && is_reachable(address.addr)
         });
         found.map(|address| address.addr)
+    }
+
+    fn routed(&self, index: u32) -> Vec<Addr> {
+        let own = self.addresses(index).map(|address| address.addr);
+        own.filter(|addr| self.machine.sources.contains(addr) && !self.is_of_service(*addr)).collect()
     }
 
     fn is_of_service(&self, addr: Addr) -> bool {

@@ -24,6 +24,7 @@ fn report() -> DevicesReport {
             l2_length: 14,
             ..UplinkEntry::default()
         },
+        routed: Vec::new(),
         role,
     };
     let row = |device, is_attached, error: Option<&str>| DeviceReport {

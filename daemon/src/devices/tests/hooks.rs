@@ -89,6 +89,7 @@ fn device(ifindex: u32, name: &str, role: Role) -> Device {
         kind: "physical".into(),
         xdp: nodelb_datapath::XdpFit::Fits,
         entry: UplinkEntry { mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
+        routed: Vec::new(),
         role,
     }
 }

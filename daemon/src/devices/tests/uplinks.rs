@@ -375,6 +375,19 @@ fn the_source_address_is_the_first_that_lasts() {
     assert_eq!(sources(&host), (Some("198.51.100.2".into()), Some("2001:db8::3".into())));
 }
 
+/// Packets leave by the temporary address that the route selects, and `nodelb devices` showed only the lasting one.
+#[test]
+fn the_address_that_a_default_route_selects_is_known() {
+    let mut host = Host::new();
+    host.add("eth1", "");
+    host.address("eth1", "2001:db8::2").address("eth1", "2001:db8::9").last().is_passing = true;
+    host.address("eth1", "2001:db8:f::1");
+    host.machine.sources.extend(["2001:db8::9", "2001:db8:f::1"].map(addr));
+    let devices = host.devices("[datapath]\nown-addresses = [\"2001:db8:f::/64\"]");
+    let device = devices.into_iter().find(|device| &*device.name == "eth1").unwrap();
+    assert_eq!((device.entry.v6, device.routed), (Some(addr("2001:db8::2")), vec![addr("2001:db8::9")]));
+}
+
 #[test]
 fn xdp_does_not_fit_below_vlans_and_at_bonds() {
     let mut host = Host::new();
