@@ -331,7 +331,14 @@ fn recent_drops_are_explained_by_their_reason() {
     let drop =
         |reason: &str, last: f64| typed(json!({"reason": reason, "verdict": "dropped", "packets": 3, "last": last}));
     let reasons = ["no-route", "no-forwarding", "mtu", "no-port", "no-local-backend", "source-range", "no-room"];
-    for reason in reasons.into_iter().chain(["mtu-no-df", "reverse-path", "fragment-rate", "served-source"]) {
+    for reason in reasons.into_iter().chain([
+        "mtu-no-df",
+        "reverse-path",
+        "fragment-rate",
+        "served-source",
+        "ipsec",
+        "encapsulation",
+    ]) {
         check(reason, "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![drop(reason, 5.0)]);
     }
     assert_eq!(found(|packets, _| packets.drops = vec![drop("no-route", RECENT + 1.0)]), [], "long ago");
