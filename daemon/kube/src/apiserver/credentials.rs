@@ -6,7 +6,6 @@ pub mod authorities;
 pub mod credstore;
 mod exec;
 mod files;
-pub mod impersonation;
 mod kubeconfig;
 pub mod login;
 mod plugin;

@@ -190,9 +190,6 @@ impl Link {
         if let Some(authorization) = &login.authorization {
             head.headers.insert(AUTHORIZATION, authorization.clone());
         }
-        for (name, value) in &login.impersonation {
-            head.headers.append(name, value.clone());
-        }
         Ok(Request::from_parts(head, body))
     }
 

@@ -85,7 +85,7 @@ pub(super) fn read_changed(origin: &Origin, before: Reading, anyway: bool) -> Lo
 fn read_files(authority: &Path, token: Option<&Path>, files: &mut Reading) -> Result<Inputs, CredentialsError> {
     let token = token.map(|token| files.read(token)).transpose()?.map(secret);
     let authority = files.read(authority)?;
-    let material = Material { authority, certificate: None, token, impersonation: None };
+    let material = Material { authority, certificate: None, token };
     Ok(Inputs { server: None, material, plugin: None, notices: Vec::new() })
 }
 
@@ -103,7 +103,6 @@ fn read_kubeconfig(path: &Path, files: &mut Reading) -> Result<Inputs, Credentia
         authority: piece(kubeconfig.authority, files)?,
         certificate,
         token: kubeconfig.token.map(|token| piece(token, files)).transpose()?.map(secret),
-        impersonation: kubeconfig.impersonation,
     };
     Ok(Inputs { server: Some(kubeconfig.server), material, plugin: kubeconfig.plugin, notices: kubeconfig.notices })
 }

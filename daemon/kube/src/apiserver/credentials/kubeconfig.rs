@@ -10,7 +10,6 @@ use kube::config::{AuthInfo, Cluster, ExecConfig, ExecInteractiveMode, Kubeconfi
 use secrecy::{ExposeSecret, SecretString};
 
 use super::exec::{API_VERSIONS, ClusterInfo, Plugin};
-use super::impersonation::Impersonation;
 use super::login::{CredentialsError, Secret};
 use crate::apiserver::address::{Address, AddressError, Server};
 use crate::apiserver::url::Shown;
@@ -26,7 +25,6 @@ pub(super) struct Kubeconfig {
     pub(super) certificate: Option<(Part, Part)>,
     pub(super) token: Option<Part>,
     pub(super) plugin: Option<Plugin>,
-    pub(super) impersonation: Option<Impersonation>,
     /// Warnings about settings that nodelb ignores.
     pub(super) notices: Vec<String>,
 }
@@ -93,10 +91,10 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsEr
             path.display()
         ));
     }
+    reader.refuse_impersonation(user, &of_user)?;
     Ok(Kubeconfig {
         plugin: user.exec.as_ref().map(|exec| reader.plugin(exec, cluster, &of_user)).transpose()?,
         certificate,
-        impersonation: reader.impersonation(user, &of_user)?,
         token,
         server,
         authority,
@@ -247,26 +245,14 @@ impl Reader<'_> {
         file.or_else(|| exposed(&user.token).map(inline))
     }
 
-    /// Accepts and rejects the same combinations as kubectl.
-    fn impersonation(&self, user: &AuthInfo, of: &str) -> Result<Option<Impersonation>, CredentialsError> {
-        let wanted = Impersonation {
-            user: user.impersonate.clone().unwrap_or_default(),
-            uid: user.impersonate_uid.clone().unwrap_or_default(),
-            groups: user.impersonate_groups.clone().unwrap_or_default(),
-            extra: user.impersonate_user_extra.clone().unwrap_or_default().into_iter().collect(),
-        };
-        if wanted == Impersonation::default() {
-            return Ok(None);
-        }
-        if wanted.user.is_empty() {
-            return Err(
-                self.wrong(&format!("{of} has as-uid, as-groups or as-user-extra, but no `as`; set the user, too"))
-            );
-        }
-        match wanted.headers() {
-            Ok(_) => Ok(Some(wanted)),
-            Err(field) => Err(self.wrong(&format!("{field} of {of} is not valid in an HTTP header; correct it"))),
-        }
+    /// Requests in another user's name would otherwise be made in that of the credentials.
+    fn refuse_impersonation(&self, user: &AuthInfo, of: &str) -> Result<(), CredentialsError> {
+        let AuthInfo { impersonate, impersonate_uid, impersonate_groups, impersonate_user_extra, .. } = user;
+        let is_asked_for = [impersonate, impersonate_uid].into_iter().flatten().any(|text| !text.is_empty())
+            || impersonate_groups.as_ref().is_some_and(|groups| !groups.is_empty())
+            || impersonate_user_extra.as_ref().is_some_and(|extra| !extra.is_empty());
+        let why = format!("{of} has `as` or `as-…`: nodelb acts in no other user's name; use credentials of that user");
+        if is_asked_for { Err(self.wrong(&why)) } else { Ok(()) }
     }
 
     fn plugin(&self, exec: &ExecConfig, cluster: &Cluster, of: &str) -> Result<Plugin, CredentialsError> {

@@ -16,7 +16,6 @@ use serde::Deserialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::authorities::Authorities;
-use super::impersonation::{Headers, Impersonation};
 
 /// Bytes that must not appear in a log or panic message.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,7 +42,6 @@ pub struct Material {
     pub certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
     /// A bearer token; surrounding white space is ignored.
     pub token: Option<Piece<Secret>>,
-    pub impersonation: Option<Impersonation>,
 }
 
 #[derive(Clone)]
@@ -52,7 +50,6 @@ pub struct Login {
     pub tls: Arc<ClientConfig>,
     /// `Bearer ...`, marked as sensitive.
     pub authorization: Option<HeaderValue>,
-    pub impersonation: Headers,
     /// A description for messages: `client certificate CN=system:kube-proxy (/path)`.
     pub identity: String,
     /// The user name in Kubernetes, if the certificate or token contains it.
@@ -85,7 +82,7 @@ impl Login {
     /// # Errors
     /// A certificate, a key or the token is invalid, or the key does not belong to the certificate.
     pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, CredentialsError> {
-        let Material { authority, certificate, token, impersonation } = material;
+        let Material { authority, certificate, token } = material;
         let authorities = certificates(authority)?;
         let (mut identity, mut user, mut groups, mut expires) = (Vec::new(), None, Vec::new(), None);
         let tls = match before {
@@ -111,23 +108,8 @@ impl Login {
             expires = expires.into_iter().chain(ends).min();
             user = user.or(claims.sub);
         }
-        let mut identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
-        let mut headers = Headers::new();
-        if let Some(wanted) = impersonation {
-            headers = wanted.headers().map_err(|field| CredentialsError(format!("{field} cannot be in a header")))?;
-            identity = format!("{identity} as user {}", wanted.user);
-            (user, groups) = (Some(wanted.user.clone()), wanted.groups.clone());
-        }
-        Ok(Self {
-            tls,
-            authorization,
-            impersonation: headers,
-            identity,
-            user,
-            groups,
-            authority: Authorities::new(&authorities),
-            expires,
-        })
+        let identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
+        Ok(Self { tls, authorization, identity, user, groups, authority: Authorities::new(&authorities), expires })
     }
 
     /// [`Self::identity`], with a note if it has expired.

@@ -13,7 +13,6 @@ use tokio::net::TcpStream;
 use self::server::{SEEN, Served, Serving, stream, whole};
 use super::*;
 use crate::apiserver::connection::connect::ConnectTimeouts;
-use crate::apiserver::credentials::impersonation::Impersonation;
 use crate::apiserver::credentials::login::tests::{Authority, p521, piece, token_login, trusting};
 use crate::apiserver::credentials::login::{Material, Secret};
 
@@ -103,39 +102,6 @@ async fn a_request_carries_what_an_apiserver_wants_to_know() {
         }
         // HTTP/2 needs one connection in total, HTTP/1.1 one per request; `open` has opened the first one.
         assert_eq!(serving.connections(), if protocol == "h2" { 1 } else { 3 });
-    }
-}
-
-/// Every request is sent by [`Link::get`] or [`Link::send`].
-#[tokio::test]
-async fn every_request_is_made_in_the_other_users_name() {
-    for protocol in ["h2", "http/1.1"] {
-        let authority = Authority::new();
-        let serving = Serving::start(&authority, &[protocol], |request| {
-            let all = |name: &str| {
-                let values = request.headers().get_all(name).iter().map(|value| value.to_str().unwrap());
-                values.collect::<Vec<_>>().join(",")
-            };
-            let names = ["user", "uid", "group", "extra-a%2fb"].map(|name| all(&format!("impersonate-{name}")));
-            whole(200, &names.join(" "))
-        });
-        let impersonation = Impersonation {
-            user: "u".into(),
-            uid: "7".into(),
-            groups: vec!["g".into(), "h".into()],
-            extra: [("a/b".to_owned(), vec!["c".to_owned()])].into(),
-        };
-        let material = Material { impersonation: Some(impersonation), ..trusting(&authority.pem()) };
-        let login = Arc::new(Login::new(&material, None).unwrap());
-        let link = Link::open(&connector(), serving.at, &server_at(serving.at), &login).await.unwrap();
-        for _ in 0..2 {
-            assert_eq!(text(link.get("/readyz", TIMEOUT).await.unwrap()).await, "u 7 g,h c", "{protocol}");
-            assert_eq!(
-                text(link.send(write("PATCH", "/api", ""), TIMEOUT).await.unwrap()).await,
-                "u 7 g,h c",
-                "{protocol}"
-            );
-        }
     }
 }
 
@@ -407,7 +373,6 @@ async fn a_client_certificate_is_shown_and_sessions_are_resumed() {
         authority: piece(authority.pem().into(), "ca.crt"),
         certificate: Some((piece(certificate.into(), "crt"), piece(Secret(key.into()), "key"))),
         token: None,
-        impersonation: None,
     };
     let login = Arc::new(Login::new(&material, None).unwrap());
     let link = Link::open(&connector(), serving.at, &server_at(serving.at), &login).await.unwrap();

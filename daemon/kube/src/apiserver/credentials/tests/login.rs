@@ -67,7 +67,6 @@ pub(crate) fn token_login(authority: &Authority, token: &str) -> Arc<Login> {
         authority: piece(authority.pem().into(), "ca.crt"),
         certificate: None,
         token: Some(piece(Secret(token.into()), "token")),
-        impersonation: None,
     };
     Arc::new(Login::new(&material, None).unwrap())
 }
@@ -78,7 +77,7 @@ fn material(authority: &Authority) -> Material {
 
 /// The material of an anonymous client that trusts this authority.
 pub(crate) fn trusting(authority: &str) -> Material {
-    Material { authority: piece(authority.into(), "ca.crt"), certificate: None, token: None, impersonation: None }
+    Material { authority: piece(authority.into(), "ca.crt"), certificate: None, token: None }
 }
 
 fn refused(material: &Material) -> String {
@@ -136,20 +135,6 @@ fn what_is_no_credential_is_named() {
         let material = Material { token: Some(piece(Secret(token.into()), "/token")), ..good.clone() };
         assert!(refused(&material).starts_with("/token is "), "{token:?}");
     }
-}
-
-#[test]
-fn a_login_in_another_users_name_says_so() {
-    let authority = Authority::new();
-    let (certificate, key) = authority.client("admin", "system:masters");
-    let mut material = material(&authority);
-    material.certificate = Some((piece(certificate.into(), "/crt"), piece(Secret(key.into()), "/key")));
-    let wanted = Impersonation { user: "nodelb".into(), groups: vec!["g".into()], ..Impersonation::default() };
-    material.impersonation = Some(wanted.clone());
-    let login = Login::new(&material, None).unwrap();
-    assert!(login.identity.ends_with("CN=admin (/crt) as user nodelb"), "{}", login.identity);
-    assert_eq!((login.user.as_deref(), &login.groups), (Some("nodelb"), &vec!["g".to_owned()]));
-    assert_eq!(login.impersonation, wanted.headers().unwrap());
 }
 
 /// Keys of the curve P-521, generated with openssl, because the TLS library cannot generate them.
