@@ -351,7 +351,7 @@ async fn a_written_snapshot_does_not_stay_in_memory() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(Duration::from_secs(5), is_dropped).await.expect("it is dropped");
+    timeout(Duration::from_secs(60), is_dropped).await.expect("it is dropped");
 }
 
 /// The source may not be synced again when the daemon ends: what it knows then has been shown, and a file that was recalled

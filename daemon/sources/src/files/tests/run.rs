@@ -17,6 +17,9 @@ fn service(name: &str, backend: &str) -> String {
     format!("[[service]]\nname = \"a/{name}\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{backend}:80\"]\n")
 }
 
+/// Longer than a busy machine takes, also for its disk.
+const LATE: Duration = Duration::from_secs(60);
+
 /// The handle of an owner task that a test plays.
 fn owner(changes: mpsc::Sender<Vec<Change>>) -> OwnerHandle {
     OwnerHandle { changes, snapshot: watch::channel(Arc::default()).1, clock: Clock::start() }
@@ -86,7 +89,7 @@ impl TestDirectory {
     async fn expect(&mut self, services: &[&str]) {
         let expected: BTreeSet<_> = services.iter().map(|name| (*name).to_owned()).collect();
         while self.services != expected || self.synced.is_empty() {
-            match timeout(Duration::from_secs(5), self.changes.recv()).await {
+            match timeout(LATE, self.changes.recv()).await {
                 Ok(Some(batch)) => self.take(batch),
                 other => panic!("{other:?} while waiting for {services:?} with {:?}", self.services),
             }
@@ -110,7 +113,7 @@ impl TestDirectory {
                     && row.problems.iter().all(|found| found.contains(problem))
             })
         };
-        let found = timeout(Duration::from_secs(5), self.reports.wait_for(says)).await.is_ok();
+        let found = timeout(LATE, self.reports.wait_for(says)).await.is_ok();
         assert!(found, "{name} {state} {problem}: {:#?}", self.reports.borrow());
     }
 
@@ -121,7 +124,7 @@ impl TestDirectory {
     /// Stops the source; `meanwhile` gets the path of the directory.
     async fn stop_and(self, meanwhile: impl FnOnce(&Path)) -> tempfile::TempDir {
         self.stop.send(()).unwrap();
-        timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap();
+        timeout(LATE, self.task).await.unwrap().unwrap();
         meanwhile(&self.directory);
         self.scratch
     }
@@ -359,7 +362,7 @@ async fn a_fifo_does_not_block_the_source() {
 async fn it_ends_when_the_owner_does() {
     let test = TestDirectory::start(with_directory);
     drop(test.changes);
-    timeout(Duration::from_secs(5), test.task).await.unwrap().unwrap();
+    timeout(LATE, test.task).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -379,7 +382,7 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let synced = changes.recv().await.unwrap();
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
     fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();
-    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
+    let added = timeout(LATE, changes.recv()).await.unwrap().unwrap();
     assert!(matches!(&added[..], [Change::UpsertSlice(_), Change::UpsertService(_)]), "{added:?}");
     task.abort();
 }
