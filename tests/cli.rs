@@ -16,6 +16,8 @@ mod hostile;
 mod interference;
 #[path = "cli/non_interference.rs"]
 mod non_interference;
+#[path = "cli/openapi.rs"]
+mod openapi;
 
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
@@ -105,6 +107,8 @@ fn a_wrong_command_line_is_64() {
         &["frontends", "--no-such-flag"],
         &["frontends", "--service", "no-namespace"],
         &["frontends", "--address", "10.0.0.1:80"],
+        &["frontends", "--namespace", ""],
+        &["top", "--namespace", "a/b"],
         &["frontends", "--admin", "localhost"],
         &["run", "--datapath", "magic"],
         &["run", "extra"],

@@ -40,6 +40,7 @@ mod observed;
 mod openapi;
 mod packets;
 mod page;
+mod pattern;
 mod query;
 mod response;
 mod route;

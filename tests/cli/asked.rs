@@ -53,6 +53,11 @@ impl Daemon {
         daemon
     }
 
+    /// The Unix socket of the admin API.
+    pub(crate) fn socket(&self) -> &str {
+        &self.socket
+    }
+
     /// Runs a command, such as `frontends web`.
     pub(crate) fn ask(&self, line: &str) -> Finished {
         nodelb(&line.split(' ').chain(["--admin", &self.socket]).collect::<Vec<_>>())

@@ -34,7 +34,7 @@ pub(super) struct DaemonAddresses {
     #[arg(long, value_name = "NAMESPACE/NAME", help_heading = "Filters", add = ArgValueCompleter::new(completions::services))]
     pub(super) service: Option<ServiceName>,
     /// Filter by namespace
-    #[arg(short, long, value_name = "NAMESPACE", help_heading = "Filters")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = names::namespace, help_heading = "Filters")]
     pub(super) namespace: Option<String>,
     /// All namespaces, which is the default
     #[arg(short = 'A', long, conflicts_with = "namespace", help_heading = "Filters")]

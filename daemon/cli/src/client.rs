@@ -277,6 +277,7 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
             Failure::message(Code::Unavailable, format!("{said}; try again, and check `journalctl -u nodelb`"))
         }
         // The daemon understood the request, and its refusal names the remedy.
+        StatusCode::CONFLICT => Failure::message(Code::Usage, said),
         StatusCode::BAD_REQUEST if !said.contains("parameter `") => Failure::message(Code::Usage, said),
         _ => Failure::message(Code::Data, format!("{said}; the daemon at {at} may have another version")),
     }

@@ -20,6 +20,11 @@ use crate::exit::{Code, Failure};
 /// The maximum number of names in a message.
 const SHOWN: usize = 3;
 
+/// Parses the name of a namespace.
+pub(super) fn namespace(text: &str) -> Result<String, String> {
+    if is_name_part(text) { Ok(text.to_owned()) } else { Err("not the name of a namespace".into()) }
+}
+
 /// What a command is about, where it accepts a service or an address.
 pub(super) enum Place {
     Service(ServiceName),

@@ -26,7 +26,7 @@ pub(super) struct Options {
     #[arg(value_name = "[NAMESPACE/]NAME|ADDRESS[:PORT]", add = ArgValueCompleter::new(completions::services))]
     name: Option<String>,
     /// Filter by namespace
-    #[arg(short, long, value_name = "NAMESPACE", help_heading = "Filters")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = names::namespace, help_heading = "Filters")]
     namespace: Option<String>,
     /// Maximum number of services, the busiest first
     #[arg(long, value_name = "NUMBER", help_heading = "Filters")]

@@ -108,7 +108,7 @@ async fn respond(
         Err(problem) => return problem_response(&problem, accepted),
     };
     let output = query.output.unwrap_or(accepted);
-    if let (Some(feed), true) = (route.form.feed(), query.watch) {
+    if let (Some(feed), true) = (route.form.feed(), query.watch || query.output == Some(Output::Sse)) {
         if matches!(route.form, Form::Watched(..)) && !caller.is_local {
             let message = format!("{} can be watched only over the Unix socket admin.socket", route.path);
             return problem_response(&Problem::new(StatusCode::FORBIDDEN, message), output);
@@ -117,10 +117,6 @@ async fn respond(
         let output_format = OutputFormat { output, resumed, clock: Arc::clone(&shared.state.clock) };
         let followed = followed(route, &shared, caller, (feed(&shared.state, &query), output_format));
         return followed.unwrap_or_else(|problem| problem_response(&problem, output));
-    }
-    if query.output == Some(Output::Sse) {
-        let message = "output=sse requires watch";
-        return problem_response(&Problem::new(StatusCode::BAD_REQUEST, message), accepted);
     }
     let answer = tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await;
     match answer.unwrap_or_else(|_elapsed| Err(busy(route))) {

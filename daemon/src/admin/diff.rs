@@ -63,7 +63,7 @@ fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Prob
     let Some(kubernetes) = &state.kubernetes else {
         let message = "a comparison with an API server (--live) needs Kubernetes, which is not configured: set \
              [kubernetes] in nodelb.toml(5). Service files are read again whenever they change";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, message));
+        return Err(Problem::new(StatusCode::CONFLICT, message));
     };
     let at_address = || {
         filter.address?;

@@ -5,10 +5,10 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::accept;
 use super::drain::{self, OF_DRAIN, OF_UNDRAIN};
-use super::query::{Parameter, Values};
+use super::query::{self, Parameter, Values};
 use super::route::{Form, Route};
+use super::{accept, pattern};
 
 pub(super) fn describe(routes: &[Route]) -> Value {
     let mut generator = generator();
@@ -36,10 +36,10 @@ pub(super) fn describe(routes: &[Route]) -> Value {
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": { "Refusal": answer("The request cannot be answered: the problem and the remedy.", &[
-                ("text/plain", json!({ "type": "string" })),
-                ("application/json", json!({ "$ref": "#/components/schemas/Refusal" })),
-            ]) },
+            "responses": {
+                "Refusal": refused("The request cannot be answered: the problem and the remedy."),
+                "Unreadable": refused(UNREADABLE),
+            },
         },
     })
 }
@@ -55,7 +55,11 @@ fn generator() -> SchemaGenerator {
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let parameters: Vec<Value> = route.takes().into_iter().map(parameter).collect();
-    let mut responses = responses(answer(route.shows, &forms(route, generator)), &["400", "403", "503"]);
+    let mut responses = responses(answer(route.shows, &forms(route, generator)), &["403", "503"]);
+    let conflicts: Vec<&str> = route.parameters.iter().filter_map(|parameter| parameter.conflict).collect();
+    if !conflicts.is_empty() {
+        responses["409"] = refused(&conflicts.join(" Or: "));
+    }
     if matches!(route.form, Form::Verdict(_)) {
         responses["503"] = answer("Not ready; the body lists the failed conditions.", &forms(route, generator));
     }
@@ -71,19 +75,37 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
 fn change(id: &str, summary: &str, parameters: &[&Parameter]) -> Value {
     let done = json!({ "type": "object", "properties": { "done": { "type": "string" } }, "required": ["done"] });
     let forms = [("text/plain", json!({ "type": "string" })), ("application/json", done)];
+    let mut responses = responses(answer("What is in effect now.", &forms), &["403", "404", "409", "413", "503"]);
+    if parameters.iter().any(|parameter| std::ptr::eq(*parameter, &query::FOR)) {
+        responses["400"] =
+            refused(&format!("{UNREADABLE} Or: the drain lasts less than a second or more than 366 days."));
+    }
     json!({
         "operationId": id,
         "summary": summary,
         "parameters": parameters.iter().map(|it| parameter(it)).collect::<Vec<_>>(),
-        "responses": responses(answer("What is in effect now.", &forms), &["400", "403", "404", "409", "413", "503"]),
+        "responses": responses,
     })
 }
 
-/// The answer, and a refusal with each of these statuses.
+/// The answer, a refusal of what the parameters do not allow, and a refusal with each of these statuses.
 fn responses(answer: Value, refusals: &[&str]) -> Value {
-    let refusal = json!({ "$ref": "#/components/responses/Refusal" });
-    let refused = refusals.iter().map(|status| ((*status).to_owned(), refusal.clone()));
-    std::iter::once(("200".to_owned(), answer)).chain(refused).collect()
+    let reference = |name: &str| json!({ "$ref": format!("#/components/responses/{name}") });
+    let refused = refusals.iter().map(|status| ((*status).to_owned(), reference("Refusal")));
+    [("200".to_owned(), answer), ("400".to_owned(), reference("Unreadable"))].into_iter().chain(refused).collect()
+}
+
+/// The response with the status 400, which a request has only if it does not fit the description.
+const UNREADABLE: &str = "A parameter is unknown, missing, given more than once, or not as its schema has it.";
+
+fn refused(description: &str) -> Value {
+    answer(
+        description,
+        &[
+            ("text/plain", json!({ "type": "string" })),
+            ("application/json", json!({ "$ref": "#/components/schemas/Refusal" })),
+        ],
+    )
 }
 
 /// `/openapi.json` becomes `openapi_json`, and `/` becomes `routes`.
@@ -101,16 +123,19 @@ fn answer(description: &str, forms: &[(&str, Value)]) -> Value {
 }
 
 fn forms(route: &Route, generator: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
-    let text = json!({ "type": "string" });
+    let text = || json!({ "type": "string" });
     match route.form {
-        Form::Own("application/json") => vec![("application/json", json!({ "type": "object" }))],
-        Form::Own(form) => vec![(form, text)],
+        Form::Own(&["application/json"]) => vec![("application/json", json!({ "type": "object" }))],
+        Form::Own(forms) => forms.iter().map(|form| (*form, text())).collect(),
         Form::Data(schema) | Form::Verdict(schema) => {
-            vec![("text/plain", text), ("application/json", schema(generator).to_value())]
+            let page = (route.path == "/").then(|| ("text/html", text()));
+            let data = schema(generator).to_value();
+            [("text/plain", text()), ("application/json", data)].into_iter().chain(page).collect()
         }
         Form::Followed(schema, _) | Form::Watched(schema, _) => {
             let data = schema(generator).to_value();
-            vec![("text/plain", text.clone()), ("application/json", data), ("text/event-stream", text)]
+            let changes = [("application/jsonl", text()), ("text/event-stream", text())];
+            [("text/plain", text()), ("application/json", data)].into_iter().chain(changes).collect()
         }
     }
 }
@@ -123,7 +148,9 @@ fn parameter(parameter: &Parameter) -> Value {
         "allowEmptyValue": matches!(parameter.values, Values::Flag),
         "description": parameter.about,
         "schema": match parameter.values {
-            Values::Text(_, pattern) | Values::Needed(_, pattern) => json!({ "type": "string", "pattern": pattern }),
+            Values::Text(_, pattern) | Values::Needed(_, pattern) => {
+                json!({ "type": "string", "pattern": pattern::expanded(pattern) })
+            }
             Values::OneOf(names) => json!({ "type": "string", "enum": names }),
             Values::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
             Values::Flag => json!({ "type": "string", "enum": ["", "true", "false"] }),

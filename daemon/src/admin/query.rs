@@ -13,13 +13,14 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use nodelb_core::durations;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::drain::Drained;
-use nodelb_core::model::service::FrontendKind;
+use nodelb_core::model::service::{FrontendKind, is_name_part};
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::Client;
 use nodelb_report::filter::Filter;
-use nodelb_report::filter::named;
 use nodelb_sources::document::nearest;
 use strum::{IntoEnumIterator, VariantNames};
+
+use super::pattern;
 
 /// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
@@ -27,13 +28,15 @@ pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) values: Values,
     pub(super) about: &'static str,
+    /// Why a request with a value of this form may be refused nevertheless, with the status 409.
+    pub(super) conflict: Option<&'static str>,
     /// Sets the value in the query, or returns what is wrong with it.
     set: fn(&mut Query, &str) -> Result<(), String>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
-    /// Text of this form, and the regular expression for it.
+    /// Text of this form, and the regular expression for it, as [`pattern`] has it.
     Text(&'static str, &'static str),
     /// As `Text`, for a required parameter.
     Needed(&'static str, &'static str),
@@ -44,58 +47,72 @@ pub(super) enum Values {
     Flag,
 }
 
-const NAME_PATTERN: &str = "^[^/]+/[^/]+$";
-const ADDRESS_PATTERN: &str = "^[0-9A-Fa-f:.]+$";
-
-/// Defines parameters: the name, the values, the description, and how a value is set.
+/// Defines parameters: the name, the values, the description, how a value is set, and when it can be in conflict.
 macro_rules! parameters {
-    ($($(#[$meta:meta])* $place:ident = $name:literal, $values:expr, $about:literal, $set:expr;)+) => {
+    ($($(#[$meta:meta])* $place:ident = $name:literal, $values:expr, $about:literal, $set:expr
+        $(, conflict $conflict:literal)?;)+) => {
         $($(#[$meta])*
-        pub(super) static $place: Parameter = Parameter { name: $name, values: $values, about: $about, set: $set };)+
+        pub(super) static $place: Parameter = Parameter {
+            name: $name,
+            values: $values,
+            about: $about,
+            conflict: parameters!(@conflict $($conflict)?),
+            set: $set,
+        };)+
     };
+    (@conflict $conflict:literal) => { Some($conflict) };
+    (@conflict) => { None };
 }
 
 parameters! {
-    SERVICE = "service", Values::Text("NAMESPACE/NAME", NAME_PATTERN),
+    SERVICE = "service", Values::Text("NAMESPACE/NAME", pattern::NAME),
         "Filter by service: the full name, NAMESPACE/NAME.",
         |query, value| put(&mut query.filter.service, value);
 
-    ADDRESS = "address", Values::Text("ADDRESS", ADDRESS_PATTERN),
+    ADDRESS = "address", Values::Text("ADDRESS", pattern::ADDRESS),
         "Filter by IPv4 or IPv6 address, with any port.",
         |query, value| put(&mut query.filter.address, value);
 
-    NAMESPACE = "namespace", Values::Text("NAMESPACE", "^[^/]+$"),
+    NAMESPACE = "namespace", Values::Text("NAMESPACE", pattern::NAMESPACE),
         "Filter by the namespace of the service.",
         |query, value| {
+            let is_valid = is_name_part(value);
             query.filter.namespace = Some(value.into());
-            Ok(())
+            is_valid.then_some(()).ok_or_else(|| format!("`{value}` is not the name of a namespace"))
         };
 
     TYPE = "type", Values::OneOf(FrontendKind::VARIANTS),
         "Filter by address type: addresses of this type, and services that have one.",
-        |query, value| put_named(&mut query.filter.kind, value, "type");
+        |query, value| put_named(&mut query.filter.kind, (&TYPE, value), "type");
 
     STATUS = "status", Values::OneOf(Status::VARIANTS),
         "Filter by status.",
-        |query, value| put_named(&mut query.filter.status, value, "status");
+        |query, value| put_named(&mut query.filter.status, (&STATUS, value), "status");
 
-    OUTPUT = "output", Values::OneOf(Output::VARIANTS),
+    OUTPUT = "output", Values::OneOf(&["text", "json"]),
         "The output format; takes precedence over the Accept header.",
-        |query, value| put_named(&mut query.output, value, "form");
+        |query, value| put_named(&mut query.output, (&OUTPUT, value), "form");
+
+    /// The format of a route that can be watched.
+    FOLLOWED_OUTPUT = "output", Values::OneOf(Output::VARIANTS),
+        "The output format; takes precedence over the Accept header. With sse, the response continues as with watch.",
+        |query, value| put_named(&mut query.output, (&FOLLOWED_OUTPUT, value), "form");
 
     LIVE = "live", Values::Flag,
         "Also compare with the present state of an API server.",
-        |query, value| flag(value).map(|live| query.live = live);
+        |query, value| flag(value).map(|live| query.live = live),
+        conflict "Kubernetes is not configured.";
 
-    TO = "to", Values::Needed("ADDRESS:PORT[/PROTOCOL]", "^.+:[0-9]+(/(TCP|UDP|SCTP))?$"),
+    TO = "to", Values::Needed("ADDRESS:PORT[/PROTOCOL]", pattern::DESTINATION),
         "The destination; TCP if no protocol is given.",
         |query, value| put(&mut query.to, value);
 
-    FROM = "from", Values::Text("host|pod|outside|ADDRESS[:PORT]|INODE", "^(host|pod|outside|[0-9A-Fa-f:.\\[\\]]+)$"),
+    FROM = "from", Values::Text("host|pod|outside|ADDRESS[:PORT]|INODE", pattern::CLIENT),
         "The client: a process in the network namespace of the node (host) or in another one (pod), another host \
              (outside), the client with this address, or with this address and port, or a process in the network namespace \
              with this inode number.",
-        |query, value| put(&mut query.from, value);
+        |query, value| put(&mut query.from, value),
+        conflict "The client has an address of the other IP family.";
 
     LIMIT = "limit", Values::Number(1, 1_000_000),
         "Maximum number of rows [default: 1000].",
@@ -104,6 +121,10 @@ parameters! {
     WATCH = "watch", Values::Flag,
         "Keep the response open and send each change.",
         |query, value| flag(value).map(|watch| query.watch = watch);
+
+    KIOSK = "kiosk", Values::Flag,
+        "For a browser: show the web page as a display on a wall.",
+        |_, value| flag(value).map(drop);
 
     VERBOSE = "verbose", Values::Flag,
         "Show the checks in text also if all have passed.",
@@ -114,18 +135,19 @@ parameters! {
         |query, value| flag(value).map(|dropped| query.dropped = dropped);
 
     /// The service of a drain.
-    DRAINED_SERVICE = "service", Values::Text("NAMESPACE/NAME", NAME_PATTERN),
+    DRAINED_SERVICE = "service", Values::Text("NAMESPACE/NAME", pattern::NAME),
         "The service: the full name, NAMESPACE/NAME; without it, every service that has the backend.",
         |query, value| put(&mut query.filter.service, value);
 
-    BACKEND = "backend", Values::Needed("ADDRESS[:PORT]", "^[0-9A-Fa-f:.\\[\\]]+$"),
+    BACKEND = "backend", Values::Needed("ADDRESS[:PORT]", pattern::BACKEND),
         "The backend; without a port, all backends with this address.",
         |query, value| put(&mut query.backend, value);
 
-    FOR = "for", Values::Text("DURATION", "^([0-9]+(ms|[dhms]))+$"),
+    FOR = "for", Values::Text("DURATION", pattern::DURATION),
         "The length of the drain, such as 30m or 1h; without it, the drain lasts until it is removed.",
         |query, value| {
-            let length = durations::parse(value).filter(|_| !value.is_empty());
+            let is_short = value.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() <= pattern::DIGITS);
+            let length = durations::parse(value).filter(|_| is_short && !value.is_empty());
             query.length = Some(length.ok_or_else(|| format!("`{value}` is not a duration, such as 90s, 10m or 1h30m"))?);
             Ok(())
         };
@@ -148,7 +170,9 @@ pub(super) fn flag(value: &str) -> Result<bool, String> {
 pub(super) fn number<T: TryFrom<u64>>(parameter: &Parameter, value: &str) -> Result<T, String> {
     let Values::Number(least, most) = parameter.values else { return Err("no number is accepted here".into()) };
     let read = value.parse().ok().filter(|number| (least..=most).contains(number));
-    read.and_then(|number: u64| number.try_into().ok())
+    // As JSON has it: without a sign and leading zeros.
+    let read = read.filter(|number: &u64| number.to_string() == value);
+    read.and_then(|number| number.try_into().ok())
         .ok_or_else(|| format!("`{value}` is not a number from {least} to {most}"))
 }
 
@@ -158,9 +182,16 @@ fn put<T: FromStr<Err: fmt::Display>>(place: &mut Option<T>, value: &str) -> Res
     Ok(())
 }
 
-/// Parses one of the names of a type.
-fn put_named<T: IntoEnumIterator + VariantNames>(place: &mut Option<T>, value: &str, what: &str) -> Result<(), String> {
-    *place = Some(named(value, what)?);
+/// Parses one of the names of a type that the parameter has. Unlike the command line, exactly as it is written.
+fn put_named<T: IntoEnumIterator + VariantNames>(
+    place: &mut Option<T>,
+    (parameter, value): (&Parameter, &str),
+    what: &str,
+) -> Result<(), String> {
+    let Values::OneOf(names) = parameter.values else { return Err("no name is accepted here".into()) };
+    let mut named = T::iter().zip(T::VARIANTS).filter(|(_, name)| names.contains(name));
+    let found = named.find(|(_, name)| **name == value);
+    *place = Some(found.ok_or_else(|| format!("`{value}` is not a {what} (expected {})", names.join(", ")))?.0);
     Ok(())
 }
 
@@ -250,10 +281,12 @@ impl FromStr for TraceFrom {
         if let Some(client) = clients.into_iter().find(|client| client.to_string() == text) {
             return Ok(Self::Client(client));
         }
-        if let Ok(inode) = text.parse() {
+        let is_inode = text.len() <= pattern::INODE_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+        if let Some(inode) = text.parse().ok().filter(|_| is_inode) {
             return Ok(Self::Namespace(inode));
         }
-        if let Ok(socket) = text.parse::<SocketAddr>() {
+        // The zone of an address is of this host, and that of a client may be another one.
+        if let Some(socket) = text.parse::<SocketAddr>().ok().filter(|_| !text.contains('%')) {
             return Ok(Self::At(socket.ip().into(), Some(socket.port())));
         }
         text.parse().map(|addr| Self::At(addr, None)).map_err(|_no_address| {

@@ -56,8 +56,8 @@ pub(super) enum Form {
     Watched(Describe, fn(&AdminState, &Query) -> ChangeStream),
     /// Checks: status 200, or 503 if one of them failed.
     Verdict(Describe),
-    /// Text of this content type, whatever format is requested.
-    Own(&'static str),
+    /// Text of one of these content types, whatever format is requested.
+    Own(&'static [&'static str]),
 }
 
 impl Form {
@@ -98,8 +98,11 @@ impl Route {
     /// Returns every parameter that the query string may contain.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
         let mut parameters = self.parameters.to_vec();
-        parameters.extend(self.form.feed().map(|_| &query::WATCH));
-        parameters.extend((!matches!(self.form, Form::Own(_))).then_some(&query::OUTPUT));
+        match self.form {
+            Form::Followed(..) | Form::Watched(..) => parameters.extend([&query::WATCH, &query::FOLLOWED_OUTPUT]),
+            Form::Data(_) | Form::Verdict(_) => parameters.push(&query::OUTPUT),
+            Form::Own(_) => {}
+        }
         parameters
     }
 }

@@ -15,7 +15,8 @@ use schemars::SchemaGenerator;
 
 use super::follow::ChangeStream;
 use super::query::{
-    ADDRESS, DROPPED, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Query, SERVICE, STATUS, TO, TYPE, VERBOSE, internal,
+    ADDRESS, DROPPED, FROM, KIOSK, LIMIT, LIVE, NAMESPACE, Parameter, Query, SERVICE, STATUS, TO, TYPE, VERBOSE,
+    internal,
 };
 use super::route::{Answer, Content, Cost, Form, Route};
 use super::state::{AdminState, latest};
@@ -37,7 +38,7 @@ const fn of<A: rows::Answer>() -> Form {
 pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/",
-        parameters: &[],
+        parameters: &[&KIOSK],
         shows: "this list",
         form: of::<Routes>(),
         cost: Cost::Nothing,
@@ -195,7 +196,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/openapi.json",
         parameters: &[],
         shows: "this API, as OpenAPI describes it",
-        form: Form::Own("application/json"),
+        form: Form::Own(&["application/json"]),
         cost: Cost::Nothing,
         answer: |_, _, _| {
             Ok((StatusCode::OK, Content::Own("application/json", format!("{:#}\n", openapi::describe(ROUTES)))))
@@ -228,7 +229,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/metrics",
         parameters: &[],
         shows: "metrics for Prometheus, in its text format, or in OpenMetrics if the Accept header names it",
-        form: Form::Own(metrics::CONTENT_TYPE),
+        form: Form::Own(&[metrics::CONTENT_TYPE, metrics::OPENMETRICS]),
         cost: Cost::Whole,
         answer: |state, query, now| match metrics::metrics(state, now) {
             Ok(text) if query.openmetrics => Ok((StatusCode::OK, Content::Own(metrics::OPENMETRICS, text))),

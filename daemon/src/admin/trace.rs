@@ -43,7 +43,7 @@ impl TraceFrom {
                     addr.family(),
                     to.addr.family()
                 );
-                return Err(Problem::new(StatusCode::BAD_REQUEST, message));
+                return Err(Problem::new(StatusCode::CONFLICT, message));
             }
             Self::At(addr, port) => explanation::explain_from(snapshot, to, (addr, port)),
             Self::Namespace(inode) => {

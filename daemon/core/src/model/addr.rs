@@ -268,9 +268,8 @@ impl FromStr for L4Addr {
         if socket.port() == 0 {
             return Err(AddrError::PortZero(text.into()));
         }
-        if let SocketAddr::V6(v6) = socket
-            && v6.scope_id() != 0
-        {
+        // A zone, also 0.
+        if text.contains('%') {
             return Err(AddrError::Socket(text.into()));
         }
         Ok(Self::new(socket.ip().into(), socket.port(), protocol.parse()?))

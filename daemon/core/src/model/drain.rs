@@ -33,10 +33,11 @@ impl std::str::FromStr for Drained {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(socket) = text.parse::<SocketAddr>() {
+        if let Some(socket) = text.parse::<SocketAddr>().ok().filter(|_| !text.contains('%')) {
             return Ok(Self { addr: socket.ip().into(), port: Some(socket.port()) });
         }
-        let addr = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text).parse();
+        let in_brackets = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let addr = in_brackets.filter(|inner| inner.contains(':')).unwrap_or(text).parse();
         addr.map(|addr| Self { addr, port: None }).map_err(|_no_address| {
             format!("`{text}` is not an address with or without a port, such as 192.0.2.11:8080 or [2001:db8::11]:8080")
         })

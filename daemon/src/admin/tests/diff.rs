@@ -97,7 +97,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     let query = Query { live: true, ..Query::default() };
     let mut state = state(Ok(Content::default()));
     let problem = diff(&state, &query, Clocks::default()).unwrap_err();
-    assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+    assert_eq!(problem.status, StatusCode::CONFLICT);
     assert!(problem.message.contains("needs Kubernetes"), "{}", problem.message);
     let live: AskLive = Arc::new(|service| {
         assert_eq!(service, None);

@@ -39,7 +39,7 @@ fn bad_text_is_refused_with_the_text_quoted() {
     }
     assert_eq!("192.0.2.1:0".parse::<L4Addr>(), Err(AddrError::PortZero("192.0.2.1:0".into())));
     assert_eq!("192.0.2.1:80/ICMP".parse::<L4Addr>(), Err(AddrError::Protocol("ICMP".into())));
-    for text in ["192.0.2.1", "[fe80::1%2]:80", "host:80", "", "/TCP", "192.0.2.1:65536"] {
+    for text in ["192.0.2.1", "[fe80::1%2]:80", "[fe80::1%0]:80", "host:80", "", "/TCP", "192.0.2.1:65536"] {
         assert!(text.parse::<L4Addr>().is_err(), "{text}");
     }
 }

@@ -15,7 +15,16 @@ fn a_backend_has_a_port_or_all_ports_of_its_address() {
     ] {
         assert_eq!(drained(text).to_string(), shown);
     }
-    for text in ["", "web", "192.0.2.11:", "192.0.2.11:65536", "192.0.2.11:80/TCP", "192.0.2.0/24"] {
+    for text in [
+        "",
+        "web",
+        "192.0.2.11:",
+        "192.0.2.11:65536",
+        "192.0.2.11:80/TCP",
+        "192.0.2.0/24",
+        "[192.0.2.11]",
+        "[fe80::1%1]:80",
+    ] {
         assert!(text.parse::<Drained>().is_err(), "{text}");
     }
 }

@@ -165,8 +165,10 @@ async fn only_what_can_be_followed_is() {
     let server = served().await;
     assert!(server.get("/services?watch").await.contains("unknown parameter `watch`"));
     assert!(server.get("/frontends?watch=maybe").await.contains("`maybe` is not a valid flag"));
-    let sse = server.get("/frontends?output=sse").await;
-    assert!(status(&sse) == "400" && sse.contains("output=sse requires watch"), "{sse}");
+    let sse = server.get("/services?output=sse").await;
+    assert!(status(&sse) == "400" && sse.contains("`sse` is not a form (expected text, json)"), "{sse}");
+    let mut sse = Reader::new(server.connect().await, "/frontends?output=sse", "").await;
+    assert!(sse.line_with("event: table").await.starts_with("event: table"));
     assert_eq!(status(&server.get("/frontends?watch=false").await), "200");
     server.stop().await;
 }
