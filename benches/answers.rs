@@ -44,7 +44,7 @@ fn main() {
     report("the same for a terminal", || frontends.text(&narrow).len());
     let services = listed::services(Arc::clone(&snapshot), Filter::default(), clocks);
     report("`/services`", || services.text(&Style::default()).len());
-    let backends = listed::backends(Arc::clone(&snapshot), Filter::default(), clocks);
+    let backends = listed::backends(Arc::clone(&snapshot), Filter::default(), |_| None, clocks);
     report("`/backends`", || backends.text(&Style::default()).len());
     report("the summary of a snapshot, once for each", || Summary::new(&snapshot).counts.services);
     let summary = Arc::new(Summary::new(&snapshot));

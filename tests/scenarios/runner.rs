@@ -136,7 +136,7 @@ impl<W: Environment> Runner<W> {
             // Ages depend on the number of attempts. Clocks at 0 have no time before it.
             ["frontends"] => wide(&listed::frontends(Arc::new(snapshot), all, Clocks::default())),
             ["services"] => wide(&listed::services(Arc::new(snapshot), all, Clocks::default())),
-            ["backends"] => wide(&listed::backends(Arc::new(snapshot), all, Clocks::default())),
+            ["backends"] => wide(&listed::backends(Arc::new(snapshot), all, |_| None, Clocks::default())),
             ["maps"] => self.host.text(),
             ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
             ["bind", at] => self.bind(at.parse().map_err(|error| format!("{error}"))?),

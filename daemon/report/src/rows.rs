@@ -23,7 +23,8 @@ pub use packets::{
 pub use row::{Micros, Row, ToCell, table};
 pub(crate) use services::SAME_TIME;
 pub use services::{
-    BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services, direct_return,
+    BackendRow, Backends, CheckResult, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services,
+    direct_return,
 };
 pub use sources::{
     ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, Healthz, NameRow, Names, Readyz, RouteRow, Routes,

@@ -27,5 +27,5 @@ mod state_file;
 
 pub use ask::Prepare;
 pub use run::{load, start};
-pub use state::{CheckOutcome, CheckReport, Condition, Unsent};
+pub use state::{CheckOutcome, CheckReport, Condition, LastCheck, Unsent};
 pub use state_file::Stored;

@@ -74,7 +74,10 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "backends, and whether they receive traffic",
         form: of::<Backends>(),
         cost: Cost::ByService,
-        answer: |state, query, now| list(listed::backends(state.snapshot(), query.filter.clone(), now)),
+        answer: |state, query, now| {
+            let last = tables::last_check(latest(&state.checks), now);
+            list(listed::backends(state.snapshot(), query.filter.clone(), last, now))
+        },
     },
     Route {
         path: "/maps",

@@ -1,12 +1,17 @@
 //! The rows of `/sources`, `/apiservers`, `/config`, `/healthz` and `/readyz`, from what other modules publish.
 
+use std::sync::Arc;
+
 use nodelb_core::model::moment::Moment;
 use nodelb_core::source_report::SourceReport;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_report::explain::rows::BackendReport;
 use nodelb_report::rows::{
-    ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, NameRow, Names, SessionRow, SourceRow, Sources,
+    ApiserverRow, Apiservers, CheckResult, CheckRow, ConfigAnswer, ConfigRow, Micros, NameRow, Names, SessionRow,
+    SourceRow, Sources,
 };
 use nodelb_report::time::{Clocks, Time};
+use nodelb_sources::checks::CheckReport;
 use nodelb_sources::dns::{DnsReport, NameReport};
 
 use crate::config::Config;
@@ -30,6 +35,16 @@ pub(super) fn names(report: &DnsReport, now: Clocks) -> Names {
         error: name.problem.clone(),
     };
     Names { names: report.names.iter().map(row).collect() }
+}
+
+/// The last health check of a backend, for its row.
+pub(super) fn last_check(report: Arc<CheckReport>, now: Clocks) -> impl Fn(&BackendReport) -> Option<CheckResult> {
+    move |backend| {
+        let backend = (backend.service.clone(), (backend.address.addr, backend.address.port));
+        let last = report.last.get(&backend)?;
+        let latency = Micros(u64::try_from(last.took.as_micros()).unwrap_or(u64::MAX));
+        Some(CheckResult { result: last.outcome.to_string(), time: now.time_of(last.at), latency })
+    }
 }
 
 /// Returns one row per address in the order of preference, and the session in use.

@@ -313,6 +313,9 @@ fn row(address: L4Addr, port: Option<&Arc<PortKey>>) -> BackendRow {
         choice: Choice::Selected,
         origin: None,
         reason: None,
+        check: None,
+        checked: None,
+        latency: None,
     }
 }
 

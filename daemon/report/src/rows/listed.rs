@@ -6,9 +6,10 @@ use serde::ser::Error;
 
 use super::answer::Rendered;
 use super::row::{Row, empty_table};
-use super::services::{BackendRow, FrontendRow, ServiceRow};
+use super::services::{BackendRow, CheckResult, FrontendRow, ServiceRow};
 use super::{described, kept};
 use crate::explain::reports;
+use crate::explain::rows::BackendReport;
 use crate::filter::Filter;
 use crate::output::table::Style;
 use crate::time::{Clocks, Time};
@@ -66,10 +67,19 @@ pub fn services(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> List
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }
 
-/// One row per backend of a service port, also of those that are kept.
-pub fn backends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<BackendRow> {
+/// One row per backend of a service port, also of those that are kept. `last` has the last health check of a backend.
+pub fn backends(
+    snapshot: Arc<Snapshot>,
+    filter: Filter,
+    last: impl Fn(&BackendReport) -> Option<CheckResult> + Send + 'static,
+    clocks: Clocks,
+) -> Listed<BackendRow> {
     let for_each = move |each: &mut dyn FnMut(BackendRow)| {
-        reports::each_backend(&snapshot, &filter).for_each(|report| each(report.into()));
+        reports::each_backend(&snapshot, &filter).for_each(|report| {
+            let last = last(&report);
+            let row = BackendRow::from(report);
+            each(last.into_iter().fold(row, BackendRow::with));
+        });
         kept::backends(&snapshot, &filter).into_iter().for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }

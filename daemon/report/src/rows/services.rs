@@ -104,6 +104,12 @@ rows! {
         origin: Option<String> = text("Origin").wide(),
         /// Why the backend is refused, who drains it until when, or the last error of its health checks.
         reason: Option<String> = text("Reason"),
+        /// The result of the last health check; absent if the backend has not been checked.
+        check: Option<String> = text("Check").wide(),
+        /// The time of the last health check.
+        checked: Option<Time> = age("Checked").wide(),
+        /// The time that the last health check took.
+        latency: Option<Micros> = duration("Latency").wide(),
     }
 
     /// A change of a service port, or of nodelb itself.
@@ -359,6 +365,22 @@ pub fn direct_return(forward: Forward) -> Option<String> {
     (forward != Forward::Translate).then(|| forward.to_string())
 }
 
+/// The last health check of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    pub result: String,
+    pub time: Time,
+    pub latency: Micros,
+}
+
+impl BackendRow {
+    #[must_use]
+    pub fn with(self, last: CheckResult) -> Self {
+        let CheckResult { result, time, latency } = last;
+        Self { check: Some(result), checked: Some(time), latency: Some(latency), ..self }
+    }
+}
+
 impl From<BackendReport> for BackendRow {
     fn from(report: BackendReport) -> Self {
         Self {
@@ -372,6 +394,9 @@ impl From<BackendReport> for BackendRow {
             choice: report.choice,
             origin: filled(&report.origin),
             reason: report.reason,
+            check: None,
+            checked: None,
+            latency: None,
         }
     }
 }

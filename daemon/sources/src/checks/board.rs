@@ -26,7 +26,7 @@ use nodelb_core::state::used::Used;
 use nodelb_core::table::Facts;
 use nodelb_core::table::apiservers::Apiservers;
 
-use super::state::{Condition, HealthState};
+use super::state::{Condition, HealthState, LastCheck, LastChecks};
 
 /// Minimum time between two reports about a service if only the error text of an unhealthy backend has changed, in
 /// milliseconds. Only people read the text.
@@ -54,6 +54,8 @@ pub(super) struct Board {
     kubernetes: Option<Guard>,
     /// Services with results that may differ from the last report to the owner task.
     unreported: BTreeSet<ServiceName>,
+    /// The last checks of the backends of the targets.
+    last: LastChecks,
 }
 
 /// A service with checks, or with results that the owner task still has.
@@ -228,6 +230,9 @@ impl Board {
         let is_kept = |asked: &Backend, id| subject.targets.get(asked).is_some_and(|target| target.id == id);
         for (_, gone) in before.iter().filter(|(asked, target)| !is_kept(asked, target.id)) {
             self.targets.remove(&gone.id);
+            for backend in &gone.backends {
+                self.last.remove(&(name.clone(), *backend));
+            }
             followed.left.push(gone.id);
         }
         self.unreported.insert(name);
@@ -267,6 +272,20 @@ impl Board {
         let (addr, port) = *target.backends.first().unwrap_or(asked);
         let failure = verdict.and_then(Result::err);
         has_turned.then(|| Transition { service: name.clone(), backend: SocketAddr::new(addr.ip(), port), failure })
+    }
+
+    /// Notes the end of a check. One of a removed target is ignored.
+    pub(super) fn note(&mut self, id: TargetId, last: LastCheck) {
+        let Some((name, asked)) = self.targets.get(&id) else { return };
+        let target = self.subjects.get(name).and_then(|subject| subject.targets.get(asked));
+        let backends = target.into_iter().flat_map(|target| &target.backends);
+        for backend in backends {
+            self.last.insert((name.clone(), *backend), last);
+        }
+    }
+
+    pub(super) fn last(&self) -> LastChecks {
+        self.last.clone()
     }
 
     /// Whether there may be results that the owner task does not have yet.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodelb_core::compile::guard::Guard;
@@ -24,7 +24,7 @@ use super::board::{Board, Entered, Followed, TargetId};
 use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
-use super::state::{CheckOutcome, CheckReport};
+use super::state::{CheckOutcome, CheckReport, LastCheck};
 use super::state_file::{self, Stored};
 use crate::OwnerHandle;
 
@@ -167,7 +167,7 @@ struct RunningChecker {
     checker: Checker,
     board: Board,
     schedule: Schedule,
-    asking: JoinSet<Result<(), CheckFailure>>,
+    asking: JoinSet<Ended>,
     open: HashMap<task::Id, Open>,
     routes: Routes,
     journal: Journal,
@@ -260,7 +260,10 @@ impl RunningChecker {
             let prepare = Arc::clone(&self.checker.prepare);
             let (interval, addr) = (question.check.interval, Addr::from(question.at.ip()));
             let open = Open { due, asked: now, interval, addr };
-            let asking = self.asking.spawn(async move { ask(&question, &prepare).await });
+            let asking = self.asking.spawn(async move {
+                let begun = Instant::now();
+                (ask(&question, &prepare).await, begun.elapsed())
+            });
             self.open.insert(asking.id(), open);
         }
     }
@@ -270,11 +273,12 @@ impl RunningChecker {
         let now = self.checker.owner.clock.now();
         let (mut next, mut has_turned) = (Some(first), false);
         while let Some(answered) = next {
-            let (id, answer) = match answered {
+            let (id, (answer, took)) = match answered {
                 Ok(answered) => answered,
                 Err(error) => {
                     let text = format!("the health check task failed; please report this: {error}").into();
-                    (error.id(), Err(CheckFailure { outcome: CheckOutcome::Unasked, text, has_no_route: false }))
+                    let failure = CheckFailure { outcome: CheckOutcome::Unasked, text, has_no_route: false };
+                    (error.id(), (Err(failure), Duration::ZERO))
                 }
             };
             if let Some(open) = self.open.remove(&id) {
@@ -284,6 +288,9 @@ impl RunningChecker {
                 let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| CheckOutcome::Passed);
                 self.schedule.close(due, outcome == CheckOutcome::Timeout, interval, now);
                 *self.report.done.entry(outcome).or_default() += 1;
+                if outcome != CheckOutcome::Unasked {
+                    self.board.note(target, LastCheck { outcome, at: now, took });
+                }
                 has_turned |= self.record(target, answer, now);
             }
             next = self.asking.try_join_next_with_id();
@@ -337,6 +344,7 @@ impl RunningChecker {
         let has_targets = self.report.targets.values().any(|number| *number > 0);
         self.report.unsent = self.journal.tick(self.checker.owner.clock.now()).filter(|_| has_targets);
         self.report.open = self.schedule.open();
+        self.report.last = self.board.last();
         if **self.checker.reports.borrow() != self.report {
             self.checker.reports.send_replace(Arc::new(self.report.clone()));
         }
@@ -349,7 +357,10 @@ impl RunningChecker {
     }
 }
 
-type Answered = Result<(task::Id, Result<(), CheckFailure>), JoinError>;
+/// The answer, and the time that it took.
+type Ended = (Result<(), CheckFailure>, Duration);
+
+type Answered = Result<(task::Id, Ended), JoinError>;
 
 #[cfg(test)]
 #[path = "tests/run.rs"]

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use imbl::OrdMap;
+use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
 
 /// The health of a backend.
 ///
@@ -79,6 +83,19 @@ impl HealthState {
 /// Since when checks cannot be made, and why.
 pub type Unsent = (Moment, Arc<str>);
 
+/// The last check of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastCheck {
+    pub outcome: CheckOutcome,
+    /// The time of its end.
+    pub at: Moment,
+    /// The time that it took.
+    pub took: Duration,
+}
+
+/// The last check of each backend of a service.
+pub(super) type LastChecks = OrdMap<(ServiceName, (Addr, u16)), LastCheck>;
+
 /// The state of the checks, and their results so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
@@ -90,6 +107,8 @@ pub struct CheckReport {
     pub late_millis: u64,
     /// Why this host cannot make checks, if that is so.
     pub unsent: Option<Unsent>,
+    /// The last check of each backend that has been checked.
+    pub last: OrdMap<(ServiceName, (Addr, u16)), LastCheck>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::EnumIter)]

@@ -80,7 +80,7 @@ fn check_report() -> CheckReport {
         done: [(CheckOutcome::Passed, 90), (CheckOutcome::Refused, 10)].into(),
         open: 2,
         late_millis: 1_500,
-        unsent: None,
+        ..CheckReport::default()
     }
 }
 

@@ -5,7 +5,9 @@ use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName};
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use nodelb_report::output::table::Style;
-use nodelb_report::rows::{Answer, Backends, FrontendRow, Frontends, ServiceRow, Services};
+use nodelb_report::rows::{
+    Answer, BackendRow, Backends, CheckResult, FrontendRow, Frontends, Micros, ServiceRow, Services,
+};
 use nodelb_report::time::{Clocks, Time};
 
 #[path = "apiservers.rs"]
@@ -110,10 +112,12 @@ shop/web  files   http=80/TCP  Cluster          Local            10800     direc
         reason: None,
     };
     let expected = "\
-Address            Service   Port  State        Weight  Node  Zone  Choice     Origin     Reason
-10.1.0.1:8080/TCP  shop/web  http  Terminating  3       -     a     NotHinted  shop.toml  -
+Address            Service   Port  State        Weight  Node  Zone  Choice     Origin     Reason  Check   Checked                   Latency
+10.1.0.1:8080/TCP  shop/web  http  Terminating  3       -     a     NotHinted  shop.toml  -       Passed  2025-11-24T16:04:17.000Z  1.2ms
 ";
-    assert_eq!(text(&Backends { backends: vec![backend.into()] }), expected);
+    let last = CheckResult { result: "Passed".into(), time: Time(CLOCKS.time.0 - 3_000), latency: Micros(1_200) };
+    let row = BackendRow::from(backend).with(last);
+    assert_eq!(text(&Backends { backends: vec![row] }), expected);
 }
 
 #[test]

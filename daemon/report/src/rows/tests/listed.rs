@@ -10,7 +10,7 @@ fn backends(number: usize) -> Backends {
         serde_json::from_value::<BackendRow>(serde_json::json!({
             "address": format!("10.1.{n}.255:{}/TCP", n * n * n), "service": "shop/\u{e9}\"web", "port": null,
             "state": "Active", "weight": 1, "node": null, "zone": "a", "choice": "Selected", "origin": null,
-            "reason": null,
+            "reason": null, "check": "Passed", "checked": "2025-11-24T16:04:17.000Z", "latency": 0.0012,
         }))
     };
     Backends { backends: (1..=number).map(|n| row(n).unwrap()).collect() }

@@ -8,6 +8,7 @@ use nodelb_core::table::Table;
 use proptest::prelude::*;
 
 use super::*;
+use crate::checks::CheckOutcome;
 
 const REFUSED: &str = "connection refused";
 
@@ -56,8 +57,12 @@ fn synced() -> Change {
 
 impl Board {
     fn holds_nothing(&self) -> bool {
-        let Self { subjects, targets, unhealthy_before, unreported, .. } = self;
-        subjects.is_empty() && targets.is_empty() && unhealthy_before.is_empty() && unreported.is_empty()
+        let Self { subjects, targets, unhealthy_before, unreported, last, .. } = self;
+        last.is_empty()
+            && subjects.is_empty()
+            && targets.is_empty()
+            && unhealthy_before.is_empty()
+            && unreported.is_empty()
     }
 }
 
@@ -138,6 +143,8 @@ impl Stage {
     /// Takes this number of equal answers of a backend on port 80; returns the turns.
     fn answers(&mut self, service: &str, last: u8, answer: Result<(), &str>, count: u32) -> Vec<Transition> {
         let id = self.target(service, last, 80).unwrap();
+        let outcome = if answer.is_ok() { CheckOutcome::Passed } else { CheckOutcome::Refused };
+        self.board.note(id, LastCheck { outcome, at: self.now, took: Duration::from_millis(1) });
         let turns = (0..count).filter_map(|_| self.board.record(id, answer.map_err(Arc::from))).collect();
         self.publish();
         turns

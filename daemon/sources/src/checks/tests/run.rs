@@ -1,6 +1,5 @@
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Instant;
 
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
@@ -226,7 +225,11 @@ async fn what_is_done_is_counted() {
         let done = |outcome| report.done.get(&outcome).copied().unwrap_or_default();
         report.targets.len() == 2 && done(CheckOutcome::Passed) > 5 && done(CheckOutcome::Refused) > 5
     };
-    tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_counted)).await.unwrap().unwrap();
+    let report = tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_counted)).await.unwrap();
+    let last = report.unwrap().last.clone();
+    let of = |at: SocketAddr| last[&(ServiceName::new("shop", "web"), (at.ip().into(), at.port()))];
+    assert_eq!((last.len(), of(one).outcome, of(two).outcome), (2, CheckOutcome::Passed, CheckOutcome::Refused));
+    assert!(of(one).took < Duration::from_secs(20));
     rig.owner.close();
     tokio::time::timeout(Duration::from_secs(20), rig.task).await.unwrap().unwrap();
 }
