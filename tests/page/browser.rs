@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fantoccini::wd::WebDriverCompatibleCommand;
 use fantoccini::{Client, ClientBuilder};
+use hyper::Method;
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use url::{ParseError, Url};
 
 use crate::sandbox;
 
@@ -89,6 +92,19 @@ impl Daemon {
     }
 }
 
+#[derive(Debug)]
+struct DeveloperCommand(String);
+
+impl WebDriverCompatibleCommand for DeveloperCommand {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!("session/{}/goog/cdp/execute", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(self.0.clone()))
+    }
+}
+
 /// A browser with one tab.
 pub(crate) struct Browser {
     pub(crate) client: Client,
@@ -137,6 +153,29 @@ impl Browser {
     /// Sets the size of the window. Chromium has none that is narrower than 500 pixels.
     pub(crate) async fn resize(&self, width: u32, height: u32) {
         self.client.set_window_size(width, height).await.expect("another size");
+    }
+
+    /// Sends a command of the protocol of Chromium's developer tools.
+    async fn command(&self, name: &str, parameters: Value) {
+        let command = DeveloperCommand(json!({ "cmd": name, "params": parameters }).to_string());
+        self.client.issue_cmd(command).await.expect("the browser obeys");
+    }
+
+    /// Sets the size of the page, also to that of a phone.
+    pub(crate) async fn screen(&self, width: u32, height: u32) {
+        let screen = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.command("Emulation.setDeviceMetricsOverride", screen).await;
+    }
+
+    /// Makes the browser prefer `light` or `dark`.
+    pub(crate) async fn prefer(&self, scheme: &str) {
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.command("Emulation.setEmulatedMedia", features).await;
+    }
+
+    /// Runs a script in each page before its own scripts.
+    pub(crate) async fn begin_with(&self, script: &str) {
+        self.command("Page.addScriptToEvaluateOnNewDocument", json!({ "source": script })).await;
     }
 
     /// The result of an expression in the page.

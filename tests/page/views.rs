@@ -93,10 +93,14 @@ fn details_are_readable_on_a_phone() {
     run("views::details_are_readable_on_a_phone", || async {
         let _daemon = Daemon::start(&shop(TWO));
         let browser = Browser::start().await;
-        browser.resize(500, 800).await;
+        browser.screen(400, 800).await;
         browser.open("#service/shop/web").await;
         browser.until("document.querySelector('.detail')?.innerText.includes('10.1.0.2:8080')").await;
-        browser.until("[...document.querySelectorAll('.detail td')].every((cell) => cell.offsetHeight < 30)").await;
+        // Only a path may need two lines.
+        let one_line =
+            "[...document.querySelectorAll('.detail td:not(.origin)')].every((cell) => cell.offsetHeight < 30)";
+        browser.until(one_line).await;
+        browser.value("document.querySelector('.detail').scrollIntoView()").await;
         browser.until("document.documentElement.scrollWidth <= innerWidth").await;
         browser.until("document.querySelector('.item .row').innerText.includes('10.96.7.7:80')").await;
         browser.screenshot("phone").await;
@@ -159,6 +163,15 @@ fn a_killed_daemon_is_named_and_the_page_continues_after_it() {
         // In the colour of notes: whether it is still so is not known.
         let grey = "getComputedStyle(document.querySelector('#about')).color";
         browser.until(&format!("getComputedStyle(document.querySelector('.dot')).backgroundColor === {grey}")).await;
+        // Only what can be clicked has a colour.
+        let coloured = browser
+            .value(&format!(
+                "[...document.querySelectorAll('main *')].filter((it) => !it.closest('a, button') && \
+                 [...it.childNodes].some((node) => node.nodeType === 3 && node.data.trim()) && \
+                 getComputedStyle(it).color !== {grey}).map((it) => it.outerHTML)"
+            ))
+            .await;
+        assert_eq!(coloured, serde_json::json!([]));
         browser.screenshot("daemon-killed").await;
         daemon.write("services.toml", &shop(""));
         daemon.restart();
@@ -199,6 +212,107 @@ fn a_service_with_a_failed_backend_is_degraded() {
         browser.until("document.querySelector('#list')?.innerText.includes('Degraded')").await;
         assert!(browser.text(".item .row").await.contains("1/2"));
         browser.screenshot("degraded").await;
+        browser.close().await;
+    });
+}
+
+/// Lets a test send events to the page, and answer for `/connections`: the maps of the daemon are in memory, so that it has no
+/// connection.
+const STAGE: &str = "
+    window.sources = [];
+    window.EventSource = class extends EventSource {
+        constructor(...all) { super(...all); window.sources.push(this); }
+        addEventListener(name, handle) {
+            super.addEventListener(name, (event) => name === 'rates' && event.isTrusted ? undefined : handle(event));
+        }
+    };
+    const ask = window.fetch;
+    window.fetch = (url, ...rest) => window.connections && String(url).startsWith('/connections?service=shop%2Fweb')
+        ? Promise.resolve(new Response(JSON.stringify(window.connections))) : ask(url, ...rest);";
+
+#[test]
+fn a_service_has_its_checks_and_its_connections() {
+    run("views::a_service_has_its_checks_and_its_connections", || async {
+        let check = "health-check = { type = \"tcp\", interval = \"1s\" }\n";
+        // The browser's driver is the backend that works.
+        let _daemon = Daemon::start(&(shop("\"127.0.0.1:9515\", \"127.0.0.1:1\"") + check));
+        let browser = Browser::start().await;
+        browser.begin_with(STAGE).await;
+        browser.open("#service/shop/web").await;
+        let detail = "document.querySelector('.detail')?.innerText";
+        for result in ["Passed", "Refused"] {
+            browser.until(&format!("/{result} \\d+s ago, took [0-9.]+ (µs|ms)/.test({detail})")).await;
+        }
+        browser.until(&format!("{detail}.includes('No client outside the node is connected.')")).await;
+        // Later checks and connections come without an event.
+        let time = "document.querySelector('.detail .check .age').dataset.time";
+        let first = browser.value(time).await;
+        browser
+            .value(
+                "window.connections = { connections: Array.from({ length: 9 }, (_, index) => ({ \
+                 client: `203.0.113.9:${40000 + index}`, frontend: '10.96.7.7:80/TCP', backend: '127.0.0.1:9515/TCP', \
+                 state: 'established', first_packet: '2026-01-01T00:00:00.000Z', last_packet: '2026-01-01T00:00:00.000Z' })), \
+                 listed: { connections: 9, complete: true } }",
+            )
+            .await;
+        browser.until(&format!("{time} !== {first}")).await;
+        browser.until(&format!("{detail}.includes('9 connections of clients outside the node, such as')")).await;
+        let text = browser.text(".detail").await;
+        assert!(text.contains("203.0.113.9:40007") && !text.contains("203.0.113.9:40008"), "{text}");
+        browser.until("document.querySelector('[title=\"Copy: nodelb connections shop/web\"]')").await;
+        browser.screenshot("checks").await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn the_node_and_each_service_in_use_have_a_line_of_their_rate() {
+    run("views::the_node_and_each_service_in_use_have_a_line_of_their_rate", || async {
+        let _daemon = Daemon::start(&(services(3) + &shop(TWO)));
+        let browser = Browser::start().await;
+        browser.begin_with(STAGE).await;
+        browser.open("#service/shop/web").await;
+        browser.until("document.querySelectorAll('.item').length === 4").await;
+        assert_eq!(browser.value("document.querySelectorAll('.line').length").await, 0, "no connection, no line");
+        let rates = "window.sources.at(-1).dispatchEvent(new MessageEvent('rates', { data: JSON.stringify({ \
+             is_counting: true, rates: [{ service: 'shop/web', per_second: 12, refused: 2, outside: 3 }] }) }))";
+        // One point is no line, and the next one is two seconds later.
+        browser
+            .until(&format!("{rates} && /M.*L/.test(document.querySelector('#rate path')?.getAttribute('d'))"))
+            .await;
+        assert_eq!(
+            browser.text("#rate").await.split_whitespace().collect::<Vec<_>>().join(" "),
+            "12 connections/s 2.0 refused/s"
+        );
+        browser.until("document.querySelectorAll('.row .line').length === 1").await;
+        browser.until("document.querySelector('.selected .row .line')").await;
+        let expected = "12 connections/s, 3.0 of them from clients outside the node, 2.0 refused/s, at most 12 in the last ten minutes";
+        browser.until(&format!("document.querySelector('.detail .rate').innerText === {expected:?}")).await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn the_page_fits_three_screens_in_light_and_dark_and_loads_nothing_from_elsewhere() {
+    run("views::the_page_fits_three_screens_in_light_and_dark_and_loads_nothing_from_elsewhere", || async {
+        let _daemon = Daemon::start(&(services(40) + &shop(TWO)));
+        let browser = Browser::start().await;
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme).await;
+            for (width, height) in [(1_400, 900), (800, 600), (400, 800)] {
+                browser.screen(width, height).await;
+                browser.open("#service/shop/web").await;
+                browser.until("document.querySelector('.detail')?.innerText.includes('10.1.0.2:8080')").await;
+                browser.until("document.documentElement.scrollWidth <= innerWidth").await;
+                let is_whole = "(cell) => cell.scrollWidth <= cell.clientWidth";
+                browser
+                    .until(&format!("[...document.querySelectorAll('.item .row > :nth-child(3)')].every({is_whole})"))
+                    .await;
+                browser.screenshot(&format!("{scheme}-{width}")).await;
+            }
+        }
+        let elsewhere = "performance.getEntriesByType('resource').map((it) => it.name).filter((it) => !it.startsWith(location.origin))";
+        assert_eq!(browser.value(elsewhere).await, serde_json::json!([]));
         browser.close().await;
     });
 }

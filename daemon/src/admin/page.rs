@@ -36,7 +36,7 @@ static DOCUMENT: Asset =
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The files that the document loads.
-static ASSETS: [Asset; 9] = [
+static ASSETS: [Asset; 10] = [
     Asset {
         path: "/page/style.css",
         content_type: "text/css; charset=utf-8",
@@ -45,6 +45,7 @@ static ASSETS: [Asset; 9] = [
     Asset { path: "/page/icon.svg", content_type: "image/svg+xml", content: include_str!("page/assets/icon.svg") },
     Asset { path: "/page/main.js", content_type: SCRIPT, content: include_str!("page/assets/main.js") },
     Asset { path: "/page/dom.js", content_type: SCRIPT, content: include_str!("page/assets/dom.js") },
+    Asset { path: "/page/lines.js", content_type: SCRIPT, content: include_str!("page/assets/lines.js") },
     Asset { path: "/page/state.js", content_type: SCRIPT, content: include_str!("page/assets/state.js") },
     Asset { path: "/page/services.js", content_type: SCRIPT, content: include_str!("page/assets/services.js") },
     Asset { path: "/page/panels.js", content_type: SCRIPT, content: include_str!("page/assets/panels.js") },

@@ -36,6 +36,9 @@ export function duration(seconds) {
   return days < 8 ? two(days, "d", hours % 24, "h") : `${days}d`;
 }
 
+// Seconds as 213 µs or 1.2 ms.
+export const micros = (seconds) => (seconds < 0.001 ? `${Math.round(seconds * 1e6)} µs` : `${(seconds * 1000).toFixed(1)} ms`);
+
 // A time of this day as 18:20:41, another one with its date.
 export function clock(time) {
   const date = new Date(time);

@@ -1,8 +1,9 @@
 // The page: routes in the fragment of the URL, keyboard, and what to draw after which event.
 
 import { byId, refreshAges } from "./dom.js";
-import { drawFooter, drawRaw, drawStatus, drawStream, drawTiles, drawTimeline } from "./panels.js";
-import { arrange, draw, refreshDetail, select, view } from "./services.js";
+import { sample } from "./lines.js";
+import { drawFooter, drawRate, drawRaw, drawStatus, drawStream, drawTiles, drawTimeline } from "./panels.js";
+import { arrange, draw, drawDetailRate, pollDetail, refreshDetail, select, view } from "./services.js";
 import { follow, state } from "./state.js";
 import { isAddress, showTrace } from "./trace.js";
 import { drawWall } from "./wall.js";
@@ -34,7 +35,12 @@ function drawChanged() {
     if (performance.getEntriesByName(FIRST).length === 0) performance.mark(FIRST);
   }
   if (names.has("status") || names.has("services")) drawStatus();
-  if (names.has("rates") && !names.has("services")) draw();
+  if (names.has("rates")) {
+    sample();
+    if (!names.has("services")) draw();
+    drawRate();
+    drawDetailRate();
+  }
   if (names.has("history")) {
     if (view.selected) refreshDetail();
     else drawTimeline();
@@ -110,6 +116,8 @@ addEventListener("resize", () => {
 });
 addEventListener("hashchange", route);
 setInterval(() => {
+  sample();
+  pollDetail();
   refreshAges();
   drawStream();
   if (kiosk) drawWall();

@@ -1,8 +1,9 @@
 // Everything around the table of services: header, problems, tiles, timeline, footer.
 
-import { age, byId, clock, copy, duration, element, replace } from "./dom.js";
+import { age, byId, clock, copy, duration, element, micros, replace } from "./dom.js";
+import { NODE, line, peak } from "./lines.js";
 import { isStale, severity, state, verdict } from "./state.js";
-import { view } from "./services.js";
+import { rate, view } from "./services.js";
 
 const PROBLEMS = 12;
 // The maximum number of sources in the footer, and the usage from which a map is there.
@@ -92,6 +93,13 @@ export function drawTiles() {
     element("span", { class: "note" }, `${selectable} of ${backends} backends usable`));
 }
 
+// The connections per second of the node.
+export function drawRate() {
+  replace(byId("rate"), ...(state.counting ? [element("strong", {}, rate(state.total)), "connections/s"] : []),
+    state.refused ? element("span", { class: "warning-text" }, `${rate(state.refused)} refused/s`) : null, line(NODE, 120, 24));
+  byId("rate").title = `At most ${rate(peak(NODE))} per second in the last ten minutes`;
+}
+
 export function drawTimeline() {
   byId("timeline").querySelector("h2").textContent = view.selected ? `Timeline of ${view.selected}` : "Timeline";
   // Of one service, the records that the daemon has, which may be older than the latest of all.
@@ -132,7 +140,6 @@ function record(entry) {
 }
 
 const short = (list) => (list.length > 6 ? `${list.slice(0, 6).join(" ")} and ${list.length - 6} more` : list.join(" "));
-const micros = (seconds) => (seconds < 0.001 ? `${Math.round(seconds * 1e6)} µs` : `${(seconds * 1000).toFixed(1)} ms`);
 
 export function drawFooter() {
   const apiservers = state.apiservers.map((row) => element("div", {},
