@@ -216,6 +216,25 @@ fn a_service_with_a_failed_backend_is_degraded() {
     });
 }
 
+#[test]
+fn services_that_share_a_problem_are_as_critical_as_it_is() {
+    run("views::services_that_share_a_problem_are_as_critical_as_it_is", || async {
+        let dead = |i: usize| {
+            format!(
+                "[[service]]\nname = \"shop/web-{i}\"\nfrontends = [\"10.96.7.{i}:80\"]\nbackends = [\"127.0.0.1:1\"]\n\
+                 health-check = {{ type = \"tcp\", interval = \"1s\" }}\n"
+            )
+        };
+        let _daemon = Daemon::start(&(services(5) + &(1..=3).map(dead).collect::<String>()));
+        let browser = Browser::start().await;
+        browser.open("").await;
+        browser.until("document.querySelector('#problems').innerText.includes('3 services: ')").await;
+        browser.until("document.querySelector('#tiles').innerText.includes('3 critical')").await;
+        assert!(browser.text(".item .row").await.contains("shop/web-1"));
+        browser.close().await;
+    });
+}
+
 /// Lets a test send events to the page, and answer for `/connections`: the maps of the daemon are in memory, so that it has no
 /// connection.
 const STAGE: &str = "

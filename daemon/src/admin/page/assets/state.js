@@ -44,8 +44,9 @@ export const statusOf = (row) => (row.status === "OK" && severity(row) !== "ok" 
 export const severity = (row) => state.severities.get(row.service) ?? (row.status === "OK" ? "ok" : "warning");
 
 function severities(problems) {
-  // The worst problem comes first, and the last entry of a key counts.
-  return new Map([...problems].reverse().filter((it) => it.severity !== "notice").map((it) => [it.object, it.severity]));
+  // The worst problem comes first, and the last entry of a key counts. Several services may share a problem.
+  const known = [...problems].reverse().filter((it) => it.severity !== "notice");
+  return new Map(known.flatMap((it) => [it.object, ...(it.services ?? [])].map((object) => [object, it.severity])));
 }
 
 const HANDLERS = {
