@@ -150,18 +150,13 @@ impl Browser {
         }
     }
 
-    /// Sets the size of the window. Chromium has none that is narrower than 500 pixels.
-    pub(crate) async fn resize(&self, width: u32, height: u32) {
-        self.client.set_window_size(width, height).await.expect("another size");
-    }
-
     /// Sends a command of the protocol of Chromium's developer tools.
     async fn command(&self, name: &str, parameters: Value) {
         let command = DeveloperCommand(json!({ "cmd": name, "params": parameters }).to_string());
         self.client.issue_cmd(command).await.expect("the browser obeys");
     }
 
-    /// Sets the size of the page, also to that of a phone.
+    /// Sets the size of the page. No window of Chromium is narrower than 500 pixels, and a phone is.
     pub(crate) async fn screen(&self, width: u32, height: u32) {
         let screen = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.command("Emulation.setDeviceMetricsOverride", screen).await;

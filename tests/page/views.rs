@@ -102,7 +102,7 @@ fn details_are_readable_on_a_phone() {
         browser.until(one_line).await;
         browser.value("document.querySelector('.detail').scrollIntoView()").await;
         browser.until("document.documentElement.scrollWidth <= innerWidth").await;
-        browser.until("document.querySelector('.item .row').innerText.includes('10.96.7.7:80')").await;
+        browser.until("document.querySelector('.item .row')?.innerText.includes('10.96.7.7:80')").await;
         browser.screenshot("phone").await;
         browser.open("#trace/10.96.7.7:80").await;
         browser.until("document.querySelector('#trace td')").await;
@@ -128,7 +128,7 @@ fn a_display_on_a_wall_is_one_screen_with_all_that_counts() {
         browser.open("?kiosk").await;
         browser.until("document.querySelector('#problems h2')?.innerText.startsWith('20')").await;
         for (width, height) in [(1_400, 900), (1_920, 1_080)] {
-            browser.resize(width, height).await;
+            browser.screen(width, height).await;
             browser
                 .until("document.querySelector('#tiles button')?.getBoundingClientRect().bottom < innerHeight")
                 .await;
@@ -138,6 +138,9 @@ fn a_display_on_a_wall_is_one_screen_with_all_that_counts() {
                     .await;
             }
             browser.until("document.documentElement.scrollHeight <= innerHeight").await;
+            browser
+                .until("document.querySelector('#timeline').getBoundingClientRect().bottom > innerHeight - 30")
+                .await;
             browser.until("document.querySelector('#problems').innerText.includes(' more')").await;
             browser.screenshot(&format!("wall-{width}")).await;
         }
@@ -176,7 +179,7 @@ fn a_killed_daemon_is_named_and_the_page_continues_after_it() {
         daemon.write("services.toml", &shop(""));
         daemon.restart();
         browser.until("document.querySelector('#stream').innerText.startsWith('live')").await;
-        browser.until("document.querySelector('.item .row').innerText.includes('NoBackends')").await;
+        browser.until("document.querySelector('.item .row')?.innerText.includes('NoBackends')").await;
         browser.close().await;
     });
 }
