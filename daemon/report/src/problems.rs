@@ -17,7 +17,7 @@ mod services;
 mod shared;
 
 pub use earlier::{Beginnings, Earlier, Found};
-pub use outside::{behind_firewall, needed_strict, strict, unforwarded};
+pub use outside::{Unforwarded, behind_firewall, needed_strict, strict, unforwarded};
 pub use problem::{
     ApiserverState, DroppedPackets, DroppingChain, Firewall, HOOKS, NotForwarding, Observed, Problem, Reloads,
     TableUsage, Untranslated,

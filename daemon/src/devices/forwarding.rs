@@ -22,7 +22,7 @@ impl ForwardingLog {
     pub(super) fn look(&mut self, root: &Path, snapshot: &Snapshot, devices: &[&str]) {
         let families = snapshot.realised.outside.keys().map(|address| address.addr.family()).collect();
         let disabled = disabled(root, &families, devices).unwrap_or_default();
-        let cause = problems::unforwarded(snapshot, &disabled).map(|(_, cause)| cause);
+        let cause = problems::unforwarded(snapshot, &disabled).map(|it| it.cause);
         if let Some(cause) = cause.as_ref().filter(|cause| self.disabled.as_ref() != Some(*cause)) {
             warn!(message_id = %messages::NOT_FORWARDING, "{cause}");
         }

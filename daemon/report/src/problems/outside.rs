@@ -18,10 +18,19 @@ use nodelb_core::text::{counted, listed};
 /// The maximum number of names in one line.
 const SHOWN: usize = 3;
 
-/// What follows from settings that keep the kernel from forwarding packets, as a sentence with the remedy; `None` if no
-/// service needs it.
-pub fn unforwarded(snapshot: &Snapshot, not_forwarding: &[NotForwarding]) -> Option<(Severity, String)> {
-    let mut causes = Vec::new();
+/// What follows from settings that keep the kernel from forwarding packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unforwarded {
+    pub severity: Severity,
+    /// A sentence with the remedy.
+    pub cause: String,
+    /// The services that need it.
+    pub services: BTreeSet<ServiceName>,
+}
+
+/// What follows from these settings; `None` if no service needs packets to be forwarded.
+pub fn unforwarded(snapshot: &Snapshot, not_forwarding: &[NotForwarding]) -> Option<Unforwarded> {
+    let (mut causes, mut services) = (Vec::new(), BTreeSet::new());
     let mut severity = Severity::Warning;
     for NotForwarding { family, settings, is_everywhere } in not_forwarding {
         let has_address =
@@ -41,23 +50,27 @@ pub fn unforwarded(snapshot: &Snapshot, not_forwarding: &[NotForwarding]) -> Opt
                 "clients that arrive there reach only the backends on this node of"
             }
         };
+        services.extend(all.iter().chain(&some).cloned());
         let names = if all.is_empty() { some } else { all };
         if !names.is_empty() {
             causes.push(format!("{}: {effect} {}", listed(settings, SHOWN), listed(names, SHOWN)));
         }
     }
-    (!causes.is_empty()).then(|| (severity, format!("{}; set it to 1", causes.join("; "))))
+    let cause = format!("{}; set it to 1", causes.join("; "));
+    (!causes.is_empty()).then_some(Unforwarded { severity, cause, services })
 }
 
 /// The kernel does not forward packets of clients outside the node, and services need that.
 pub(super) fn not_forwarded(observed: &Observed) -> Option<Problem> {
-    let (severity, cause) = unforwarded(&observed.snapshot, observed.not_forwarding.as_deref().unwrap_or_default())?;
+    let not_forwarding = observed.not_forwarding.as_deref().unwrap_or_default();
+    let Unforwarded { severity, cause, services } = unforwarded(&observed.snapshot, not_forwarding)?;
     let lost: u64 = observed.drops.iter().filter(|it| it.reason == "no-forwarding").map(|it| it.packets).sum();
     let lost = match usize::try_from(lost).unwrap_or(usize::MAX) {
         0 => String::new(),
         lost => format!(" ({} of clients lost)", counted(lost, "packet")),
     };
-    Some(Problem::new(Reason::NotForwarding, "packets", format!("{cause}{lost}")).severity(severity))
+    let problem = Problem::new(Reason::NotForwarding, "packets", format!("{cause}{lost}")).severity(severity);
+    Some(Problem { services: services.iter().map(ToString::to_string).collect(), ..problem })
 }
 
 /// A firewall drops forwarded packets, and no backend of some services behind it has answered yet.

@@ -59,7 +59,8 @@ pub struct Problem {
     pub command: String,
     /// Whether the node is not ready because of it.
     pub blocks_readiness: bool,
-    /// The services, if several have the problem for the same cause: `object` is the host or address that they share.
+    /// The services, if several have the problem for the same cause: `object` is the host, the address or the part of the
+    /// node that they share.
     #[serde(default)]
     pub services: Vec<String>,
     /// What it may have in common with the problems of other services.

@@ -92,17 +92,20 @@ fn a_service_of_a_file_without_the_local_backend_that_it_asks_for_is_a_problem()
 
 #[test]
 fn a_kernel_that_does_not_forward_is_a_problem_before_the_first_client() {
-    let found = |backends: &[&str], is_everywhere: bool, packets: u64| {
+    let with = |backends: &[&str], is_everywhere: bool, packets: u64| {
         let settings = vec!["net.ipv4.ip_forward is 0".into()];
         let not_forwarding = Some(vec![NotForwarding { family: Family::Ipv4, settings, is_everywhere }]);
         let (reason, verdict) = ("no-forwarding", "passed");
         let drops = (packets > 0).then_some(DroppedPackets { reason, verdict, packets, first: Time(0), last: Time(0) });
-        found(&Observed { not_forwarding, drops: drops.into_iter().collect(), ..observed(CLUSTER, backends) })
+        Observed { not_forwarding, drops: drops.into_iter().collect(), ..observed(CLUSTER, backends) }
     };
+    let found = |backends: &[&str], is_everywhere, packets| found(&with(backends, is_everywhere, packets));
     let cause = "net.ipv4.ip_forward is 0: clients outside the node reach no backend of shop/web; set it to 1";
     let critical = (Reason::NotForwarding, Severity::Critical, cause.to_owned());
     assert_eq!(found(&["203.0.113.11:8080/TCP"], true, 0), [critical]);
     let lost = &found(&["203.0.113.11:8080/TCP"], true, 8)[0].2;
+    let services = problems(&with(&["203.0.113.11:8080/TCP"], true, 0)).pop().unwrap().services;
+    assert_eq!(services, ["shop/web"], "however many are in the line");
     assert!(lost.ends_with("set it to 1 (8 packets of clients lost)"), "{lost}");
     let some = found(&["203.0.113.11:8080/TCP", "192.0.2.1:8080/TCP"], true, 0);
     assert!(some[0].1 == Severity::Warning && some[0].2.contains("only the backends on this node"), "{some:?}");
