@@ -167,6 +167,7 @@ impl AdminState {
                 socket_programs.iter().filter(|it| it.is_first == is_first).map(ToString::to_string).collect()
             }),
             untranslated: self.untranslated(),
+            is_cut_off: self.devices().is_cut_off,
             foreign_pins: self.datapath.foreign_pins(),
             missing_devices: self.devices().missing_devices(),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),

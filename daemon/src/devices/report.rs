@@ -28,6 +28,8 @@ pub struct DevicesReport {
     /// Number of programs that were attached again, because another process had removed them.
     pub repairs: u64,
     pub devices: Vec<DeviceReport>,
+    /// See [`super::uplinks::is_cut_off`].
+    pub is_cut_off: bool,
     /// The names in `packets.devices` that no device has.
     pub missing: Vec<String>,
     pub has_other_proxy: bool,

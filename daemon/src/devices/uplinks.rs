@@ -147,6 +147,19 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
     former.extend(uplinks.map(|device| (Arc::clone(&device.name), device.clone())));
 }
 
+/// Whether devices lead to other machines, but none of them is up and has an address now: addresses of other devices, such
+/// as those towards pods, reach no other machine. Nor does a tunnel without the device that its packets leave by. With a
+/// route to distant addresses, the node may have its address on the loopback device (BGP unnumbered).
+pub(crate) fn is_cut_off(devices: &[Device], machine: &Machine) -> bool {
+    let is_connected = |device: &&Device| {
+        let interface = machine.interfaces.get(&device.ifindex);
+        let mut addresses = machine.addresses.iter().filter(|it| it.interface == device.ifindex);
+        interface.is_some_and(|it| it.is_up && !is_tunnel(it)) && addresses.any(|it| it.is_global && !it.is_in_doubt)
+    };
+    let mut uplinks = devices.iter().filter(|device| device.role == Role::Uplink).peekable();
+    uplinks.peek().is_some() && machine.sources.is_empty() && !uplinks.any(|device| is_connected(&device))
+}
+
 struct Facts<'a> {
     machine: &'a Machine,
     routes: &'a BTreeMap<u32, Routes>,

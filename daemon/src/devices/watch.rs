@@ -210,6 +210,7 @@ impl Task {
         };
         self.has_failed = false;
         uplinks::keep(&mut devices, &mut self.former, &machine);
+        let is_cut_off = uplinks::is_cut_off(&devices, &machine);
         self.end_abandoned(&machine).await;
         self.happened.extend(self.policies.follow().await);
         self.search(machine).await;
@@ -247,6 +248,7 @@ impl Task {
             repairs: hooks.repairs(),
             missing,
             devices,
+            is_cut_off,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
             firewall: Arc::default(),

@@ -13,7 +13,6 @@ use nodelb_core::history::{History, Latencies, Record, SLOW, What};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::model::uplink::Uplink;
-use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::MapState;
 use nodelb_core::text::{counted, listed};
@@ -155,7 +154,7 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
         let since = facts.node_missing_since.map(|since| observed.clocks.time_of(since));
         found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause).since(since));
     }
-    found.extend(without_address(snapshot));
+    found.extend(without_address(observed));
     if let Some((since, why)) = &observed.unsent_checks {
         found.push(Problem::new(Reason::ChecksUnsent, "health checks", why).since(Some(*since)));
     }
@@ -188,17 +187,18 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// No address leads to other machines, and a service has a backend on one.
-fn without_address(snapshot: &Snapshot) -> Option<Problem> {
+/// No address leads to other machines, and a service has a backend on one, or in a pod.
+fn without_address(observed: &Observed) -> Option<Problem> {
+    let snapshot = &observed.snapshot;
     let node = snapshot.facts.node();
     let is_of_host = |addr: &Addr| addr.is_loopback() || addr.is_link_local();
     // The node has no name before its first report.
-    if node.name.is_empty() || !node.addresses.iter().all(is_of_host) {
+    if node.name.is_empty() || !observed.is_cut_off && !node.addresses.iter().all(is_of_host) {
         return None;
     }
     let mut slots = snapshot.desired.services.values().flat_map(|entry| entry.cluster.iter());
-    let cause = "no device that is up has an address, except for loopback and link-local ones: backends on other machines \
-                 are not reached, and no client outside the node reaches a service";
+    let cause = "no device that leads to other machines is up and has an address: backends on other machines are not \
+                 reached, and no client outside the node reaches a service";
     let is_needed = slots.any(|slot| !is_of_host(&slot.addr.addr));
     is_needed.then(|| Problem::new(Reason::NodeWithoutAddress, format!("node {}", node.name), cause))
 }

@@ -230,6 +230,8 @@ pub struct Observed {
     pub untranslated: Option<Untranslated>,
     /// The names in `packets.devices` that no device has, and what to do, if other devices have the programs.
     pub missing_devices: Option<String>,
+    /// Whether no device that leads to other machines is up and has an address now.
+    pub is_cut_off: bool,
     /// Whether another service proxy is present, such as kube-proxy.
     pub has_other_proxy: bool,
     /// Who else can change the pin directory, with the remedy, if others can.

@@ -839,6 +839,8 @@ fn a_node_without_an_address_and_checks_that_cannot_be_sent_are_problems() {
     assert_eq!(problems(&node.observed()), [], "no service needs another machine");
     node.send([Change::Node(facts("192.0.2.1")), slice("shop/web", &["203.0.113.11:80"])]);
     assert_eq!(problems(&node.observed()), []);
+    let cut_off = problems(&Observed { is_cut_off: true, ..node.observed() });
+    assert_eq!(only(&cut_off).reason, Reason::NodeWithoutAddress, "the address is one towards pods");
     let unsent_checks = Some((Time(START), "health checks could not be sent: network is unreachable".into()));
     let found = problems(&Observed { unsent_checks, ..node.observed() });
     assert_eq!((only(&found).reason, only(&found).since), (Reason::ChecksUnsent, Some(Time(START))));

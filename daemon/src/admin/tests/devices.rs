@@ -36,6 +36,7 @@ fn report() -> DevicesReport {
     };
     DevicesReport {
         failure: None,
+        is_cut_off: false,
         has_other_proxy: false,
         firewall: Arc::default(),
         policies: Arc::default(),

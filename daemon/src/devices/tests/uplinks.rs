@@ -483,3 +483,35 @@ fn without_a_default_route_the_device_of_a_pod_is_no_uplink() {
     host.routes.clear();
     assert_eq!(host.role("pod0", ""), "its other end is in another network namespace");
 }
+
+/// The uplink was down, and the address of the bridge of pods was an address of the node: status found no problem.
+#[test]
+fn a_node_is_cut_off_without_an_address_towards_other_machines() {
+    let looks_so = |host: &Host, former: &mut Former| {
+        let mut devices = host.devices("");
+        keep(&mut devices, former, &host.machine);
+        is_cut_off(&devices, &host.machine)
+    };
+    let mut host = Host::new();
+    host.elsewhere("pod", "veth");
+    host.address("pod", "192.0.2.1");
+    host.add("flannel.1", "vxlan");
+    host.address("flannel.1", "192.0.2.128");
+    let mut former = Former::new();
+    assert!(!looks_so(&host, &mut former));
+    // A link that is down takes the route, and not the address.
+    host.routes.clear();
+    host.machine.sources.clear();
+    assert!(!looks_so(&host, &mut former), "it reaches what is on its link");
+    let eth0 = host.index("eth0");
+    host.machine.interfaces.get_mut(&eth0).unwrap().is_up = false;
+    assert!(looks_so(&host, &mut former));
+    host.machine.interfaces.get_mut(&eth0).unwrap().is_up = true;
+    host.machine.addresses.retain(|address| address.interface != eth0);
+    assert!(looks_so(&host, &mut former));
+    host.machine.sources.push(addr("203.0.113.1"));
+    assert!(!looks_so(&host, &mut former), "the address is one of the loopback device");
+    let mut alone = Host::default();
+    alone.add("lo", "").is_loopback = true;
+    assert!(!looks_so(&alone, &mut Former::new()), "no device leads to other machines");
+}

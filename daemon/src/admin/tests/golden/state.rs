@@ -208,6 +208,7 @@ fn devices() -> DevicesReport {
         firewall: Arc::default(),
         policies: Arc::default(),
         failure: None,
+        is_cut_off: false,
         has_other_proxy: false,
         decision: Some(Decision {
             activity: Activity::On,
