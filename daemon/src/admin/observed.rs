@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nodelb_core::model::addr::Family;
+use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_core::state::entries::ServiceId;
 use nodelb_host::clock::unix_seconds;
 use nodelb_host::unwritten::{Files, UNREAD, UNWRITTEN};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
@@ -124,13 +126,18 @@ impl AdminState {
     }
 
     /// Why new connections of clients outside the node are not translated, unless the configuration turns that off.
-    fn untranslated(&self) -> Option<Untranslated> {
+    fn untranslated(&self, snapshot: &Snapshot) -> Option<Untranslated> {
         let may_translate = self.config.borrow().packets.mode != PacketMode::Off;
         let devices = self.devices();
         let decision = devices.decision.clone()?;
-        let is_draining = decision.activity == Activity::Draining;
+        // Without services of Kubernetes, nothing is left to another service proxy.
+        let of_kubernetes = |id: &ServiceId| snapshot.realised.source_of(*id) == Some(Source::Kubernetes);
+        let is_of_kubernetes = decision.activity == Activity::Files
+            && snapshot.realised.outside.values().any(|entry| of_kubernetes(&entry.service));
+        let is_draining = decision.activity == Activity::Draining || is_of_kubernetes;
         let is_off = decision.activity == Activity::Off && may_translate;
-        (devices.is_needed && (is_draining || is_off)).then_some(Untranslated { reason: decision.reason, is_draining })
+        let untranslated = Untranslated { reason: decision.reason, is_draining, is_of_kubernetes };
+        (devices.is_needed && (is_draining || is_off)).then_some(untranslated)
     }
 
     /// What is observed, without the summary of the services, which may take long.
@@ -166,7 +173,7 @@ impl AdminState {
             socket_programs: [true, false].map(|is_first| {
                 socket_programs.iter().filter(|it| it.is_first == is_first).map(ToString::to_string).collect()
             }),
-            untranslated: self.untranslated(),
+            untranslated: self.untranslated(&snapshot),
             is_cut_off: self.devices().is_cut_off,
             foreign_pins: self.datapath.foreign_pins(),
             missing_devices: self.devices().missing_devices(),

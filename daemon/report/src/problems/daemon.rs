@@ -227,9 +227,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
     }
-    if let Some(Untranslated { reason, is_draining }) = &observed.untranslated {
+    if let Some(Untranslated { reason, is_draining, is_of_kubernetes }) = &observed.untranslated {
         // Other service proxies do not know the services of files.
-        let is_others = observed.has_other_proxy && !observed.summary.serves_outside_from_files;
+        let is_others = observed.has_other_proxy && (*is_of_kubernetes || !observed.summary.serves_outside_from_files);
         if *is_draining || !is_others {
             let problem = Problem::new(Reason::OutsideUntranslated, "devices", reason);
             let severity = if is_others { Severity::Notice } else { problem.severity };

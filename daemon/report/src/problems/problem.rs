@@ -197,6 +197,8 @@ pub struct Untranslated {
     pub reason: String,
     /// Whether existing connections are.
     pub is_draining: bool,
+    /// Whether that concerns only services of Kubernetes.
+    pub is_of_kubernetes: bool,
 }
 
 /// What the daemon's parts report.
@@ -228,10 +230,10 @@ pub struct Observed {
     /// Why packets of clients outside the node are not translated, although the node stays ready.
     pub packet_failure: Option<String>,
     pub untranslated: Option<Untranslated>,
-    /// The names in `packets.devices` that no device has, and what to do, if other devices have the programs.
-    pub missing_devices: Option<String>,
     /// Whether no device that leads to other machines is up and has an address now.
     pub is_cut_off: bool,
+    /// The names in `packets.devices` that no device has, and what to do, if other devices have the programs.
+    pub missing_devices: Option<String>,
     /// Whether another service proxy is present, such as kube-proxy.
     pub has_other_proxy: bool,
     /// Who else can change the pin directory, with the remedy, if others can.

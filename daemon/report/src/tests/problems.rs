@@ -1022,18 +1022,21 @@ fn a_taken_health_check_port_is_a_notice_while_another_proxy_answers() {
 /// the same if no program was attached because it could not be read whether another service proxy is present.
 #[test]
 fn connections_from_outside_without_a_program_are_a_problem() {
-    let found = |has_other_proxy: bool, is_draining: bool, serves_outside_from_files: bool| {
-        let untranslated = Some(Untranslated { reason: "because".into(), is_draining });
-        let summary = Arc::new(Summary { serves_outside_from_files, ..Summary::default() });
-        let found = problems(&Observed { untranslated, has_other_proxy, summary, ..Node::new().observed() });
-        assert!(found.iter().all(|it| (it.reason, it.cause.as_str()) == (Reason::OutsideUntranslated, "because")));
-        found.first().map(|it| it.severity)
-    };
-    assert_eq!(found(false, true, false), Some(Severity::Warning));
-    assert_eq!(found(false, false, false), Some(Severity::Warning));
-    assert_eq!(found(true, true, false), Some(Severity::Notice), "the other proxy has the new ones");
-    assert_eq!(found(true, false, false), None);
-    assert_eq!(found(true, false, true), Some(Severity::Warning), "no other proxy knows services of files");
+    let found =
+        |has_other_proxy: bool, (is_draining, is_of_kubernetes): (bool, bool), serves_outside_from_files: bool| {
+            let untranslated = Some(Untranslated { reason: "because".into(), is_draining, is_of_kubernetes });
+            let summary = Arc::new(Summary { serves_outside_from_files, ..Summary::default() });
+            let found = problems(&Observed { untranslated, has_other_proxy, summary, ..Node::new().observed() });
+            assert!(found.iter().all(|it| (it.reason, it.cause.as_str()) == (Reason::OutsideUntranslated, "because")));
+            found.first().map(|it| it.severity)
+        };
+    let (all, draining, of_kubernetes) = ((false, false), (true, false), (true, true));
+    assert_eq!(found(false, draining, false), Some(Severity::Warning));
+    assert_eq!(found(false, all, false), Some(Severity::Warning));
+    assert_eq!(found(true, draining, false), Some(Severity::Notice), "the other proxy has the new ones");
+    assert_eq!(found(true, all, false), None);
+    assert_eq!(found(true, all, true), Some(Severity::Warning), "no other proxy knows services of files");
+    assert_eq!(found(true, of_kubernetes, true), Some(Severity::Notice), "nodelb serves those of files");
 }
 
 #[test]

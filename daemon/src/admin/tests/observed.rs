@@ -1,10 +1,12 @@
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{FrontendEntry, ServiceId};
+use nodelb_core::state::entries::{FrontendEntry, OutsideEntry, ServiceEntry, ServiceId};
+use nodelb_core::state::owner::OwnerTag;
 use nodelb_report::problems::{Reason, Reloads};
 use nodelb_report::time::{Clocks, Time};
 
-use crate::admin::fixture::{always, unsynced};
+use crate::admin::fixture::{always, owner, unsynced};
 use crate::admin::maps::usage;
 use crate::admin::state::AdminState;
 use crate::config::Config;
@@ -59,4 +61,24 @@ fn no_device_with_the_programs_is_a_problem_in_each_mode() {
     };
     assert!(found("on", true) && found("auto", true));
     assert!(!found("on", false) && !found("off", true));
+}
+
+/// Clients of services of Kubernetes got no answer next to a table that a proxy had left behind, while those of files were
+/// served: status found no problem.
+#[test]
+fn services_of_kubernetes_that_are_left_to_another_proxy_are_a_problem_next_to_those_of_files() {
+    let reasons = |source: Source| {
+        let mut snapshot = Snapshot::default();
+        let tag = OwnerTag { source, service: 1, port: 1 };
+        let entry = ServiceEntry { tag: Some(tag), ..ServiceEntry::default() };
+        snapshot.realised.services.insert(ServiceId(1), entry.into());
+        let outside = OutsideEntry { service: ServiceId(1), local: false, has_ranges: false };
+        snapshot.realised.outside.insert("198.51.100.1:80/TCP".parse().unwrap(), outside);
+        let decision = Some(Decision { activity: Activity::Files, reason: "another proxy".into() });
+        let report = DevicesReport { decision, is_needed: true, has_other_proxy: true, ..DevicesReport::default() };
+        let packets = Some(DeviceOutputs { devices: always(report), ..DeviceOutputs::default() });
+        reasons(&AdminState { packets, owner: owner(always(snapshot)), ..unsynced() })
+    };
+    assert!(reasons(Source::Kubernetes).contains(&Reason::OutsideUntranslated));
+    assert!(!reasons(Source::Files).contains(&Reason::OutsideUntranslated));
 }
