@@ -8,6 +8,18 @@ mod compare;
 mod node;
 #[path = "truth/observer.rs"]
 mod observer;
+#[path = "truth/outside.rs"]
+mod outside;
+#[path = "truth/outside_clients.rs"]
+mod outside_clients;
+#[path = "truth/outside_kinds.rs"]
+mod outside_kinds;
+#[path = "truth/outside_net.rs"]
+mod outside_net;
+#[path = "truth/outside_node.rs"]
+mod outside_node;
+#[path = "truth/silence.rs"]
+mod silence;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +72,26 @@ fn the_tools_show_what_clients_get() {
             wrong += found.len();
         }
         assert_eq!(wrong, 0, "what the tools showed was not so; {SEED} repeats a round");
+    });
+}
+
+/// Clients outside the node begin connections at every kind of service for them, while ways are broken and restored. None
+/// fails for long without a problem with the name of its service, and no such problem stands while all are answered.
+#[test]
+fn no_client_outside_is_lost_in_silence() {
+    sandbox::run("truth::no_client_outside_is_lost_in_silence", |sandbox| {
+        let services = outside::SERVICES as u64;
+        let (rounds, seed) = (number(SEQUENCES, services).div_ceil(services), number(SEED, 1));
+        let net = outside_net::Net::new(sandbox);
+        let host = Host::another(sandbox, "truth");
+        let mut wrong = 0;
+        for round in 0..rounds {
+            let found = outside::play(&host, &net, seed + round);
+            say(&format!("round {}: {} lies", seed + round, found.len()));
+            found.iter().for_each(|lie| say(lie));
+            wrong += found.len();
+        }
+        assert_eq!(wrong, 0, "what the status showed was not so; {SEED} repeats a round");
     });
 }
 
