@@ -31,7 +31,8 @@ pub(super) fn play(host: &Host, net: &Net, seed: u64) -> Vec<String> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let clock = Clock::new();
     let mut node = Node::new(host, net, clock);
-    let addresses: Vec<String> = Kind::ALL.into_iter().flat_map(Kind::addresses).collect();
+    let of = |kind: Kind| kind.addresses().into_iter().map(move |address| (address, kind.transport()));
+    let addresses: Vec<_> = Kind::ALL.into_iter().flat_map(of).collect();
     let (got, seen, is_over) = (Mutex::new(Got::default()), Mutex::new(Vec::new()), AtomicBool::new(false));
     thread::scope(|scope| {
         let _end = SetAtEnd(&is_over);
@@ -39,7 +40,7 @@ pub(super) fn play(host: &Host, net: &Net, seed: u64) -> Vec<String> {
         scope.spawn(|| net.node.run(|| watch(clock, &seen, &is_over)));
         eventually("every client is answered", || {
             let got = got.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_answered = |address: &String| {
+            let is_answered = |(address, _): &(String, _)| {
                 got.samples.get(address).is_some_and(|it| it.iter().any(|sample| sample.failure.is_none()))
             };
             addresses.iter().all(is_answered)

@@ -1,7 +1,8 @@
 //! Clients outside the node, which begin one connection after another to every address. They know nothing of nodelb.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -60,20 +61,20 @@ impl Got {
 }
 
 /// Connects until it is over, from the namespace of the calling thread.
-pub(super) fn connect(addresses: &[String], clock: Clock, got: &Mutex<Got>, is_over: &AtomicBool) {
+pub(super) fn connect(addresses: &[(String, Transport)], clock: Clock, got: &Mutex<Got>, is_over: &AtomicBool) {
     thread::scope(|scope| {
-        for address in addresses {
+        for (address, transport) in addresses {
             for client in 0..CLIENTS {
                 scope.spawn(move || {
                     thread::sleep(EVERY * client / CLIENTS);
-                    run(address, clock, got, is_over);
+                    run((address, *transport), clock, got, is_over);
                 });
             }
         }
     });
 }
 
-fn run(address: &str, clock: Clock, got: &Mutex<Got>, is_over: &AtomicBool) {
+fn run((address, transport): (&str, Transport), clock: Clock, got: &Mutex<Got>, is_over: &AtomicBool) {
     let to: SocketAddr = socket(address);
     let note = |sample: Option<Sample>, stall: (u64, u64, Duration)| {
         let (begin, end, limit) = stall;
@@ -87,11 +88,31 @@ fn run(address: &str, clock: Clock, got: &Mutex<Got>, is_over: &AtomicBool) {
     };
     while !is_over.load(Ordering::Relaxed) {
         let begin = clock.now();
-        let failure = exchange(to, Transport::Tcp, TIMEOUT).err().map(|failure| failure.to_string());
+        let failure = match transport {
+            Transport::Udp => ask(to).err(),
+            _ => exchange(to, transport, TIMEOUT).err().map(|failure| failure.to_string()),
+        };
         let end = clock.now();
         note(Some(Sample { begin, end, failure }), (begin, end, TIMEOUT));
         let pause = EVERY.saturating_sub(Duration::from_millis(end - begin));
         thread::sleep(pause);
         note(None, (end, clock.now(), pause));
     }
+}
+
+/// Sends a datagram, and again if there is no answer: only such a client waits, as far as nodelb can see.
+fn ask(to: SocketAddr) -> Result<(), String> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT * 3 / 5)).unwrap();
+    let mut answer = [0; 64];
+    socket.connect(to).map_err(|error| error.to_string())?;
+    for _ in 0..2 {
+        let received = socket.send(b"?").and_then(|_| socket.recv(&mut answer));
+        match received {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Err("timed-out".to_owned())
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use nodelb_prober::Transport;
+
 use super::outside_net::{ENDS, NODE, POD, UNWRAPPING};
 
 /// A service for clients outside the node, by the way of their packets. There is one of each.
@@ -25,10 +27,12 @@ pub(super) enum Kind {
     NodePort,
     /// A Service with the policy Local and a backend in the pod.
     Local,
+    /// Those of [`Self::There`] over UDP and IPv4.
+    Datagrams,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::There,
         Self::Pod,
         Self::Here,
@@ -38,10 +42,20 @@ impl Kind {
         Self::Checked,
         Self::NodePort,
         Self::Local,
+        Self::Datagrams,
     ];
 
     pub(super) fn is_of_kubernetes(self) -> bool {
         matches!(self, Self::NodePort | Self::Local)
+    }
+
+    pub(super) fn transport(self) -> Transport {
+        if self == Self::Datagrams { Transport::Udp } else { Transport::Tcp }
+    }
+
+    /// How rows show the protocol.
+    pub(super) fn protocol(self) -> &'static str {
+        if self == Self::Datagrams { "UDP" } else { "TCP" }
     }
 
     pub(super) fn short(self) -> String {
@@ -88,7 +102,7 @@ impl Kind {
             Self::Pod => POD.into(),
             Self::Here => vec![NODE[0]],
             Self::Mixed | Self::NodePort => vec![POD[0], ENDS[0][0]],
-            Self::Direct | Self::Checked => ENDS.map(|[v4, _]| v4).into(),
+            Self::Direct | Self::Checked | Self::Datagrams => ENDS.map(|[v4, _]| v4).into(),
             Self::Tunnel => UNWRAPPING.into(),
             Self::Local => vec![POD[0]],
         };
@@ -98,7 +112,7 @@ impl Kind {
     pub(super) fn faults(self) -> &'static [Fault] {
         use Fault::*;
         match self {
-            Self::There => &[None, Empty, Loopback, OneDrops, AllDrop],
+            Self::There | Self::Datagrams => &[None, Empty, Loopback, OneDrops, AllDrop],
             Self::Pod | Self::Here => &[None, Empty, Loopback, AllDrop],
             Self::Mixed => &[None, Empty, Loopback, OneLoopback, OneDrops],
             Self::Direct | Self::Tunnel => &[None, Empty, Loopback, OneDrops, OneUnprepared, Unprepared],
@@ -202,16 +216,32 @@ pub(super) struct State {
     node: NodeFault,
     /// When the last change was complete.
     pub(super) until: u64,
+    /// When a fault of the service itself ended last.
+    pub(super) repaired: u64,
+    /// When the daemon was ready after its last start.
+    pub(super) started: u64,
 }
 
 impl State {
     pub(super) fn at(done: &[Done], kind: Kind, at: u64) -> Self {
-        let mut state = Self { fault: Fault::None, node: NodeFault::None, until: 0 };
+        let mut state = Self { fault: Fault::None, node: NodeFault::None, until: 0, repaired: 0, started: 0 };
         for done in done.iter().filter(|done| done.from <= at && done.concerns(kind)) {
             state.until = state.until.max(done.until);
             match done.what {
-                What::Service(_, fault) => state.fault = fault,
-                What::Node(fault) => state.node = fault,
+                What::Service(_, fault) => {
+                    if fault == Fault::None {
+                        state.repaired = done.until;
+                    }
+                    state.fault = fault;
+                }
+                What::Node(fault) => {
+                    let is_start =
+                        |fault| matches!(fault, NodeFault::Killed | NodeFault::Stopped | NodeFault::Misspelt);
+                    if is_start(fault) || state.node == NodeFault::Misspelt {
+                        state.started = done.until;
+                    }
+                    state.node = fault;
+                }
             }
         }
         state
@@ -233,8 +263,9 @@ impl State {
     }
 }
 
-/// What no problem is about, on purpose: docs/packets.md, "Selection of a backend". Load balancers learn from the
-/// healthCheckNodePort that a Service with the policy Local has no backend on the node, and send nothing.
-pub(super) fn is_excepted(kind: Kind, state: State) -> bool {
-    kind == Kind::Local && state.fault == Fault::Elsewhere
+/// What no problem is about, on purpose: docs/packets.md, "Troubleshooting". Load balancers learn from the healthCheckNodePort
+/// that a Service with the policy Local has no backend on the node, and send nothing. Many programs send datagrams that nothing
+/// answers: they are a problem if the service has answered some since the start of the daemon.
+pub(super) fn is_excepted(kind: Kind, state: State, has_answered: bool) -> bool {
+    kind == Kind::Local && state.fault == Fault::Elsewhere || kind == Kind::Datagrams && !has_answered
 }

@@ -80,7 +80,7 @@ pub(super) fn set_firewall(place: &Place, port: u16, drops: bool) {
     let table = format!("inet port{port}");
     let rules = match drops {
         true => format!(
-            "table {table} {{ chain input {{ type filter hook input priority 0; policy accept; tcp dport {port} drop; }}; }}\n"
+            "table {table} {{ chain input {{ type filter hook input priority 0; policy accept; meta l4proto {{ tcp, udp }} th dport {port} drop; }}; }}\n"
         ),
         false => format!("delete table {table}\n"),
     };

@@ -1,7 +1,7 @@
 //! The node of clients outside: a service of each kind, and how ways are broken and restored.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::outside_kinds::{Done, Fault, Kind, NodeFault, What};
 use super::outside_net::{ENDS, NODE, Net, POD, UNWRAPPING, set_address, set_firewall, set_unwrapping};
 use crate::cluster::{apply, cluster, serve_on};
 use crate::host::{Daemon, Host, socket};
+use crate::lab::Place;
 use crate::outside_network::nft;
 
 const APISERVER: &str = "127.0.0.1:6443";
@@ -106,7 +107,8 @@ impl<'a> Node<'a> {
             }
             _ => "",
         };
-        let frontends = kind.addresses();
+        let frontends = kind.addresses().into_iter().map(|address| format!("{address}/{}", kind.protocol()));
+        let frontends: Vec<String> = frontends.collect();
         self.host.serve(
             &format!("{}.toml", kind.short()),
             &format!(
@@ -273,7 +275,8 @@ impl<'a> Node<'a> {
     }
 
     pub(super) fn finish(mut self) {
-        self.daemon.take().unwrap().stop();
+        // On a busy machine, the daemon does not end in time, and says so.
+        let _ = self.daemon.take().unwrap().terminate();
         self.net.node.run(|| self.host.cleanup());
         for end in 0..2 {
             set_address(&self.net.ends[end], &Kind::Direct.host(), false);
@@ -290,21 +293,22 @@ impl<'a> Node<'a> {
 /// The backends of all services, which run all the time.
 fn backends(net: &Net) -> Vec<Backend> {
     let mut started = Vec::new();
-    let mut start = |place: &crate::lab::Place, name: &str, listen: Vec<String>| {
-        let listen: Vec<_> = listen.iter().map(|at| (Transport::Tcp, socket(at))).collect();
+    let mut start = |place: &Place, name: &str, listen: Vec<(Transport, SocketAddr)>| {
         started.push(place.run(|| Backend::start(name, &listen)).unwrap());
     };
-    let of = |address: &str, kinds: &[Kind]| -> Vec<String> {
-        let at = kinds.iter().flat_map(|kind| kind.backends());
-        at.filter(|at| at.rsplit_once(':').unwrap().0.trim_matches(['[', ']']) == address).collect()
-    };
     let others: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| !matches!(kind, Kind::Direct | Kind::Tunnel)).collect();
-    start(&net.pod, "pod", POD.iter().flat_map(|address| of(address, &others)).collect());
-    start(&net.node, "node", of(NODE[0], &others));
+    let of = |addresses: &[&str]| -> Vec<(Transport, SocketAddr)> {
+        let backends =
+            |kind: &Kind| -> Vec<_> { kind.backends().iter().map(|at| (kind.transport(), socket(at))).collect() };
+        let all = others.iter().flat_map(backends);
+        all.filter(|(_, at)| addresses.contains(&&*at.ip().to_string())).collect()
+    };
+    start(&net.pod, "pod", of(&POD));
+    start(&net.node, "node", of(&NODE));
     for (place, addresses) in net.ends.iter().zip(ENDS) {
-        let mut listen: Vec<String> = addresses.iter().flat_map(|address| of(address, &others)).collect();
-        listen.extend([Kind::Direct, Kind::Tunnel].into_iter().flat_map(Kind::addresses));
-        start(place, addresses[0], listen);
+        let own = [Kind::Direct, Kind::Tunnel].into_iter().flat_map(Kind::addresses);
+        let own = own.map(|at| (Transport::Tcp, socket(&at)));
+        start(place, addresses[0], of(&addresses).into_iter().chain(own).collect());
     }
     started
 }

@@ -21,6 +21,8 @@ const FAILURES: usize = 3;
 const ANSWERS: usize = 15;
 /// Connections that fail belong together if they begin within this time.
 const GAP: u64 = 3_000;
+/// On a slow machine, the daemon may read so late what has changed in a file or at an API server, and says what it serves until then.
+const LATE: u64 = 60_000;
 /// Around a time in which the machine stood still, nothing is compared.
 const UNCLEAR: u64 = 1_500;
 
@@ -76,7 +78,9 @@ fn names(problem: &Value, kind: Kind) -> bool {
     let is_object = |name: &str| problem["object"] == *name;
     let name = kind.name();
     let shares = problem["services"].as_array().is_some_and(|services| services.contains(&name.as_str().into()));
-    is_object(&name) || shares || kind.addresses().iter().any(|address| is_object(&format!("{address}/TCP")))
+    is_object(&name)
+        || shares
+        || kind.addresses().iter().any(|address| is_object(&format!("{address}/{}", kind.protocol())))
 }
 
 /// What is compared.
@@ -126,10 +130,13 @@ impl Compared<'_> {
             let since = counted(sweeps, first.max(state.until), &trouble, FAILURES);
             if since.is_some_and(|since| since <= seen.begin) {
                 found.failing += 1;
+                let is_late = state.repaired > 0 && state.repaired + LATE > seen.begin;
                 let is_said = problems.iter().any(|problem| concerns(problem, kind));
-                if !is_said && !is_excepted(kind, state) {
+                let is_before = |it: &&Sample| it.begin > state.started && it.begin < first;
+                let has_answered = samples.iter().filter(is_before).any(|sample| sample.failure.is_none());
+                if !is_said && !is_excepted(kind, state, has_answered) {
                     self.lie("clients fail, and no problem names the service", (address, kind, seen), found);
-                } else if !state.explains(kind) {
+                } else if !state.explains(kind) && !(is_late && problems.iter().any(|it| names(it, kind))) {
                     self.lie("clients fail, though nothing is broken for them", (address, kind, seen), found);
                 }
             }
