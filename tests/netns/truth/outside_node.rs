@@ -40,11 +40,7 @@ impl<'a> Node<'a> {
         let listener = net.node.run(|| TcpListener::bind(APISERVER).unwrap());
         let replica = serve_on(&cluster, listener, &["h2", "http/1.1"]);
         host.write("kubeconfig", &cluster.kubeconfig(&[&format!("https://{APISERVER}")]).unwrap());
-        for end in 0..2 {
-            set_address(&net.ends[end], &Kind::Direct.host(), true);
-            set_address(&net.ends[end], &Kind::Tunnel.host(), true);
-            set_unwrapping(&net.ends[end], UNWRAPPING[end], true);
-        }
+        prepare(net, true);
         let faults = [Fault::None; Kind::ALL.len()];
         let mut node = Self {
             net,
@@ -278,15 +274,20 @@ impl<'a> Node<'a> {
         // On a busy machine, the daemon does not end in time, and says so.
         let _ = self.daemon.take().unwrap().terminate();
         self.net.node.run(|| self.host.cleanup());
-        for end in 0..2 {
-            set_address(&self.net.ends[end], &Kind::Direct.host(), false);
-            set_address(&self.net.ends[end], &Kind::Tunnel.host(), false);
-            set_unwrapping(&self.net.ends[end], UNWRAPPING[end], false);
-        }
+        prepare(self.net, false);
         fs::remove_dir_all(self.host.path("state")).unwrap();
         for file in fs::read_dir(self.host.path("services.d")).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
         }
+    }
+}
+
+/// Lets the hosts with backends take packets of services with direct return, or not.
+fn prepare(net: &Net, is_intact: bool) {
+    for (end, unwrapping) in net.ends.iter().zip(UNWRAPPING) {
+        set_address(end, &Kind::Direct.host(), is_intact);
+        set_address(end, &Kind::Tunnel.host(), is_intact);
+        set_unwrapping(end, unwrapping, is_intact);
     }
 }
 

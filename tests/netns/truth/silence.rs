@@ -136,7 +136,7 @@ impl Compared<'_> {
                 let has_answered = samples.iter().filter(is_before).any(|sample| sample.failure.is_none());
                 if !is_said && !is_excepted(kind, state, has_answered) {
                     self.lie("clients fail, and no problem names the service", (address, kind, seen), found);
-                } else if !state.explains(kind) && !(is_late && problems.iter().any(|it| names(it, kind))) {
+                } else if !(state.explains(kind) || is_late && problems.iter().any(|it| names(it, kind))) {
                     self.lie("clients fail, though nothing is broken for them", (address, kind, seen), found);
                 }
             }
