@@ -13,6 +13,7 @@ pub mod mode;
 pub(crate) mod policies;
 mod privileged;
 pub mod proxies;
+mod read;
 pub mod report;
 mod rules;
 pub mod sweep;
@@ -313,8 +314,8 @@ pub fn find_proxies(packets: &Packets) -> Findings {
 
 /// The uplinks that a daemon with this configuration would have now.
 pub(crate) fn uplinks_now(config: &Config) -> io::Result<Vec<Uplink>> {
-    let (_, devices) = watch::read_now(config)?;
-    Ok(devices.iter().filter_map(watch::uplink).collect())
+    let (_, devices) = read::read_now(config)?;
+    Ok(devices.iter().filter_map(read::uplink).collect())
 }
 
 /// The chains that drop forwarded packets, which takes CAP_NET_ADMIN.

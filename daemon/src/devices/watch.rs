@@ -4,7 +4,6 @@
 //! A device gets its programs after the maps have its addresses: the first packet finds everything that it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -35,13 +34,14 @@ use super::hooks::Hooks;
 use super::mode::{self, Activity, Before, Decision, Need};
 use super::policies::{Follower, PolicyInputs};
 use super::proxies::{self, Findings};
+use super::read::{read, uplink};
 use super::report::{self, DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
-use super::uplinks::{self, Device, Former, Role};
+use super::uplinks::{self, Device, Former};
 use crate::config::{Config, Packets};
 use crate::node::addresses::Machine;
-use crate::node::netlink::{self, Events, SETTLE_AT_MOST};
+use crate::node::netlink::{Events, SETTLE_AT_MOST};
 
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -52,8 +52,6 @@ const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The delay before the next look if the maps did not have them in time.
 const LATE_RETRY: Duration = Duration::from_secs(1);
-
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
@@ -470,36 +468,6 @@ async fn event(events: &mut Option<Events>) -> io::Result<()> {
             Err(io::ErrorKind::NotConnected.into())
         }
     }
-}
-
-/// Reads all devices, outside of the runtime's workers.
-async fn read(config: Arc<Config>) -> io::Result<(Machine, Vec<Device>)> {
-    let read = tokio::task::spawn_blocking(move || read_now(&config));
-    timeout(READ_TIMEOUT, read).await?.map_err(io::Error::other)?
-}
-
-pub(super) fn read_now(config: &Config) -> io::Result<(Machine, Vec<Device>)> {
-    let mut machine = netlink::read()?;
-    machine.interfaces.values_mut().for_each(|interface| interface.is_strict = is_strict(&interface.name));
-    let routes = netlink::read_routes(uplinks::candidates(&machine))?;
-    let devices = uplinks::devices(&machine, &routes, config);
-    Ok((machine, devices))
-}
-
-/// Whether the device accepts IPv4 packets only by the way back to their source. As in the kernel, the larger of the two
-/// values counts.
-fn is_strict(device: &str) -> bool {
-    let value = |name: &str| {
-        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
-        text.trim().parse().unwrap_or(0_u8)
-    };
-    value("all").max(value(device)) == 1
-}
-
-/// The uplink for the maps; `None` if the device is not one.
-pub(super) fn uplink(device: &Device) -> Option<Uplink> {
-    let Device { ifindex, name, entry, .. } = device;
-    (device.role == Role::Uplink).then(|| Uplink { ifindex: *ifindex, name: Arc::clone(name), entry: *entry })
 }
 
 #[cfg(test)]
