@@ -90,6 +90,19 @@ packages() {
 	END
 }
 
+# The name of each is in a source of the package, or, if it has targets elsewhere, of the tests and benchmarks.
+unused_dependencies() {
+    local manifest folders name
+    for manifest in $(sources '*Cargo.toml'); do
+        folders=("$(dirname "$manifest")")
+        ! grep -q '^path = "\.\./' "$manifest" || folders+=(tests benches)
+        sed -n '/dependencies\]/,/^$/p' "$manifest" | grep -oE '^[A-Za-z0-9_-]+' | while read -r name; do
+            [ "$manifest" = Cargo.toml ] || sources "${folders[@]}" | grep '\.rs$' | xargs grep -qw "${name//-/_}" ||
+                echo "$manifest: $name is not used"
+        done
+    done | none
+}
+
 # ARCHITECTURE.md, "Where things are": the modules of a package import only what is below them, and no source another one:
 # each folder of daemon/sources is one.
 modules() {
@@ -207,6 +220,7 @@ check "files of at most 500 lines" too_long
 check "documents within their budgets" documents_too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "packages depend downwards" packages
+check "dependencies are used" unused_dependencies
 check "modules import downwards" modules
 check "modules import downwards: what is wrong is found" modules_are_checked
 check "words: file names" word_in_file_names
