@@ -37,8 +37,8 @@ impl FirewallLook {
         let Ok(Ok(behind)) = read.await else { return };
         self.found = Arc::new(Firewall { chains: chains.to_vec(), behind });
         let unanswered = problems::behind_firewall(snapshot, &self.found, &Answered::default());
-        if let Some(text) = unanswered.filter(|_| self.logged.as_deref() != Some(chains)) {
-            info!(message_id = %messages::FORWARD_DROPS, "{text}");
+        if let Some(unanswered) = unanswered.filter(|_| self.logged.as_deref() != Some(chains)) {
+            info!(message_id = %messages::FORWARD_DROPS, "{}", unanswered.cause);
             self.logged = Some(chains.to_vec());
         }
     }

@@ -18,14 +18,22 @@ use nodelb_core::text::{counted, listed};
 /// The maximum number of names in one line.
 const SHOWN: usize = 3;
 
-/// What follows from settings that keep the kernel from forwarding packets.
+/// What follows from settings or a firewall that may keep the kernel from forwarding packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unforwarded {
     pub severity: Severity,
-    /// A sentence with the remedy.
+    /// What is so, for which services.
     pub cause: String,
     /// The services that need it.
     pub services: BTreeSet<ServiceName>,
+}
+
+impl Unforwarded {
+    fn problem(self, reason: Reason, more: &str) -> Problem {
+        let Self { severity, cause, services } = self;
+        let problem = Problem::new(reason, "packets", cause + more).severity(severity);
+        Problem { services: services.iter().map(ToString::to_string).collect(), ..problem }
+    }
 }
 
 /// What follows from these settings; `None` if no service needs packets to be forwarded.
@@ -63,24 +71,23 @@ pub fn unforwarded(snapshot: &Snapshot, not_forwarding: &[NotForwarding]) -> Opt
 /// The kernel does not forward packets of clients outside the node, and services need that.
 pub(super) fn not_forwarded(observed: &Observed) -> Option<Problem> {
     let not_forwarding = observed.not_forwarding.as_deref().unwrap_or_default();
-    let Unforwarded { severity, cause, services } = unforwarded(&observed.snapshot, not_forwarding)?;
+    let unforwarded = unforwarded(&observed.snapshot, not_forwarding)?;
     let lost: u64 = observed.drops.iter().filter(|it| it.reason == "no-forwarding").map(|it| it.packets).sum();
     let lost = match usize::try_from(lost).unwrap_or(usize::MAX) {
         0 => String::new(),
         lost => format!(" ({} of clients lost)", counted(lost, "packet")),
     };
-    let problem = Problem::new(Reason::NotForwarding, "packets", format!("{cause}{lost}")).severity(severity);
-    Some(Problem { services: services.iter().map(ToString::to_string).collect(), ..problem })
+    Some(unforwarded.problem(Reason::NotForwarding, &lost))
 }
 
 /// A firewall drops forwarded packets, and no backend of some services behind it has answered yet.
 pub(super) fn firewalled(observed: &Observed) -> Option<Problem> {
-    let cause = behind_firewall(&observed.snapshot, &observed.firewall, &observed.answered)?;
-    Some(Problem::new(Reason::ForwardPolicy, "packets", cause))
+    let behind = behind_firewall(&observed.snapshot, &observed.firewall, &observed.answered)?;
+    Some(behind.problem(Reason::ForwardPolicy, ""))
 }
 
 /// Which services have backends that packets reach only if a firewall accepts them, and of which none has answered yet.
-pub fn behind_firewall(snapshot: &Snapshot, firewall: &Firewall, answered: &Answered) -> Option<String> {
+pub fn behind_firewall(snapshot: &Snapshot, firewall: &Firewall, answered: &Answered) -> Option<Unforwarded> {
     // Where one port of a service has answered, the rules admit its clients.
     let mut has_answered: BTreeMap<&ServiceName, bool> = BTreeMap::new();
     for (id, backends) in &firewall.behind {
@@ -88,18 +95,17 @@ pub fn behind_firewall(snapshot: &Snapshot, firewall: &Firewall, answered: &Answ
         let answers = answered.get(id).is_some_and(|answered| !answered.is_disjoint(backends));
         *has_answered.entry(&owner.key.service).or_default() |= answers;
     }
-    let names: BTreeSet<&ServiceName> =
-        has_answered.into_iter().filter_map(|(name, answers)| (!answers).then_some(name)).collect();
+    let services: BTreeSet<ServiceName> =
+        has_answered.into_iter().filter(|(_, answers)| !answers).map(|(name, _)| name.clone()).collect();
     let chains: Vec<&str> = firewall.chains.iter().map(|chain| &*chain.name).collect();
     let verb = if chains.len() == 1 { "drops" } else { "drop" };
-    (!names.is_empty()).then(|| {
-        format!(
-            "{} {verb} forwarded packets that no rule accepts, and clients outside the node have had no answer yet from the \
-             backends behind it of {}",
-            listed(chains, SHOWN),
-            listed(names, SHOWN)
-        )
-    })
+    let cause = format!(
+        "{} {verb} forwarded packets that no rule accepts, and clients outside the node have had no answer yet from the \
+         backends behind it of {}",
+        listed(chains, SHOWN),
+        listed(&services, SHOWN)
+    );
+    (!services.is_empty()).then_some(Unforwarded { severity: Severity::Notice, cause, services })
 }
 
 /// Clients must arrive by the device that leads back to them, and the node has several ways out.

@@ -164,6 +164,7 @@ fn a_firewall_is_a_notice_until_a_backend_behind_it_has_answered() {
         let answered = Arc::new([(*id, answered.iter().copied().collect())].into());
         let found = problems(&Observed { firewall, answered, ..observed.clone() });
         let of_reason = found.into_iter().find(|problem| problem.reason == Reason::ForwardPolicy);
+        let of_reason = of_reason.inspect(|it| assert_eq!(it.services, ["shop/web"]));
         of_reason.map(|it| (it.severity, it.cause))
     };
     let docker = "the chain FORWARD of the table filter";
