@@ -423,7 +423,9 @@ struct scratch {
 	struct connection other_backend;
 	/*
 	 * Of the connections that give way to a new one, the one that has been
-	 * idle for the longest time: seconds or -1, and its port.
+	 * idle for the longest time: seconds or -1, and its port. ports.h sets
+	 * them; stack_ports.h begins with none for the port that a packet of
+	 * the node keeps.
 	 */
 	__s32 idle_of_other;
 	__u16 port_of_other_be;
@@ -432,13 +434,22 @@ struct scratch {
 	struct packet_key wanted;
 	/* The destination of a new connection, and what it was found to be. */
 	struct frontend_key to;
+	/*
+	 * For what is counted: begin.h sets that of the destination,
+	 * fragments.h and packet.bpf.c that of the entry, and owned.h and
+	 * stack_ports.h NO_SERVICE.
+	 */
 	__u32 service_id;
 	struct view view;
 	__u32 affinity_seconds;
 	__u8 has_rings;
+	/* begin.h sets it; unwrap.h looks for any backend of the service. */
 	__u8 uses_local_view;
 	__u8 has_ranges;
-	/* The hook is one of a pod's device. */
+	/*
+	 * The hook is one of a pod's device: packet.bpf.c, and begin.h, which
+	 * also looks for services at XDP.
+	 */
 	__u8 at_pod;
 	/* The backend of a new connection is a process of this node. */
 	__u8 is_process;
@@ -446,9 +457,15 @@ struct scratch {
 	__u8 is_unforwarded;
 	/* The destination is a NodePort. */
 	__u8 by_nodeport;
-	/* SERVICE_DIRECT, SERVICE_TUNNEL or 0, for the destination. */
+	/*
+	 * SERVICE_DIRECT, SERVICE_TUNNEL or 0, for the destination: begin.h;
+	 * 0 if locate.h finds the backend on this node.
+	 */
 	__u16 direct_return;
-	/* The packet came in a tunnel to this address. */
+	/*
+	 * The packet came in a tunnel to this address: unwrap.h; packet.bpf.c
+	 * and xdp.bpf.c begin with 0.
+	 */
 	__u32 is_unwrapped;
 	__u32 tunnel_end[4];
 	/* What walk_extensions() has found. */

@@ -65,6 +65,27 @@ documents_too_long() {
     } | none
 }
 
+# The scratch memory of the packet programs is an argument of every step: where several files assign a number of it, the comment
+# at the field names them. Numbers that functions get by address are not found. events.h has a `here` of its own.
+scratch_fields() {
+    local field comment file count
+    awk '/^struct scratch \{/ { inside = 1; next } /^\};/ { inside = 0 }
+        !inside { next }
+        /\/\*/ { comment = ""; open = 1 }
+        open { comment = comment " " $0; if (/\*\//) open = 0; next }
+        /^\t__[us]/ && match($0, /[a-z_0-9]+(\[[^;]*\])?;/) { name = substr($0, RSTART, RLENGTH); sub(/[[;].*/, "", name); print name, comment }
+        ' bpf/packet_maps.h | while read -r field comment; do
+        count=$(setters "$field" | wc -l)
+        [ "$count" -le 1 ] || setters "$field" | while read -r file; do
+            [[ $comment = *[[:space:]]"$file"* ]] || echo "bpf/packet_maps.h: $file sets $field, too: say so in its comment, and why"
+        done
+    done | none
+}
+setters() {
+    grep -lE "\bhere->$1(\.[a-z_0-9]+)*(\[[^]]*\])* ?([|&+-]?= |\+\+|--)" bpf/*.[ch] | xargs --no-run-if-empty -n 1 basename |
+        grep -vx events.h
+}
+
 # Matches only code: the word also occurs in prose and in `forbid(unsafe_code)`.
 unsafe_elsewhere() {
     sources '*.rs' | grep -v '^daemon/datapath/' |
@@ -217,6 +238,7 @@ check "units: no limit of starts" units_start_again
 check "units: systemd-analyze security, 2.0 at most" units_are_closed
 check "alerts: promtool" promtool_rules
 check "files of at most 500 lines" too_long
+check "bpf: who sets a field of the scratch memory" scratch_fields
 check "documents within their budgets" documents_too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "packages depend downwards" packages
