@@ -156,11 +156,12 @@ fn invalid_objects_in_lists_and_watches() {
     for object in odd {
         for kind in Kind::SERVED {
             let bytes = json!({"type": "MODIFIED", "object": object}).to_string();
-            faults.events_next(1, kind.resource(), EventFault::Garbage { bytes });
+            let inject = || faults.events_next(1, kind.resource(), EventFault::Garbage { bytes: bytes.clone() });
+            inject();
             rig.apply(objects::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
             rig.cluster.patch("services", "ns", "s1", &touched(rig.cluster.revision())).expect("valid");
             rig.converge(&format!("{object:.100} in a watch"));
-            rig.wait_for_problem(kind, Some("skipped since the start"));
+            rig.wait_for_problem_of(kind, Some("skipped since the start"), inject);
             for list in [On::watch(kind.resource()), On::list(kind.resource())] {
                 let is_stream = list == On::watch(kind.resource());
                 faults.behave(|it| it.watch_list = if is_stream { WatchList::On } else { WatchList::Off });

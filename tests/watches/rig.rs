@@ -190,10 +190,16 @@ impl Rig {
     /// Waits until the row of `/sources` for a kind has a problem that contains `words`, or no
     /// problem.
     pub(crate) fn wait_for_problem(&self, kind: Kind, words: Option<&str>) {
+        self.wait_for_problem_of(kind, words, || {});
+    }
+
+    /// The same; `again` injects the fault once more, which is lost if the watch ends that gets its event.
+    pub(crate) fn wait_for_problem_of(&self, kind: Kind, words: Option<&str>, again: impl Fn()) {
         let mut polls = 0;
         self.node.wait("/sources", |_| {
             polls += 1;
             if polls % 50 == 0 {
+                again();
                 // A fault for the next event may affect a bookmark instead.
                 self.cluster.advance(1);
             }
