@@ -15,7 +15,7 @@
 
 #include "frame.h"
 #include "icmp_types.h"
-#include "packet_maps.h"
+#include "scratch.h"
 #include "service.h"
 
 #define IPV4_OFFSET_MASK 0x1fff

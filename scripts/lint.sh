@@ -74,10 +74,10 @@ scratch_fields() {
         /\/\*/ { comment = ""; open = 1 }
         open { comment = comment " " $0; if (/\*\//) open = 0; next }
         /^\t__[us]/ && match($0, /[a-z_0-9]+(\[[^;]*\])?;/) { name = substr($0, RSTART, RLENGTH); sub(/[[;].*/, "", name); print name, comment }
-        ' bpf/packet_maps.h | while read -r field comment; do
+        ' bpf/scratch.h | while read -r field comment; do
         count=$(setters "$field" | wc -l)
         [ "$count" -le 1 ] || setters "$field" | while read -r file; do
-            [[ $comment = *[[:space:]]"$file"* ]] || echo "bpf/packet_maps.h: $file sets $field, too: say so in its comment, and why"
+            [[ $comment = *[[:space:]]"$file"* ]] || echo "bpf/scratch.h: $file sets $field, too: say so in its comment, and why"
         done
     done | none
 }
