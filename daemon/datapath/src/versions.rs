@@ -138,12 +138,35 @@ pub(crate) struct PinSetup {
 }
 
 impl PinSetup {
+    /// Locks the pin directory and creates the missing directories of this version.
+    fn enter(&mut self, pin_directory: &Path, layout: u32) -> Result<(), OpenError> {
+        let crash = self.pins.crash().clone();
+        self.has_new_directory = !pin_directory.exists();
+        self.lock = loop {
+            pins::make_directory(pin_directory, &crash).map_err(failed("making", pin_directory))?;
+            // A cleanup may have removed the directory again.
+            if let Some(lock) = Lock::take(pin_directory)? {
+                break lock;
+            }
+        };
+        // Once more, now that no other process changes the directory.
+        self.predecessor = predecessor(pin_directory, layout, &crash)?;
+        self.is_new = !self.pins.root().exists();
+        self.pins.make()?;
+        if self.is_new {
+            self.lock.add(self.pins.root(), pin_directory)?;
+        }
+        Ok(())
+    }
+
     /// Removes the directories that this start has created, with what is in them: it has failed. Errors would be about
     /// what the next start replaces.
     pub(crate) fn undo(&self) {
         let (root, crash) = (self.pins.root(), self.pins.crash());
-        if self.is_new {
-            let _ = remove(root, crash);
+        if self.is_new && remove(root, crash).is_err() {
+            // Reading a directory takes a descriptor. As long as there was none, nothing is in them.
+            let _ = pins::remove_empty(&self.pins.links(), crash);
+            let _ = pins::remove_empty(root, crash);
         }
         if let Some(directory) = root.parent().filter(|_| self.has_new_directory) {
             let _ = pins::remove_empty(directory, crash);
@@ -151,27 +174,22 @@ impl PinSetup {
     }
 }
 
-/// Locks the pin directory and creates the missing directories of this version. Creates and changes nothing if the
-/// current version is one that this one cannot take over from.
+/// Locks the pin directory and creates the missing directories of this version. Creates and changes nothing if it fails, as
+/// if the current version is one that this one cannot take over from.
 pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<PinSetup, OpenError> {
     predecessor(pin_directory, layout, crash)?;
-    let has_new_directory = !pin_directory.exists();
-    let mut lock = loop {
-        pins::make_directory(pin_directory, crash).map_err(failed("making", pin_directory))?;
-        // A cleanup may have removed the directory again.
-        if let Some(lock) = Lock::take(pin_directory)? {
-            break lock;
-        }
-    };
-    // Once more, now that no other process changes the directory.
-    let predecessor = predecessor(pin_directory, layout, crash)?;
     let pins = Pins::new(pin_directory, layout, crash);
-    let is_new = !pins.root().exists();
-    pins.make()?;
-    if is_new {
-        lock.add(pins.root(), pin_directory)?;
+    let mut setup =
+        PinSetup { pins, predecessor: None, lock: Lock::default(), is_new: false, has_new_directory: false };
+    match setup.enter(pin_directory, layout) {
+        Ok(()) => Ok(setup),
+        // The directory is another process's, also if it was absent.
+        Err(error @ OpenError::Busy { .. }) => Err(error),
+        Err(error) => {
+            setup.undo();
+            Err(error)
+        }
     }
-    Ok(PinSetup { pins, predecessor, lock, is_new, has_new_directory })
 }
 
 /// All versions that have a directory, oldest first.
