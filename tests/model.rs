@@ -10,9 +10,12 @@ use nodelb_core::datapath::{Datapath, Limits, MapError};
 use nodelb_core::engine::{Engine, Round};
 use nodelb_core::history::{History, Stamp};
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{PortKey, Source};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapOp, MapState, Realised};
+use nodelb_core::state::status::Status;
 use nodelb_core::statuses::KnownStatuses;
 
 #[path = "dump.rs"]
@@ -172,6 +175,7 @@ impl<M: Maps> Host<M> {
         let snapshot = self.engine.snapshot(self.now);
         self.known_statuses = self.known_statuses.of(&snapshot);
         assert_eq!(self.known_statuses.statuses, snapshot.statuses(), "the statuses follow from what has changed");
+        assert_eq!(shown_as_held(&snapshot), [], "held and not shown as such, or the other way round");
         round
     }
 
@@ -197,4 +201,17 @@ impl<M: Maps> Host<M> {
         let text = dump(&self.held(), |id| snapshot.service_of(id));
         text.lines().filter(|line| !line.contains("  canary")).flat_map(|line| [line, "\n"]).collect()
     }
+}
+
+/// The addresses with a status that contradicts the holds: shown as held without a hold, or as OK with one.
+fn shown_as_held(snapshot: &Snapshot) -> Vec<(L4Addr, Status)> {
+    let held: BTreeSet<&PortKey> = snapshot.held().map(|port| &*port.key).collect();
+    let rows = snapshot.rows.iter().filter_map(|(address, row)| Some((address, row, row.owner()?.0)));
+    let is_wrong = |status, key: &PortKey| match status {
+        Status::Held => !held.contains(key),
+        Status::Ok => held.contains(key),
+        _ => false,
+    };
+    let wrong = rows.filter(|(_, row, claim)| is_wrong(row.status.status, &claim.key));
+    wrong.map(|(address, row, _)| (*address, row.status.status)).collect()
 }

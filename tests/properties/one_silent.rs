@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::service::{Service, Source};
+use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_core::state::status::Status;
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_report::explain::reports;
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use crate::absence::facts_of;
 use crate::cases;
 use crate::model::Host;
-use crate::world::{change, changes, claims_of, destinations, disputed, facts, guard, settled, without};
+use crate::world::{change, changes, claims_of, destinations, disputed, facts, guard, name, settled, without};
 
 const KUBERNETES: Source = Source::Kubernetes;
 
@@ -66,6 +66,13 @@ fn check_rows(host: &Host) -> Result<(), TestCaseError> {
         prop_assert!(!matches!(row.status, Status::Kept | Status::Pending), "{:?}", row);
     }
     Ok(())
+}
+
+fn slice_of(change: &Change) -> Option<&Slice> {
+    match change {
+        Change::UpsertSlice(slice) => Some(slice),
+        _ => None,
+    }
 }
 
 proptest! {
@@ -143,5 +150,30 @@ proptest! {
         let all: Vec<Change> = world.into_iter().chain(later.into_iter().map(|(change, _)| change)).collect();
         let disputed: BTreeSet<L4Addr> = disputed(&facts(&all));
         prop_assert_eq!(without(&host.text(), &disputed), without(&settled(&all).text(), &disputed));
+    }
+
+    /// Found as: services were shown as held, with the problem of DNS servers that had answered since, as long as a file
+    /// could not be read. What the maps have did not change with the hold.
+    #[test]
+    fn a_hold_is_shown_as_long_as_it_lasts(
+        world in changes(24),
+        unread in name(),
+        later in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..24),
+    ) {
+        let mut host = settled(&world);
+        let unread = Change::RemoveService(unread, Source::Files);
+        let known = facts(&world.into_iter().chain([unread]).collect::<Vec<_>>());
+        let slices: Vec<Slice> = known.iter().filter_map(slice_of).cloned().collect();
+        prop_assume!(!slices.is_empty());
+        host.restart();
+        host.send(known.iter().cloned());
+        host.send([synced(Some("x.toml cannot be used")), Change::Synced { source: KUBERNETES, incomplete: None }]);
+        host.round();
+        for (index, is_unknown) in later {
+            let problem = is_unknown.then(|| "no server answers".into());
+            host.send([Change::UpsertSlice(Slice { problem, ..index.get(&slices).clone() })]);
+            // It compares what is held with the rows.
+            host.round();
+        }
     }
 }

@@ -355,7 +355,7 @@ fn health_check() -> impl Strategy<Value = Arc<HealthCheck>> {
     })
 }
 
-fn name() -> impl Strategy<Value = ServiceName> {
+pub(crate) fn name() -> impl Strategy<Value = ServiceName> {
     select(&NAMES).prop_map(|text| text.parse().expect("valid"))
 }
 

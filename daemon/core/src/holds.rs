@@ -128,6 +128,8 @@ pub(crate) struct Holds {
     protected: OrdSet<ServiceId>,
     /// The backends from before the start, until a source reports the port.
     remembered: Arc<BTreeMap<PortKey, Remembered>>,
+    /// Ports that are held, no longer held, or held with another text, since [`Holds::take_changed`].
+    changed: Vec<ServiceId>,
 }
 
 impl Holds {
@@ -197,6 +199,7 @@ impl Holds {
     /// Holds the port with its last known backends, now or still. Returns the hold if the journal must report it now.
     pub(crate) fn hold_last_known(&mut self, id: ServiceId, port: HeldPort) -> Option<Arc<HeldPort>> {
         let Some(since) = self.last_known(id).map(|before| before.since) else { return self.begin(id, port) };
+        self.changed.push(id);
         self.held.insert(id, Arc::new(HeldPort { since, ..port }));
         None
     }
@@ -210,6 +213,7 @@ impl Holds {
     pub(crate) fn set_in_use(&mut self, id: ServiceId, backends: Vec<L4Addr>) {
         if let Some(port) = self.held.get_mut(&id).filter(|port| port.backends != backends) {
             *port = Arc::new(HeldPort::clone(port).using(backends));
+            self.changed.push(id);
         }
     }
 
@@ -247,6 +251,11 @@ impl Holds {
         self.remembered.values().filter(move |record| record.port.service == *service)
     }
 
+    /// The ports whose status may be another one since the last call, although their entries may be the same.
+    pub(crate) fn take_changed(&mut self) -> Vec<ServiceId> {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Whether the hold has not been reported yet and has no cause.
     pub(crate) fn lacks_cause(&self, id: ServiceId) -> bool {
         let is_unknown = self.held.get(&id).is_some_and(|port| port.cause == Cause::default());
@@ -259,6 +268,7 @@ impl Holds {
         // reported everything, because it is not news from the source.
         let was_held = self.remembered.get(&port.key).is_some_and(|record| record.cause.is_some());
         let port = Arc::new(port);
+        self.changed.push(id);
         self.held.insert(id, Arc::clone(&port));
         if was_held {
             return Some(port);
@@ -275,6 +285,7 @@ impl Holds {
         }
         self.from_start.remove(&id);
         let port = self.held.remove(&id)?;
+        self.changed.push(id);
         if self.unannounced.remove(&id).is_some() {
             return None;
         }
@@ -309,6 +320,7 @@ impl Holds {
         let synced: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_source_synced(*id)).collect();
         let announce = |id: ServiceId| {
             self.unannounced.remove(&id);
+            self.changed.push(id);
             let port = self.held.get_mut(&id)?;
             Arc::make_mut(port).since = now;
             Some(Arc::clone(port))

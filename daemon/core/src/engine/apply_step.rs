@@ -27,6 +27,7 @@ impl Engine {
         self.recompile_dirty(now);
         let is_source_synced = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
         self.round.held.extend(self.holds.announce(is_source_synced, now));
+        self.touched.services.extend(self.holds.take_changed());
         self.note_recalled();
         let changed = self.deferred.take_changed();
         self.touched.extend(changed);

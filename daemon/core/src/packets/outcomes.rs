@@ -188,8 +188,8 @@ impl Answers {
         self.services().filter_map(port).collect()
     }
 
-    /// The backends that do not answer or refuse connections, among these, which the service port has now. Many programs send datagrams that
-    /// nothing answers: UDP counts only if the service port has answered since the start.
+    /// The backends that do not answer or refuse connections, among these, which the service port has now. Many programs send
+    /// datagrams that nothing answers: UDP counts only if the service port has answered since the start.
     pub fn silent(
         &self,
         service: ServiceId,
