@@ -89,20 +89,20 @@ fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -
 
 /// Returns a line if packets of clients outside the node to some backends pass this chain.
 fn behind(
-    DroppingChain { name, family }: &DroppingChain,
+    chain: &DroppingChain,
     outside: &[(&ServiceName, L4Addr)],
     (ways, uplinks): (&BTreeMap<Addr, u32>, &[Uplink]),
 ) -> Option<String> {
     let passes = |backend: &L4Addr| {
         let way = ways.get(&backend.addr);
-        family.is_none_or(|family| backend.addr.family() == family)
-            && way.is_some_and(|way| uplinks.iter().all(|uplink| uplink.ifindex != *way))
+        chain.drops(backend.addr.family()) && way.is_some_and(|way| uplinks.iter().all(|uplink| uplink.ifindex != *way))
     };
     let names: BTreeSet<&ServiceName> = outside.iter().filter(|(_, it)| passes(it)).map(|(name, _)| *name).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "note: {name} drops forwarded packets that no rule accepts: clients outside the node reach the backends of {} in \
+            "note: {} drops forwarded packets that no rule accepts: clients outside the node reach the backends of {} in \
              pods and networks behind this host only if a rule accepts packets to them",
+            chain.name,
             listed(names, SHOWN)
         )
     })

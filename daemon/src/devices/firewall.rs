@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::addr::Addr;
 use nodelb_core::packets::outcomes::Answered;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{BackendId, ServiceId, Slot};
@@ -26,13 +26,13 @@ pub(super) struct FirewallLook {
 
 impl FirewallLook {
     /// Looks at what is behind these chains, if there are any, and logs the first time that something is.
-    pub(super) async fn look(&mut self, chains: &[DroppingChain], snapshot: &Arc<Snapshot>, uplinks: BTreeSet<u32>) {
+    pub(super) async fn look(&mut self, chains: &[DroppingChain], snapshot: &Arc<Snapshot>) {
         if chains.is_empty() {
             *self = Self::default();
             return;
         }
-        let (families, of) = (families(chains), Arc::clone(snapshot));
-        let read = tokio::task::spawn_blocking(move || behind(&of, &families, &uplinks, netlink::ways_out));
+        let (of, through) = (Arc::clone(snapshot), chains.to_vec());
+        let read = tokio::task::spawn_blocking(move || behind(&of, &through, netlink::ways_out));
         // Routes that cannot be read are read again in some seconds.
         let Ok(Ok(behind)) = read.await else { return };
         self.found = Arc::new(Firewall { chains: chains.to_vec(), behind });
@@ -44,18 +44,11 @@ impl FirewallLook {
     }
 }
 
-/// The families of which a chain drops packets.
-fn families(chains: &[DroppingChain]) -> BTreeSet<Family> {
-    let of = |chain: &DroppingChain| chain.family.map_or(vec![Family::Ipv4, Family::Ipv6], |family| vec![family]);
-    chains.iter().flat_map(of).collect()
-}
-
-/// The backends of these families for clients outside the node that are not reached by an uplink, and have no address of this
-/// node. The kernel redirects packets to those elsewhere past the chains. `ways_out` asks for the routes.
+/// The backends for clients outside the node that are not reached by an uplink, and have no address of this node: packets to
+/// them pass these chains. The programs redirect those to other machines past them. `ways_out` asks for the routes.
 fn behind(
     snapshot: &Snapshot,
-    families: &BTreeSet<Family>,
-    uplinks: &BTreeSet<u32>,
+    chains: &[DroppingChain],
     ways_out: impl FnOnce(Vec<Addr>) -> io::Result<BTreeMap<Addr, u32>>,
 ) -> io::Result<BTreeMap<ServiceId, BTreeSet<BackendId>>> {
     let realised = &snapshot.realised;
@@ -66,13 +59,14 @@ fn behind(
         let entry = realised.services.get(&id);
         entry.into_iter().flat_map(move |entry| entry.view(local)).map(move |slot| (id, slot))
     });
-    let may_be_behind = |addr: Addr| families.contains(&addr.family()) && !addr.is_loopback() && !own.contains(&addr);
+    let drops = |addr: Addr| chains.iter().any(|chain| chain.drops(addr.family()));
+    let may_be_behind = |addr: Addr| drops(addr) && !addr.is_loopback() && !own.contains(&addr);
     let slots: Vec<(ServiceId, &Slot)> = slots.filter(|(_, slot)| may_be_behind(slot.addr.addr)).collect();
     let addresses: BTreeSet<Addr> = slots.iter().map(|(_, slot)| slot.addr.addr).collect();
     let ways = ways_out(addresses.into_iter().take(MOST).collect())?;
     let mut found: BTreeMap<ServiceId, BTreeSet<BackendId>> = BTreeMap::new();
     for (id, slot) in slots {
-        if ways.get(&slot.addr.addr).is_some_and(|device| !uplinks.contains(device)) {
+        if ways.get(&slot.addr.addr).is_some_and(|device| !realised.uplinks.contains_key(device)) {
             found.entry(id).or_default().insert(slot.backend);
         }
     }

@@ -1,6 +1,5 @@
 //! What is known about the devices, for readers such as the admin API.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodelb_core::model::ipsec::Policies;
@@ -73,12 +72,6 @@ impl DevicesReport {
     pub(crate) fn uplinks(&self) -> Vec<&str> {
         let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
         uplinks.map(|it| &*it.device.name).collect()
-    }
-
-    /// The numbers of the devices that lead to other machines.
-    pub(super) fn uplink_numbers(&self) -> BTreeSet<u32> {
-        let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
-        uplinks.map(|it| it.device.ifindex).collect()
     }
 
     /// What the decision amounts to: without a device to attach the programs to, nothing is translated.

@@ -249,7 +249,7 @@ impl Task {
             is_cut_off,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
-            firewall: Arc::default(),
+            firewall: Arc::clone(&self.firewall.found),
             policies: Arc::clone(&self.policies.current),
         };
         self.hooks = Some(hooks);
@@ -259,10 +259,23 @@ impl Task {
         report.decision = Some(decision);
         let snapshot = Arc::clone(&self.inputs.snapshot.borrow());
         self.forwarding.look(&self.inputs.sysctls, &snapshot, &report.uplinks());
-        self.firewall.look(&self.inputs.findings.dropping, &snapshot, report.uplink_numbers()).await;
-        report.firewall = Arc::clone(&self.firewall.found);
         self.report.send_replace(Arc::new(report));
-        self.send_events().await && self.send_translation(translation).await
+        let is_open = self.send_events().await && self.send_translation(translation).await;
+        self.look_at_firewall(&snapshot).await;
+        is_open
+    }
+
+    /// Looks at what is behind a firewall, when nothing waits for the routes of many backends.
+    async fn look_at_firewall(&mut self, snapshot: &Arc<Snapshot>) {
+        self.firewall.look(&self.inputs.findings.dropping, snapshot).await;
+        let found = &self.firewall.found;
+        self.report.send_if_modified(|report| {
+            let is_new = report.firewall != *found;
+            if is_new {
+                Arc::make_mut(report).firewall = Arc::clone(found);
+            }
+            is_new
+        });
     }
 
     /// Sends to the owner what has happened; returns false if it has closed the queue.

@@ -158,8 +158,14 @@ pub struct NotForwarding {
 pub struct DroppingChain {
     /// Such as `the chain FORWARD of the table filter`.
     pub name: String,
-    /// The family whose packets it drops; `None` for both.
+    /// The family of the packets that it drops; `None` for both.
     pub family: Option<Family>,
+}
+
+impl DroppingChain {
+    pub fn drops(&self, family: Family) -> bool {
+        self.family.is_none_or(|own| own == family)
+    }
 }
 
 /// What a firewall on this node may keep from clients outside of it.

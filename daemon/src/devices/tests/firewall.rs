@@ -1,3 +1,5 @@
+use nodelb_core::model::addr::Family;
+use nodelb_core::model::uplink::UplinkEntry;
 use nodelb_core::state::entries::{OutsideEntry, ServiceEntry};
 
 use super::*;
@@ -19,6 +21,7 @@ fn snapshot() -> Snapshot {
     services.insert(ServiceId(2), entry(&[slot(3, "10.1.0.2:80/TCP")]));
     let outside = OutsideEntry { service: ServiceId(1), local: false, has_ranges: false };
     snapshot.realised.outside.insert("198.51.100.9:80/TCP".parse().unwrap(), outside);
+    snapshot.realised.uplinks.insert(UPLINK, UplinkEntry::default());
     snapshot
 }
 
@@ -26,22 +29,24 @@ fn way(addr: Addr) -> u32 {
     if addr.to_string().starts_with("203.0.113.") { UPLINK } else { BRIDGE }
 }
 
+fn chain(family: Option<Family>) -> DroppingChain {
+    DroppingChain { name: "the chain FORWARD of the table filter".into(), family }
+}
+
 #[test]
 fn what_an_uplink_reaches_or_the_node_is_itself_is_not_behind_the_firewall() {
     let ways = |addresses: Vec<Addr>| Ok(addresses.into_iter().map(|addr| (addr, way(addr))).collect());
-    let found =
-        |families: &[Family]| behind(&snapshot(), &families.iter().copied().collect(), &[UPLINK].into(), ways).unwrap();
+    let found = |family| behind(&snapshot(), &[chain(family)], ways).unwrap();
     let backends = |ids: &[u32]| BTreeMap::from([(ServiceId(1), ids.iter().copied().map(BackendId).collect())]);
-    assert_eq!(found(&[Family::Ipv4]), backends(&[3]), "not those of services for processes of the node alone");
-    assert_eq!(found(&[Family::Ipv4, Family::Ipv6]), backends(&[3, 4]));
-    let refused =
-        behind(&snapshot(), &[Family::Ipv4].into(), &BTreeSet::new(), |_| Err(io::ErrorKind::TimedOut.into()));
+    assert_eq!(found(Some(Family::Ipv4)), backends(&[3]), "not those of services for processes of the node alone");
+    assert_eq!(found(None), backends(&[3, 4]));
+    let refused = behind(&snapshot(), &[chain(Some(Family::Ipv4))], |_| Err(io::ErrorKind::TimedOut.into()));
     assert!(refused.is_err());
 }
 
 #[test]
 fn a_chain_of_one_family_drops_nothing_of_the_other() {
-    let chain = |family| DroppingChain { name: "the chain FORWARD of the table filter".into(), family };
-    assert_eq!(families(&[chain(Some(Family::Ipv6))]), [Family::Ipv6].into());
-    assert_eq!(families(&[chain(None)]), [Family::Ipv4, Family::Ipv6].into());
+    let drops = |family| [Family::Ipv4, Family::Ipv6].map(|of| chain(family).drops(of));
+    assert_eq!(drops(Some(Family::Ipv6)), [false, true]);
+    assert_eq!(drops(None), [true, true]);
 }
