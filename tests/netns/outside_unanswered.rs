@@ -16,7 +16,7 @@ use crate::outside_network::nft;
 use crate::talk::{Server, TIMEOUT, ask};
 use crate::ways::NODELB;
 
-/// The name of the first service of the lab, whose backends are pods of node A.
+/// The name of the first service of the lab, which has a pod of node A as its backend.
 const NAME: &str = "lab/s1";
 
 /// A client has repeated its SYN within this time.

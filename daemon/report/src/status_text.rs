@@ -103,27 +103,24 @@ fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time
     let width = style.width.unwrap_or(usize::MAX);
     let (head, rest) = split_clause(&cause, width.saturating_sub(start));
     out.push_str(head);
-    let taken = start + head.chars().count();
-    if rest.is_empty() && taken.saturating_add(2 + command.chars().count()) <= width {
-        wrap::push_display(out, format_args!("  {command}\n"));
-        return;
+    let mut taken = start + head.chars().count();
+    if !rest.is_empty() {
+        end_line(out);
+        wrap::push_spaces(out, BELOW);
+        taken = BELOW + wrap::push_words(out, rest, (0, width.saturating_sub(BELOW)), BELOW);
     }
+    if taken.saturating_add(2 + command.chars().count()) <= width {
+        out.push_str("  ");
+    } else {
+        end_line(out);
+        wrap::push_spaces(out, BELOW.min(width.saturating_sub(command.chars().count()).max(4)));
+    }
+    wrap::push_display(out, format_args!("{command}\n"));
+}
+
+fn end_line(out: &mut String) {
     out.truncate(out.trim_end_matches(' ').len());
     out.push('\n');
-    let mut taken = 0;
-    if !rest.is_empty() {
-        wrap::push_spaces(out, BELOW);
-        taken = wrap::push_words(out, rest, (0, width.saturating_sub(BELOW)), BELOW) + 2;
-    }
-    if taken > 0 && taken.saturating_add(BELOW + command.chars().count()) <= width {
-        wrap::push_display(out, format_args!("  {command}\n"));
-        return;
-    }
-    if taken > 0 {
-        out.push('\n');
-    }
-    wrap::push_spaces(out, BELOW.min(width.saturating_sub(command.chars().count()).max(4)));
-    wrap::push_display(out, format_args!("{command}\n"));
 }
 
 /// The clauses of a text that fit into so many characters, and the others; if not even the first one fits, its words that do.

@@ -140,7 +140,8 @@ pub(super) fn unserved(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// Services with backends that do not answer or refuse clients outside the node, one problem for each, however many ports have it.
+/// Services with backends that do not answer or refuse clients outside the node, one problem for each, however many ports
+/// have it.
 pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
     let mut by_service: BTreeMap<&ServiceName, Vec<&SilentPort>> = BTreeMap::new();
     for port in observed.silent.values() {

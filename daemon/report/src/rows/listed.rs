@@ -78,7 +78,10 @@ pub fn backends(
         reports::each_backend(&snapshot, &filter).for_each(|report| {
             let last = last(&report);
             let row = BackendRow::from(report);
-            each(last.into_iter().fold(row, BackendRow::with));
+            each(match last {
+                Some(last) => row.with(last),
+                None => row,
+            });
         });
         kept::backends(&snapshot, &filter).into_iter().for_each(each);
     };
