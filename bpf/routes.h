@@ -80,11 +80,25 @@ static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
 	fib->ipv4_dst = target[3];
 }
 
-/* ask_between() for what the entry makes of the packet. */
+/*
+ * ask_between() for what the entry makes of the packet. For a client's packet,
+ * the stack selects the route by the source that it has arrived with. So does
+ * locate(), which has found the address of this node by that route. A tunnel
+ * begins here.
+ */
 static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 {
-	ask_between(here, ifindex, here->entry.source, here->entry.target,
+	const struct connection *entry = &here->entry;
+	const struct packet_key *key = &here->packet.key;
+
+	if (entry->flags & (CONNECTION_REVERSE | CONNECTION_TUNNELLED)) {
+		ask_between(here, ifindex, entry->source, entry->target,
+			    here->packet.is_v6);
+		return;
+	}
+	ask_between(here, ifindex, key->source, entry->target,
 		    here->packet.is_v6);
+	here->fib.sport = key->source_port_be;
 }
 
 /* The loopback device of each network namespace. */
