@@ -98,6 +98,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether other machines may be behind the device although it has no programs.
+    pub(super) fn may_lead_out(&self) -> bool {
+        self.is_about_kind() || matches!(self, Self::NotListed)
+    }
+
     /// Whether it is only likely that the device does not lead to other machines: a route over it shows that it does.
     fn is_about_kind(&self) -> bool {
         matches!(self, Self::OtherNamespace | Self::Kind(_) | Self::Bridge | Self::Lower(_))
@@ -255,12 +260,13 @@ impl Facts<'_> {
         has_address || self.routes.get(&index).is_some_and(|routes| routes.has_any)
     }
 
-    /// Whether packets to other machines leave by the device, or by one that it is on top of.
+    /// Whether packets to other machines leave by the device, or by one that it is on top of. An address is no evidence: if
+    /// the device with the default route has none, the kernel sends with one of any device.
     fn leads_out(&self, index: u32, interface: &Interface, depth: usize) -> bool {
         let is_stacked = matches!(interface.kind.as_str(), "vlan" | "macvlan" | "ipvlan" | "macsec");
         let lower =
             self.machine.interfaces.get(&interface.lower).filter(|_| is_stacked && !interface.is_lower_elsewhere);
-        self.has_default(index)
+        self.has_default_route(index)
             || depth > 0 && lower.is_some_and(|lower| self.leads_out(interface.lower, lower, depth - 1))
     }
 

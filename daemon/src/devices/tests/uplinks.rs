@@ -262,10 +262,24 @@ fn a_pair_with_the_default_route_is_an_uplink() {
         .elsewhere("veth1", "veth")
         .address("veth1", "10.0.0.1");
     host.machine.sources.push(addr("203.0.113.1"));
-    assert_eq!(host.role("eth0", ""), "uplink", "it has the primary address");
+    host.default_route("eth0");
+    assert_eq!(host.role("eth0", ""), "uplink");
     assert_eq!(host.role("veth1", ""), "its other end is in another network namespace");
     host.default_route("veth1");
     assert_eq!(host.role("veth1", ""), "uplink");
+}
+
+/// Found by the twin test: while the uplink has a default route and no address, the kernel takes an address of any device as
+/// the source. A pod's device was an uplink then, and for ever.
+#[test]
+fn an_address_alone_makes_no_pods_device_an_uplink() {
+    let mut host = Host::new();
+    host.elsewhere("veth1", "veth").address("veth1", "2001:db8:a1::1");
+    host.add("docker0", "bridge");
+    host.address("docker0", "fd00::1");
+    host.machine.sources.extend(["2001:db8:a1::1", "fd00::1"].map(addr));
+    assert_eq!(host.role("veth1", ""), "its other end is in another network namespace");
+    assert_eq!(host.role("docker0", ""), "a bridge without a port that leads to other machines");
 }
 
 /// Cilium without kube-proxy replacement reaches remote pods by `cilium_host`, one end of a pair in one namespace.
