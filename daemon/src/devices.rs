@@ -5,7 +5,6 @@ mod abandoned;
 pub(crate) mod answers;
 pub mod events;
 mod failed;
-mod firewall;
 mod foreign;
 pub(crate) mod forwarding;
 pub mod hooks;
@@ -19,6 +18,7 @@ mod rules;
 pub mod sweep;
 pub mod uplinks;
 pub mod watch;
+mod ways;
 
 use std::fs;
 use std::future::Future;

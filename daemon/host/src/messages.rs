@@ -157,6 +157,11 @@ messages! {
          networks behind this node pass the chain. nodelb does not read its rules: the notice ForwardPolicy ends with the \
          first client that gets an answer.",
         "Accept packets to the backends in the chain, unless its rules already do.";
+    GATEWAY_WITHOUT_PROGRAMS = 0x7be1c20d5a3f4986b0c4d87e16f39a52, "A device leads to backends through a router and has no programs",
+        "The routes of this node to the backends of the services in the line leave by the device and through a router. nodelb \
+         takes it for a device of a pod or network behind this node, or `packets.devices` lacks it, so that the answers of the \
+         backends are not translated.",
+        "Add the device to packets.devices.";
     REVERSE_PATH_STRICT = 0x3b9c64e1f7a84d0295ae18d3c60b7f52, "Packets of clients outside the node are checked by the way back",
         "`rp_filter` is 1 on the devices that the line names, and the node has several ways out. Packets of a client that \
          arrive there are dropped unless the route to the client leads back by the same device.",

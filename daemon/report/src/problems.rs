@@ -17,10 +17,10 @@ mod services;
 mod shared;
 
 pub use earlier::{Beginnings, Earlier, Found};
-pub use outside::{Unforwarded, behind_firewall, needed_strict, strict, unforwarded};
+pub use outside::{Gateway, Unforwarded, behind_firewall, gateways, needed_strict, strict, unforwarded};
 pub use problem::{
     ApiserverState, DroppedPackets, DroppingChain, Firewall, HOOKS, NotForwarding, Observed, Problem, Reloads,
-    TableUsage, Untranslated,
+    TableUsage, Untranslated, Ways,
 };
 pub use reason::{Reason, ReasonEntry, Severity};
 

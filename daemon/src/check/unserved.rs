@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_indextoname;
 use nix::sys::socket::SockaddrStorage;
 use nodelb_core::compile::outside::is_outside;
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
@@ -19,7 +20,7 @@ use nodelb_sources::files;
 
 use crate::config::Config;
 use crate::devices::{self, SYSCTLS, forwarding};
-use crate::node::netlink;
+use crate::node::netlink::{self, Way};
 
 /// The maximum number of services in one line.
 const SHOWN: usize = 4;
@@ -55,7 +56,7 @@ pub(super) fn unserved(config: &Config) -> Unserved {
 }
 
 /// [`unserved`] on this host; `ways_out` asks for the devices by which packets to addresses leave.
-fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -> BTreeMap<Addr, u32>) -> Unserved {
+fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -> BTreeMap<Addr, Way>) -> Unserved {
     let own = &host.addresses;
     let (services, slices) = files::described(&config.files.directory, is_open_for_writing).unwrap_or_default();
     let mut found = Unserved::default();
@@ -81,6 +82,7 @@ fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -
         .collect();
     let ways = ways_out(outside.iter().map(|(_, backend)| backend.addr).filter(|addr| !own.contains(addr)).collect());
     found.notices.extend(host.dropping.iter().filter_map(|chain| behind(chain, &outside, (&ways, &host.uplinks))));
+    found.notices.extend(gateways(&outside, (&ways, &host.uplinks)));
     let strict =
         problems::strict(&host.uplinks).filter(|_| outside.iter().any(|(_, it)| it.addr.family() == Family::Ipv4));
     found.notices.extend(strict.map(|strict| format!("note: {strict}")));
@@ -91,11 +93,12 @@ fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -
 fn behind(
     chain: &DroppingChain,
     outside: &[(&ServiceName, L4Addr)],
-    (ways, uplinks): (&BTreeMap<Addr, u32>, &[Uplink]),
+    (ways, uplinks): (&BTreeMap<Addr, Way>, &[Uplink]),
 ) -> Option<String> {
     let passes = |backend: &L4Addr| {
         let way = ways.get(&backend.addr);
-        chain.drops(backend.addr.family()) && way.is_some_and(|way| uplinks.iter().all(|uplink| uplink.ifindex != *way))
+        chain.drops(backend.addr.family())
+            && way.is_some_and(|way| uplinks.iter().all(|uplink| uplink.ifindex != way.device))
     };
     let names: BTreeSet<&ServiceName> = outside.iter().filter(|(_, it)| passes(it)).map(|(name, _)| *name).collect();
     (!names.is_empty()).then(|| {
@@ -103,6 +106,29 @@ fn behind(
             "note: {} drops forwarded packets that no rule accepts: clients outside the node reach the backends of {} in \
              pods and networks behind this host only if a rule accepts packets to them",
             chain.name,
+            listed(names, SHOWN)
+        )
+    })
+}
+
+/// Returns a line for each device without programs that leads to a router, if some backends are behind it.
+fn gateways(
+    outside: &[(&ServiceName, L4Addr)],
+    (ways, uplinks): (&BTreeMap<Addr, Way>, &[Uplink]),
+) -> impl Iterator<Item = String> {
+    let mut behind: BTreeMap<u32, BTreeSet<&ServiceName>> = BTreeMap::new();
+    for (name, backend) in outside {
+        let Some(way) = ways.get(&backend.addr).filter(|way| way.has_gateway) else { continue };
+        if uplinks.iter().all(|uplink| uplink.ifindex != way.device) {
+            behind.entry(way.device).or_default().insert(name);
+        }
+    }
+    behind.into_iter().map(|(device, names)| {
+        let name = if_indextoname(device).map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|_| format!("with the number {device}"));
+        format!(
+            "note: the device {name} leads to a router, and nodelb would have no programs there: clients outside the node get \
+             no answer from the backends behind it of {}; add it to packets.devices",
             listed(names, SHOWN)
         )
     })

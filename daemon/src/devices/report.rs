@@ -1,11 +1,12 @@
 //! What is known about the devices, for readers such as the admin API.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::text::listed;
 use nodelb_datapath::{HookMethod, XdpState};
-use nodelb_report::problems::Firewall;
+use nodelb_report::problems::Ways;
 
 use super::mode::{Activity, Decision};
 use super::uplinks::{Device, Role};
@@ -32,8 +33,7 @@ pub struct DevicesReport {
     /// The names in `packets.devices` that no device has.
     pub missing: Vec<String>,
     pub has_other_proxy: bool,
-    /// What a firewall may keep from clients outside the node.
-    pub firewall: Arc<Firewall>,
+    pub ways: Arc<Ways>,
     /// The policies of IPsec that the programs follow.
     pub policies: Arc<Policies>,
     /// Why the packet path could not be started, if so.
@@ -72,6 +72,15 @@ impl DevicesReport {
     pub(crate) fn uplinks(&self) -> Vec<&str> {
         let uplinks = self.devices.iter().filter(|it| it.device.role == Role::Uplink);
         uplinks.map(|it| &*it.device.name).collect()
+    }
+
+    /// The names of devices without programs that other machines may be behind, by their numbers; none if no device has
+    /// programs.
+    pub(super) fn without_programs(&self) -> BTreeMap<u32, Arc<str>> {
+        let is_on = self.decision.as_ref().is_some_and(|decision| decision.activity != Activity::Off);
+        let may_lead_out = |role: &Role| matches!(role, Role::Unused(reason) if reason.may_lead_out());
+        let unused = self.devices.iter().filter(|it| is_on && may_lead_out(&it.device.role));
+        unused.map(|it| (it.device.ifindex, Arc::clone(&it.device.name))).collect()
     }
 
     /// What the decision amounts to: without a device to attach the programs to, nothing is translated.

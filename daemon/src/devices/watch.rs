@@ -27,7 +27,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::abandoned::{self, Abandoned, EndConnections, is_abandoned};
-use super::firewall::FirewallLook;
 use super::foreign::{UpdatePorts, log_unlisted};
 use super::forwarding::ForwardingLog;
 use super::hooks::Hooks;
@@ -39,6 +38,7 @@ use super::report::{self, DeviceReport, DevicesReport, HookState};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
 use super::uplinks::{self, Device, Former};
+use super::ways::WaysLook;
 use crate::config::{Config, Packets};
 use crate::node::addresses::Machine;
 use crate::node::netlink::{Events, SETTLE_AT_MOST};
@@ -115,7 +115,7 @@ struct Task {
     abandoned: Abandoned,
     policies: Follower,
     forwarding: ForwardingLog,
-    firewall: FirewallLook,
+    ways: WaysLook,
 }
 
 impl Task {
@@ -144,7 +144,7 @@ impl Task {
             abandoned: Abandoned::new(),
             policies: Follower::new(policies),
             forwarding: ForwardingLog::default(),
-            firewall: FirewallLook::default(),
+            ways: WaysLook::default(),
             inputs,
         }
     }
@@ -249,7 +249,7 @@ impl Task {
             is_cut_off,
             has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
-            firewall: Arc::clone(&self.firewall.found),
+            ways: Arc::clone(&self.ways.found),
             policies: Arc::clone(&self.policies.current),
         };
         self.hooks = Some(hooks);
@@ -261,18 +261,19 @@ impl Task {
         self.forwarding.look(&self.inputs.sysctls, &snapshot, &report.uplinks());
         self.report.send_replace(Arc::new(report));
         let is_open = self.send_events().await && self.send_translation(translation).await;
-        self.look_at_firewall(&snapshot).await;
+        self.look_at_ways(&snapshot).await;
         is_open
     }
 
-    /// Looks at what is behind a firewall, when nothing waits for the routes of many backends.
-    async fn look_at_firewall(&mut self, snapshot: &Arc<Snapshot>) {
-        self.firewall.look(&self.inputs.findings.dropping, snapshot).await;
-        let found = &self.firewall.found;
+    /// Looks at the ways to backends, when nothing waits for the routes of many of them.
+    async fn look_at_ways(&mut self, snapshot: &Arc<Snapshot>) {
+        let without_programs = self.report.borrow().without_programs();
+        self.ways.look(&self.inputs.findings.dropping, without_programs, snapshot).await;
+        let found = &self.ways.found;
         self.report.send_if_modified(|report| {
-            let is_new = report.firewall != *found;
+            let is_new = report.ways != *found;
             if is_new {
-                Arc::make_mut(report).firewall = Arc::clone(found);
+                Arc::make_mut(report).ways = Arc::clone(found);
             }
             is_new
         });

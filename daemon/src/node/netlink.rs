@@ -140,12 +140,24 @@ fn route_over(message: &RouteNetlinkMessage, interface: u32) -> Option<bool> {
     (route.header.kind == RouteType::Unicast && is_over).then_some(route.header.destination_prefix_length == 0)
 }
 
-/// The interface by which packets to each address leave; those without a route are left out.
-pub(crate) fn ways_out(addresses: impl IntoIterator<Item = Addr>) -> io::Result<BTreeMap<Addr, u32>> {
+/// How packets to an address leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// The interface.
+    pub(crate) device: u32,
+    /// Whether they go to a router, and not to the address itself.
+    pub(crate) has_gateway: bool,
+}
+
+/// How packets to each address leave; addresses without a route are left out.
+pub(crate) fn ways_out(addresses: impl IntoIterator<Item = Addr>) -> io::Result<BTreeMap<Addr, Way>> {
     let mut kernel = Kernel::open()?;
     let mut ways = BTreeMap::new();
     for address in addresses {
-        ways.extend(kernel.route_to(address)?.and_then(|route| Some((address, way_out(&route)?))));
+        let Some(route) = kernel.route_to(address)? else { continue };
+        let has_gateway =
+            route.attributes.iter().any(|it| matches!(it, RouteAttribute::Gateway(_) | RouteAttribute::Via(_)));
+        ways.extend(way_out(&route).map(|device| (address, Way { device, has_gateway })));
     }
     Ok(ways)
 }

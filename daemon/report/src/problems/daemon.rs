@@ -223,6 +223,7 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     found.extend(ipsec::protected(observed));
     found.extend(outside::not_forwarded(observed));
     found.extend(outside::firewalled(observed));
+    outside::without_programs(observed, found);
     found.extend(outside::strict_devices(observed));
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));

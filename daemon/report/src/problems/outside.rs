@@ -2,8 +2,9 @@
 //! before any client has tried, and backends that do not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::problem::{Firewall, NotForwarding, Observed, Problem, SharedCause};
+use super::problem::{Firewall, NotForwarding, Observed, Problem, SharedCause, Ways};
 use super::reason::{Reason, Severity};
 use crate::explain::outside::{self, Forwarded};
 use crate::explain::reports;
@@ -13,6 +14,7 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::packets::outcomes::{Answered, SilentPort};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceId;
 use nodelb_core::text::{counted, listed};
 
 /// The maximum number of names in one line.
@@ -82,7 +84,7 @@ pub(super) fn not_forwarded(observed: &Observed) -> Option<Problem> {
 
 /// A firewall drops forwarded packets, and no backend of some services behind it has answered yet.
 pub(super) fn firewalled(observed: &Observed) -> Option<Problem> {
-    let behind = behind_firewall(&observed.snapshot, &observed.firewall, &observed.answered)?;
+    let behind = behind_firewall(&observed.snapshot, &observed.ways.firewall, &observed.answered)?;
     Some(behind.problem(Reason::ForwardPolicy, ""))
 }
 
@@ -106,6 +108,37 @@ pub fn behind_firewall(snapshot: &Snapshot, firewall: &Firewall, answered: &Answ
         listed(&services, SHOWN)
     );
     (!services.is_empty()).then_some(Unforwarded { severity: Severity::Notice, cause, services })
+}
+
+/// A device without programs that leads to a router, with backends behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    pub device: Arc<str>,
+    pub cause: String,
+    /// The services with such backends.
+    pub services: BTreeSet<ServiceName>,
+}
+
+/// The devices without programs by which packets leave to a router and to backends behind it.
+pub fn gateways(snapshot: &Snapshot, ways: &Ways) -> Vec<Gateway> {
+    let gateway = |(device, ids): (&Arc<str>, &BTreeSet<ServiceId>)| {
+        let services: BTreeSet<ServiceName> =
+            ids.iter().filter_map(|id| snapshot.owners.get(id)).map(|owner| owner.key.service.clone()).collect();
+        let cause = format!(
+            "{device} leads to a router, and nodelb's programs are not there: clients outside the node get no answer from the \
+             backends behind it of {}; add it to packets.devices",
+            listed(&services, SHOWN)
+        );
+        (!services.is_empty()).then(|| Gateway { device: Arc::clone(device), cause, services })
+    };
+    ways.gateways.iter().filter_map(gateway).collect()
+}
+
+pub(super) fn without_programs(observed: &Observed, found: &mut Vec<Problem>) {
+    for Gateway { device, cause, services } in gateways(&observed.snapshot, &observed.ways) {
+        let problem = Problem::new(Reason::GatewayWithoutPrograms, format!("device {device}"), cause);
+        found.push(Problem { services: services.iter().map(ToString::to_string).collect(), ..problem });
+    }
 }
 
 /// Clients must arrive by the device that leads back to them, and the node has several ways out.

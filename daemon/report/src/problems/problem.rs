@@ -176,6 +176,14 @@ pub struct Firewall {
     pub behind: BTreeMap<ServiceId, BTreeSet<BackendId>>,
 }
 
+/// What is on the ways of packets of clients outside the node to backends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    pub firewall: Firewall,
+    /// Devices without programs that lead to a router, with the service ports that have backends behind it.
+    pub gateways: BTreeMap<Arc<str>, BTreeSet<ServiceId>>,
+}
+
 /// What remains of reloads of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
@@ -256,7 +264,7 @@ pub struct Observed {
     /// The sysctls that keep the kernel from forwarding packets of clients outside the node; `None` if they could not be
     /// read.
     pub not_forwarding: Option<Vec<NotForwarding>>,
-    pub firewall: Arc<Firewall>,
+    pub ways: Arc<Ways>,
     /// The backends of service ports that have answered clients outside the node since the start.
     pub answered: Arc<Answered>,
     /// The policies of IPsec that the packet programs follow.

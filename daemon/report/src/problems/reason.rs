@@ -143,6 +143,8 @@ reasons! {
         "The kernel forwards no packets, and services need that for clients outside the node; a warning if some backends are reached without";
     ForwardPolicy, Notice, "nft list ruleset", [],
         "A firewall drops forwarded packets unless a rule accepts them, and backends behind it have answered no client outside the node yet";
+    GatewayWithoutPrograms, Warning, "nodelb devices", [],
+        "A device leads to backends through a router and has no programs, so that clients outside the node get no answer from them";
     StrictReversePath, Notice, "nodelb devices", [],
         "The node has several ways out and rp_filter is 1, so that a client must arrive by the device that leads back to it";
     SweepFailing, Warning, "journalctl -u nodelb", [],

@@ -160,9 +160,10 @@ fn a_firewall_is_a_notice_until_a_backend_behind_it_has_answered() {
     let chain = |name: &str| DroppingChain { name: name.into(), family: None };
     let of = |chains: &[&str], answered: &[BackendId]| {
         let behind = [(*id, [pod].into())].into();
-        let firewall = Arc::new(Firewall { chains: chains.iter().copied().map(chain).collect(), behind });
+        let firewall = Firewall { chains: chains.iter().copied().map(chain).collect(), behind };
+        let ways = Arc::new(Ways { firewall, ..Ways::default() });
         let answered = Arc::new([(*id, answered.iter().copied().collect())].into());
-        let found = problems(&Observed { firewall, answered, ..observed.clone() });
+        let found = problems(&Observed { ways, answered, ..observed.clone() });
         let of_reason = found.into_iter().find(|problem| problem.reason == Reason::ForwardPolicy);
         let of_reason = of_reason.inspect(|it| assert_eq!(it.services, ["shop/web"]));
         of_reason.map(|it| (it.severity, it.cause))
@@ -179,6 +180,19 @@ fn a_firewall_is_a_notice_until_a_backend_behind_it_has_answered() {
     assert_eq!(of(&[docker], &[pod]), None);
     assert!(of(&[docker, "the chain forward of the table mine"], &[]).unwrap().1.contains("table mine drop forwarded"));
     assert_eq!(problems(&observed).iter().find(|it| it.reason == Reason::ForwardPolicy), None);
+}
+
+#[test]
+fn a_device_without_programs_that_leads_to_a_router_is_a_warning_with_its_services() {
+    let observed = observed(TrafficPolicy::Cluster, &["192.0.2.8:8080"]);
+    let (id, _) = observed.snapshot.owners.iter().next().unwrap();
+    let ways = Ways { gateways: [("eth1".into(), [*id].into())].into(), ..Ways::default() };
+    let found = problems(&Observed { ways: ways.into(), ..observed.clone() });
+    let problem = found.iter().find(|problem| problem.reason == Reason::GatewayWithoutPrograms).unwrap();
+    assert_eq!((&*problem.object, &problem.services[..]), ("device eth1", &["shop/web".to_owned()][..]));
+    let cause = "eth1 leads to a router, and nodelb's programs are not there: clients outside the node get no answer from the \
+                 backends behind it of shop/web; add it to packets.devices";
+    assert_eq!((problem.severity, &*problem.cause), (Severity::Warning, cause));
 }
 
 #[test]

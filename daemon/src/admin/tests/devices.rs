@@ -38,7 +38,7 @@ fn report() -> DevicesReport {
         failure: None,
         is_cut_off: false,
         has_other_proxy: false,
-        firewall: Arc::default(),
+        ways: Arc::default(),
         policies: Arc::default(),
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         is_needed: true,

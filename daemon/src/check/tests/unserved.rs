@@ -31,7 +31,8 @@ fn found_with(last_uplink: u32, entries: &str, keys: &str) -> Unserved {
         ],
     };
     // Of the documentation networks, 192.0.2.0/24 is behind this host.
-    let way = |addr: Addr| if addr.to_string().starts_with("192.0.2.") { 9 } else { 2 };
+    let device = |addr: &str| if addr.starts_with("192.0.2.") { 9 } else { 2 };
+    let way = |addr: Addr| Way { device: device(&addr.to_string()), has_gateway: addr.to_string() == "192.0.2.200" };
     unserved_on(&config, &host, |addresses| addresses.into_iter().map(|addr| (addr, way(addr))).collect())
 }
 
@@ -106,4 +107,15 @@ fn strict_checks_of_the_way_back_are_noted_if_there_are_several_ways() {
     let several = notices(4);
     assert_eq!(several.len(), 1, "{several:?}");
     assert!(several[0].starts_with("note: rp_filter is 1 on eth3: packets of a client"), "{several:?}");
+}
+
+/// Backends behind a second way out that is no uplink answered no client.
+#[test]
+fn a_device_without_programs_that_leads_to_a_router_is_noted() {
+    let notices = |backend, more| found(&entry("198.51.100.1:80", backend, more), "").notices;
+    let is_noted = |notices: Vec<String>| notices.iter().any(|notice| notice.contains("leads to a router"));
+    assert!(is_noted(notices("192.0.2.200:8080", "outside = true")));
+    assert!(!is_noted(notices("192.0.2.200:8080", "")), "only processes of the host are clients");
+    assert!(!is_noted(notices("192.0.2.7:8080", "outside = true")), "the backend is on the device itself");
+    assert!(!is_noted(notices("203.0.113.200:8080", "outside = true")), "an uplink");
 }

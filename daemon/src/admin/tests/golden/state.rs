@@ -205,7 +205,7 @@ fn devices() -> DevicesReport {
         xdp: None,
     };
     DevicesReport {
-        firewall: Arc::default(),
+        ways: Arc::default(),
         policies: Arc::default(),
         failure: None,
         is_cut_off: false,

@@ -1,6 +1,6 @@
 use nodelb_core::model::addr::Family;
 use nodelb_core::model::uplink::UplinkEntry;
-use nodelb_core::state::entries::{OutsideEntry, ServiceEntry};
+use nodelb_core::state::entries::{BackendId, OutsideEntry, ServiceEntry};
 
 use super::*;
 
@@ -25,23 +25,38 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-fn way(addr: Addr) -> u32 {
-    if addr.to_string().starts_with("203.0.113.") { UPLINK } else { BRIDGE }
+fn way(addr: Addr, has_gateway: bool) -> Way {
+    let device = if addr.to_string().starts_with("203.0.113.") { UPLINK } else { BRIDGE };
+    Way { device, has_gateway }
 }
 
 fn chain(family: Option<Family>) -> DroppingChain {
     DroppingChain { name: "the chain FORWARD of the table filter".into(), family }
 }
 
+/// What is on the ways if a chain drops this family, and the bridge has no programs.
+fn look(family: Option<Family>, has_gateway: bool) -> Ways {
+    let without_programs = BTreeMap::from([(BRIDGE, Arc::from("bridge"))]);
+    let all = |addresses: Vec<Addr>| Ok(addresses.into_iter().map(|addr| (addr, way(addr, has_gateway))).collect());
+    ways(&snapshot(), (vec![chain(family)], &without_programs), all).unwrap()
+}
+
 #[test]
 fn what_an_uplink_reaches_or_the_node_is_itself_is_not_behind_the_firewall() {
-    let ways = |addresses: Vec<Addr>| Ok(addresses.into_iter().map(|addr| (addr, way(addr))).collect());
-    let found = |family| behind(&snapshot(), &[chain(family)], ways).unwrap();
+    let found = |family| look(family, false).firewall.behind;
     let backends = |ids: &[u32]| BTreeMap::from([(ServiceId(1), ids.iter().copied().map(BackendId).collect())]);
     assert_eq!(found(Some(Family::Ipv4)), backends(&[3]), "not those of services for processes of the node alone");
     assert_eq!(found(None), backends(&[3, 4]));
-    let refused = behind(&snapshot(), &[chain(Some(Family::Ipv4))], |_| Err(io::ErrorKind::TimedOut.into()));
+    let chains = vec![chain(Some(Family::Ipv4))];
+    let refused = ways(&snapshot(), (chains, &BTreeMap::new()), |_| Err(io::ErrorKind::TimedOut.into()));
     assert!(refused.is_err());
+}
+
+/// Found as: backends behind a second way out, a veth pair, answered no client, and nothing said why.
+#[test]
+fn a_device_that_leads_to_a_router_and_has_no_programs_is_named() {
+    assert_eq!(look(None, false).gateways, BTreeMap::new(), "pods and containers are on the device itself");
+    assert_eq!(look(None, true).gateways, BTreeMap::from([("bridge".into(), BTreeSet::from([ServiceId(1)]))]));
 }
 
 #[test]
