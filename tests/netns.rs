@@ -176,6 +176,8 @@ mod stale_sockets;
 mod traffic;
 #[path = "netns/truth.rs"]
 mod truth;
+#[path = "netns/twins.rs"]
+mod twins;
 #[path = "netns/unbound.rs"]
 mod unbound;
 #[path = "netns/upgrade.rs"]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::host::{Host, eventually, get};
 use crate::lab::{POD_A1, Place};
 use crate::lab_services::{ON_A1, Service};
+use crate::network::ip;
 use crate::outside::start;
 use crate::outside_direct::{SERVICE, service, with_both};
 use crate::outside_more::run;
@@ -63,6 +64,24 @@ fn until_known(client: &Place, node: Option<&Place>, to: &str) -> (String, Strin
         found.as_ref().is_some_and(|(severity, ..)| severity == "critical")
     });
     found.unwrap()
+}
+
+/// Found by the twin test: the routes lead to backends by a second device, which nodelb takes for one of a pod.
+#[test]
+fn a_device_without_programs_that_leads_to_a_router_is_said_before_the_first_client() {
+    const TEST: &str =
+        "outside_unanswered::a_device_without_programs_that_leads_to_a_router_is_said_before_the_first_client";
+    run(TEST, |host, lab, services| {
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        lab.add_second_uplink();
+        ip(&["route", "add", "203.0.113.64/27", "via", "203.0.113.41"]);
+        eventually("the status says it", || problem_of("GatewayWithoutPrograms").is_some());
+        let (severity, device, cause) = problem_of("GatewayWithoutPrograms").unwrap();
+        assert_eq!((&*severity, &*device), ("warning", "device second"));
+        assert!(cause.contains("lab/s2") && !cause.contains("lab/s1"), "{cause}");
+        ip(&["route", "del", "203.0.113.64/27"]);
+        eventually("the status no longer says it", || problem_of("GatewayWithoutPrograms").is_none());
+    });
 }
 
 /// The policy of the firewall is set while nodelb runs, and an older connection stays (A1 of the operators' findings).
