@@ -61,8 +61,9 @@ struct way_back {
 };
 
 /*
- * Looks up the route to the client; 1: it is found. The kernel selects one of
- * several next hops by the addresses, so each step has another source.
+ * Looks up the route to the source of the packet; 1: it is found. The kernel
+ * selects one of several next hops by the addresses, so each step has another
+ * source. For a backend's packet, the stack looks up the way from the client.
  */
 static long try_way_back(__u32 step, struct way_back *way)
 {
@@ -71,7 +72,9 @@ static long try_way_back(__u32 step, struct way_back *way)
 
 	if (!here)
 		return 1;
-	copy_addr(source, here->packet.key.target);
+	copy_addr(source, here->entry.flags & CONNECTION_REVERSE
+				  ? here->entry.target
+				  : here->packet.key.target);
 	if (step)
 		source[3] = bpf_get_prandom_u32();
 	ask_between(here, frame_ifindex(way->frame), source,
@@ -110,8 +113,8 @@ VERIFIED_ONCE int find_way_back(struct frame_context *frame)
 }
 
 /*
- * find_way_back() for a datagram of a flow, with what was found in the same
- * tick of the kernel's timer: many clients have the same backend.
+ * find_way_back() for a datagram of a flow. What was found in the same tick of
+ * the kernel's timer counts: many clients have the same backend.
  */
 VERIFIED_ONCE bool is_source_expected(struct frame_context *frame)
 {
@@ -123,14 +126,15 @@ VERIFIED_ONCE bool is_source_expected(struct frame_context *frame)
 	NEVER_NULL(here);
 	addr = here->packet.key.source[3];
 	known = &here->sources[bpf_ntohl(addr) % KNOWN_SOURCES];
-	if (known->addr != addr || known->ifindex != ifindex ||
-	    known->tick != tick) {
-		known->addr = addr;
-		known->ifindex = ifindex;
-		known->tick = tick;
-		known->is_expected = find_way_back(frame) == OUTCOME_TRANSLATE;
-	}
-	return known->is_expected;
+	if (known->addr == addr && known->ifindex == ifindex &&
+	    known->tick == tick)
+		return true;
+	if (find_way_back(frame) != OUTCOME_TRANSLATE)
+		return false;
+	known->addr = addr;
+	known->ifindex = ifindex;
+	known->tick = tick;
+	return true;
 }
 
 /*

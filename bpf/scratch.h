@@ -92,12 +92,11 @@ struct known_device {
 /* Clients and other machines are mostly reached by one or two devices. */
 #define KNOWN_DEVICES 4
 
-/* Whether packets from an IPv4 address may arrive by a device; see locate.h. */
+/* Packets from an IPv4 address may arrive by a device; see locate.h. */
 struct known_source {
 	__u32 addr;
 	__u32 ifindex;
 	__u64 tick;
-	__u64 is_expected;
 };
 
 #define KNOWN_SOURCES 16
