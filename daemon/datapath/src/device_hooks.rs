@@ -96,6 +96,8 @@ pub struct HookFault {
     pub ifindex: u32,
     pub direction: Direction,
     pub reason: String,
+    /// Whether the hook runs nodelb's program all the same: only the pin is missing.
+    pub is_running: bool,
 }
 
 /// A program of other software that runs before nodelb's.
@@ -296,11 +298,13 @@ impl Attach for DeviceHooks {
         let fault = |(device, direction): (HookedDevice, Direction)| {
             let (ifindex, program) = (device.ifindex, self.program(device, direction));
             let point = HookPoint { ifindex, direction };
+            let open = self.open_links.get(&point);
             let reason = match self.method {
-                HookMethod::Tcx => tcx::fault(point, program, (&self.pins, self.open_links.get(&point))),
-                HookMethod::Clsact => clsact::fault(point, program),
+                HookMethod::Tcx => tcx::fault(point, program, (&self.pins, open))?,
+                HookMethod::Clsact => clsact::fault(point, program)?,
             };
-            reason.map(|reason| HookFault { ifindex, direction, reason })
+            let is_running = open.is_some_and(|link| tcx::runs(point, program, link.as_fd()));
+            Some(HookFault { ifindex, direction, reason, is_running })
         };
         points.filter_map(fault).collect()
     }

@@ -7,7 +7,7 @@ use nodelb_core::history::{Event, Kernel, What};
 use nodelb_datapath::{Ahead, Attach, DeviceSide, Direction, HookFault, HookMethod, HookedDevice, LinkState, XdpState};
 use nodelb_host::messages;
 use nodelb_report::problems::HOOKS;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::uplinks::{Device, Role};
 
@@ -117,6 +117,10 @@ impl Hooks {
                     if let Some(text) = attached.filter(|_| is_news && device.side == DeviceSide::Uplink) {
                         self.note(What::Changed, &text);
                     }
+                }
+                // The pins are restored with their directory, by another task.
+                Err(error) if !is_new && !faults.is_empty() && faults.iter().all(|fault| fault.is_running) => {
+                    debug!("the pins of nodelb's programs at device {name} are missing: {error}");
                 }
                 Err(error) => drop(errors.insert(ifindex, error.to_string())),
             }

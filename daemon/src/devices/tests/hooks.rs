@@ -18,6 +18,8 @@ pub(crate) struct Kernel {
     pub(crate) calls: Vec<String>,
     /// Programs of other software in front.
     pub(crate) ahead: Vec<Ahead>,
+    /// Devices with programs that run, and of which another process has removed the pins.
+    pub(crate) unpinned: BTreeSet<u32>,
     /// Whether that software moves to the front again.
     pub(crate) is_ahead_again: bool,
 }
@@ -56,8 +58,15 @@ impl Attach for Fake {
     }
 
     fn faults(&self) -> Vec<HookFault> {
-        let fault = |ifindex: &u32| HookFault { ifindex: *ifindex, direction: Direction::In, reason: "gone".into() };
-        self.kernel().removed.iter().map(fault).collect()
+        let kernel = self.kernel();
+        let fault = |ifindex: &u32, reason: &str, is_running| HookFault {
+            ifindex: *ifindex,
+            direction: Direction::In,
+            reason: reason.into(),
+            is_running,
+        };
+        let removed = kernel.removed.iter().map(|ifindex| fault(ifindex, "gone", false));
+        removed.chain(kernel.unpinned.iter().map(|ifindex| fault(ifindex, "its pin is gone", true))).collect()
     }
 
     fn ahead(&self) -> Vec<Ahead> {
@@ -89,8 +98,9 @@ fn device(ifindex: u32, name: &str, role: Role) -> Device {
         kind: "physical".into(),
         xdp: nodelb_datapath::XdpFit::Fits,
         entry: UplinkEntry { mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
-        routed: Vec::new(),
+        sources: [].into(),
         role,
+        kept: None,
     }
 }
 
@@ -240,4 +250,18 @@ fn programs_move_to_the_front_once_for_each_other_program() {
     fake.kernel().ahead.clear();
     hooks.sync(&devices, true);
     assert_eq!(hooks.ahead(1), None);
+}
+
+/// Found as: after `rm -r /sys/fs/bpf/nodelb` the node was not ready for ten seconds, although every program ran.
+#[test]
+fn programs_that_run_without_pins_are_no_failure() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let devices = [device(1, "eth0", Role::Uplink)];
+    assert!(hooks.sync(&devices, true).is_empty());
+    fake.kernel().unpinned.insert(1);
+    fake.kernel().refused.insert(1);
+    assert!(hooks.sync(&devices, true).is_empty(), "the directory of the pins is restored by another task");
+    fake.kernel().removed.insert(1);
+    assert_eq!(hooks.sync(&devices, true).len(), 1, "one of its programs is gone");
 }
