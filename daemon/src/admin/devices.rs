@@ -1,14 +1,11 @@
 //! `/devices`: whether packets of clients outside the node are translated, and at which network devices.
 
-use std::collections::BTreeSet;
-
-use nodelb_core::model::addr::Addr;
 use nodelb_report::rows::{DeviceRow, Devices, PacketsRow, ROLES};
 
 use super::state::AdminState;
 use crate::devices::mode::Activity;
 use crate::devices::report::{DeviceReport, DevicesReport};
-use crate::devices::uplinks::{Device, Role};
+use crate::devices::uplinks::Role;
 
 /// Returns the packet path in general, and one row per device.
 pub(super) fn devices(state: &AdminState) -> Devices {
@@ -33,7 +30,7 @@ fn device(report: &DeviceReport) -> DeviceRow {
     let device = &report.device;
     let [uplink, pod, none] = ROLES;
     let (role, reason) = match &device.role {
-        Role::Uplink => (uplink, None),
+        Role::Uplink => (uplink, device.kept.as_ref().map(|reason| format!("{reason}, and was an uplink before"))),
         Role::Pod => (pod, None),
         Role::PodBridge(port) => {
             (pod, Some(format!("packets between its ports pass it by: add {port} to packets.pod-devices")))
@@ -46,18 +43,12 @@ fn device(report: &DeviceReport) -> DeviceRow {
         kind: device.kind.to_string(),
         role: role.into(),
         programs: report.state().name().into(),
-        source_addresses: sources(device).iter().map(ToString::to_string).collect(),
+        source_addresses: device.sources.iter().map(ToString::to_string).collect(),
         mtu: device.entry.mtu.into(),
         reason,
         xdp: report.xdp.as_ref().map(ToString::to_string),
         error: report.error.clone().or_else(|| report.ahead.clone()),
     }
-}
-
-/// Those that a default route selects, and those that are selected where a route names none, or the kernel does not say.
-fn sources(device: &Device) -> BTreeSet<Addr> {
-    let selected = [device.entry.v4, device.entry.v6].into_iter().flatten();
-    selected.chain(device.routed.iter().copied()).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which devices lead to other machines, and why the others do not: a pure function over what the kernel lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, Family};
@@ -47,9 +47,12 @@ pub struct Device {
     pub xdp: XdpFit,
     /// What the maps have of it as an uplink.
     pub entry: UplinkEntry,
-    /// The addresses of the node by which packets of a default route leave, which may be temporary; not those of services.
-    pub routed: Vec<Addr>,
+    /// The addresses of the node for packets that leave by it: those that a default route selects, which may be temporary, and
+    /// those of `entry` that it has now. Not those of services.
+    pub sources: BTreeSet<Addr>,
     pub role: Role,
+    /// Why it would be none if it had not been an uplink before.
+    pub kept: Option<Reason>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,13 +139,14 @@ pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machin
             || is_down && device.role == Role::Uplink;
         let known = former.get(&device.name).filter(|known| is_passing && known.kind == device.kind);
         let Some(known) = known else { continue };
-        device.role = Role::Uplink;
+        if let Role::Unused(reason) = std::mem::replace(&mut device.role, Role::Uplink) {
+            device.kept = Some(reason);
+        } else if is_down {
+            device.kept = Some(Reason::Down);
+        }
         if known.ifindex == device.ifindex {
             device.entry.v4 = device.entry.v4.or(known.entry.v4);
             device.entry.v6 = device.entry.v6.or(known.entry.v6);
-            if device.routed.is_empty() {
-                device.routed.clone_from(&known.routed);
-            }
         }
     }
     if former.len() > REMEMBERED {
@@ -192,8 +196,9 @@ impl Facts<'_> {
                 is_v6_source: self.has_service_address(Family::Ipv6),
                 is_strict: interface.is_strict,
             },
-            routed: self.routed(ifindex),
+            sources: self.sources(ifindex),
             role,
+            kept: None,
         }
     }
 
@@ -303,9 +308,10 @@ impl Facts<'_> {
         found.map(|address| address.addr)
     }
 
-    fn routed(&self, index: u32) -> Vec<Addr> {
+    fn sources(&self, index: u32) -> BTreeSet<Addr> {
         let own = self.addresses(index).map(|address| address.addr);
-        own.filter(|addr| self.machine.sources.contains(addr) && !self.is_of_service(*addr)).collect()
+        let routed = own.filter(|addr| self.machine.sources.contains(addr) && !self.is_of_service(*addr));
+        routed.chain([Family::Ipv4, Family::Ipv6].into_iter().filter_map(|family| self.source(index, family))).collect()
     }
 
     fn is_of_service(&self, addr: Addr) -> bool {

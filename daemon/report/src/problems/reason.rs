@@ -71,7 +71,7 @@ reasons! {
         "A source has not reported everything since the start, and nothing of it is removed";
     NodeMissing, Warning, "nodelb config", [],
         "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
-    NodeWithoutAddress, Warning, "nodelb devices", [],
+    NodeWithoutAddress, Critical, "nodelb devices", [],
         "No device that is up has an address towards other machines, and backends there are not reached";
     ChecksUnsent, Warning, "nodelb backends", [],
         "Health checks cannot be sent, and the backends keep their state";

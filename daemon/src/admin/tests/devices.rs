@@ -24,7 +24,8 @@ fn report() -> DevicesReport {
             l2_length: 14,
             ..UplinkEntry::default()
         },
-        routed: Vec::new(),
+        sources: ["203.0.113.1".parse().unwrap()].into(),
+        kept: None,
         role,
     };
     let row = |device, is_attached, error: Option<&str>| DeviceReport {

@@ -12,7 +12,8 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         kind: "physical".into(),
         xdp: nodelb_datapath::XdpFit::Fits,
         entry: UplinkEntry { mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
-        routed: Vec::new(),
+        sources: [].into(),
+        kept: None,
         role,
     };
     DeviceReport { device, is_attached, error: error.map(str::to_owned), ahead: None, xdp: None }

@@ -141,7 +141,9 @@ fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
     let mut kept = down.clone();
     keep(&mut kept, &mut former.clone(), &host.machine);
     let eth0 = |devices: &[Device]| devices.iter().find(|device| device.ifindex == index).unwrap().clone();
-    assert_eq!(eth0(&kept), eth0(&before), "with its addresses, which answers need when it is back");
+    assert_eq!((eth0(&kept).role, eth0(&kept).kept), (Role::Uplink, Some(Reason::Down)));
+    assert_eq!(eth0(&kept).entry, eth0(&before).entry, "with its addresses, which answers need when it is back");
+    assert_eq!(eth0(&kept).sources, BTreeSet::new(), "but it has none now");
     let mut never_used = down.clone();
     keep(&mut never_used, &mut Former::new(), &host.machine);
     assert_eq!(never_used, down);
@@ -399,7 +401,10 @@ fn the_address_that_a_default_route_selects_is_known() {
     host.machine.sources.extend(["2001:db8::9", "2001:db8:f::1"].map(addr));
     let devices = host.devices("[datapath]\nown-addresses = [\"2001:db8:f::/64\"]");
     let device = devices.into_iter().find(|device| &*device.name == "eth1").unwrap();
-    assert_eq!((device.entry.v6, device.routed), (Some(addr("2001:db8::2")), vec![addr("2001:db8::9")]));
+    assert_eq!(
+        (device.entry.v6, device.sources),
+        (Some(addr("2001:db8::2")), BTreeSet::from(["2001:db8::2", "2001:db8::9"].map(addr)))
+    );
 }
 
 #[test]

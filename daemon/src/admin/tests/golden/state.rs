@@ -194,7 +194,8 @@ fn devices() -> DevicesReport {
         kind: "physical".into(),
         xdp: nodelb_datapath::XdpFit::Fits,
         entry: UplinkEntry { v4: v4.parse().ok(), mtu: 1500, l2_length: 14, ..UplinkEntry::default() },
-        routed: Vec::new(),
+        sources: v4.parse().into_iter().collect(),
+        kept: None,
         role,
     };
     let report = |device: Device| DeviceReport {
