@@ -80,8 +80,20 @@ impl FindingEntry {
 
 /// The names of values in remedies.
 #[cfg(test)]
-pub(super) const PLACEHOLDERS: [&str; 11] =
-    ["address", "service", "namespace", "name", "source", "similar", "target", "at-once", "label", "value", "pod"];
+pub(super) const PLACEHOLDERS: [&str; 12] = [
+    "address",
+    "service",
+    "namespace",
+    "name",
+    "source",
+    "similar",
+    "target",
+    "at-once",
+    "label",
+    "value",
+    "pod",
+    "way",
+];
 
 /// Returns every kind of finding in its order.
 pub fn findings() -> &'static [FindingEntry] {

@@ -290,6 +290,7 @@ rows! {
     DropRow {
         reason: String,
         verdict: String,
+        service: Option<String>,
         packets: u64,
         last: f64,
     }

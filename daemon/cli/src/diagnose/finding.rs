@@ -6,8 +6,8 @@ use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 use super::catalogue;
 
-/// Sets what explains each finding, and sorts them: the causes, the most severe first and of equally severe ones in the
-/// order of the catalogue, then what they explain. A cause is as severe as what it explains.
+/// Sets what explains each finding, unless its rule has done so, and sorts them: the causes, the most severe first and of
+/// equally severe ones in the order of the catalogue, then what they explain. A cause is as severe as what it explains.
 pub(super) fn relate(findings: &mut [Finding]) {
     findings.sort_by_key(|finding| place(finding.kind));
     for at in 0..findings.len() {
@@ -21,7 +21,7 @@ pub(super) fn relate(findings: &mut [Finding]) {
             let entry = catalogue::finding(cause.kind);
             entry.explains.contains(&finding.kind) || entry.suppresses.contains(&finding.kind)
         });
-        finding.explained_by = cause.map(|cause| cause.kind);
+        finding.explained_by = finding.explained_by.or(cause.map(|cause| cause.kind));
     }
     for at in (0..findings.len()).rev() {
         let (kind, severity) = (findings[at].kind, findings[at].severity);

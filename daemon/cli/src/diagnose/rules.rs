@@ -14,7 +14,7 @@ mod witnesses;
 use context::Context;
 use nodelb_core::text;
 use nodelb_report::problems::Problem;
-use nodelb_report::rows::FindingRow as Finding;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 use super::catalogue;
 use super::facts::Facts;
@@ -94,7 +94,10 @@ fn by_status(context: &Context<'_>, found: &[Finding]) -> Vec<Finding> {
     let all = context.daemon.iter().flat_map(|daemon| &daemon.problems);
     let new = all.filter(|problem| !is_covered(problem)).filter_map(|problem| {
         let entry = catalogue::findings().iter().find(|entry| entry.problems.contains(&problem.reason))?;
-        let finding = || context.finding(entry.kind, &*problem.cause);
+        let finding = || match entry.kind {
+            Kind::LastResort | Kind::BackendsQuarantined => direct::failed_checks(context, entry.kind, &*problem.cause),
+            kind => context.finding(kind, &*problem.cause),
+        };
         context.concerns(entry, problem).then(finding)
     });
     let mut new: Vec<Finding> = new.collect();

@@ -5,12 +5,35 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::context::Context;
-use crate::diagnose::facts::{Daemon, FrontendRow, KernelSettings, Packets, Route};
+use crate::diagnose::catalogue;
+use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, KernelSettings, Packets, Route};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// The smallest MTU of IPv6.
 const SMALLEST_MTU: u32 = 1_280;
+
+/// How the failure of a health check begins if the machine of the backend does not take packets to the address of the
+/// service, or sends them on.
+const NOT_TAKEN: [&str; 2] = ["no connection to ", "no route to host"];
+
+/// How packets of clients reach backends unchanged, `direct` or `tunnel`; `None` if they are translated.
+pub(super) fn way(daemon: &Daemon) -> Option<&'static str> {
+    ["direct", "tunnel"].into_iter().find(|how| daemon.frontends.iter().any(|row| row.is_forwarded(how)))
+}
+
+/// Returns the finding that backends failed their health checks. The checks go the way of the packets, and may fail for
+/// the same reason.
+pub(super) fn failed_checks(context: &Context<'_>, kind: Kind, what: impl Into<String>) -> Finding {
+    let is_not_taken =
+        |row: &BackendRow| row.reason.iter().any(|why| NOT_TAKEN.iter().any(|text| why.starts_with(text)));
+    let daemon = context.daemon.filter(|daemon| daemon.backends.iter().any(is_not_taken));
+    match daemon.and_then(way).and_then(|way| catalogue::finding(Kind::Unanswered).remedies.get(way)) {
+        Some(way) => context.finding_in(kind, what, "forwarded", &[("way", way)]),
+        None => context.finding(kind, what),
+    }
+}
 
 /// The problems, by their names in the catalogue, each with its evidence.
 pub(super) fn problems<'p>(context: &Context<'_>, packets: &Packets) -> Vec<(&'p str, Vec<String>)> {
@@ -59,7 +82,7 @@ fn backends(daemon: &Daemon) -> impl Iterator<Item = (&str, IpAddr)> {
     used.filter_map(|row| Some((&*row.address, ip_of(&row.address)?)))
 }
 
-fn ip_of(address: &str) -> Option<IpAddr> {
+pub(super) fn ip_of(address: &str) -> Option<IpAddr> {
     Some(address.parse::<L4Addr>().ok()?.addr.ip())
 }
 

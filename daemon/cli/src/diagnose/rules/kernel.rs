@@ -14,6 +14,7 @@ use nodelb_report::explain::differences::CHECKS_AT_ONCE;
 use nodelb_report::problems::{self, Problem, Reason};
 
 use super::context::{Context, because, critical_if, is_last_resort, lasting, quoted, some};
+use super::direct;
 use super::witnesses::place;
 use crate::diagnose::facts::{BackendRow, Daemon, Difference, FrontendRow, Maps};
 use crate::diagnose::objects::{canonical, is_ready};
@@ -201,8 +202,12 @@ pub(super) fn backends_unusable(context: &Context<'_>, daemon: &Daemon) -> Optio
     let each = refused().take(10);
     let each = each.map(|row| format!("{} is {}{}", row.address, word(row.choice), because(&row.reason)));
     let severity = if kind == Kind::BackendsDrained { Severity::Info } else { critical_if(!is_left) };
-    let case = if is_drained && !is_left { "drained" } else { "" };
-    let mut finding = context.finding_in(kind, what, case, &[]).severity(severity).evidence(each);
+    let finding = match first.choice {
+        _ if is_drained && !is_left => context.finding_in(kind, what, "drained", &[]),
+        Some(Choice::Quarantined) => direct::failed_checks(context, kind, what),
+        _ => context.finding(kind, what),
+    };
+    let mut finding = finding.severity(severity).evidence(each);
     finding.command.get_or_insert_with(|| format!("nodelb backends {}", context.facts.service));
     Some(finding)
 }

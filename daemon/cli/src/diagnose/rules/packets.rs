@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::context::{Context, lasting, quoted, some};
+use super::direct::{self, ip_of};
 use crate::diagnose::catalogue;
 use crate::diagnose::facts::{
     ConnectionRow, Daemon, DeviceRow, DropRow, FrontendRow, KernelSettings, LimitRow, Packets, is_ipv6,
@@ -15,8 +16,8 @@ use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 /// Seconds after which a handshake without an answer is a problem: the client has repeated its packet twice.
 const UNANSWERED: f64 = 3.0;
 
-/// Seconds for which drops are evidence of a present problem.
-const RECENT: f64 = 600.0;
+/// Seconds for which drops are evidence of a present problem, as in `/status`.
+const RECENT: f64 = 300.0;
 
 /// Percentage of a map above which it is nearly full.
 const NEARLY_FULL: u64 = 80;
@@ -28,7 +29,7 @@ const OTHERS: [&str; 3] = ["cilium_host", "bpfin.cali", "bpfout.cali"];
 const EVICTING: &str = "half_open";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
-    let own = super::direct::of_backend(context).into_iter();
+    let own = direct::of_backend(context).into_iter();
     let mut found: Vec<Finding> = own.filter_map(|(name, evidence)| problem(name, evidence)).collect();
     found.append(&mut of_entry(context));
     found
@@ -51,14 +52,17 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     if let Some(name) = disabled {
-        return problem(name, vec![quoted(&packets.reason)]).into_iter().collect();
+        let mut own = daemon.frontends.iter().filter(|row| row.outside != "NodeOnly").peekable();
+        // Another finding says why the service does not have its addresses.
+        let is_denied = own.peek().is_some() && own.all(FrontendRow::is_denied);
+        return problem(name, vec![quoted(&packets.reason)]).filter(|_| !is_denied).into_iter().collect();
     }
     let kernel = &context.facts.kernel;
     let devices = |line: fn(&DeviceRow) -> Option<String>| packets.devices.iter().filter_map(line).collect();
-    let unforwarded = forwarding(kernel, forwarded_families(daemon, kernel));
-    let here = if unforwarded.is_empty() { unanswered(packets, "stack") } else { Vec::new() };
+    let unforwarded = unforwarded_families(daemon, kernel);
+    let silent = Silent::new(packets, kernel, unforwarded);
     let is_explained = |reason: &str| match reason {
-        "no-forwarding" => !unforwarded.is_empty(),
+        "no-forwarding" => unforwarded.contains(&true),
         // Load balancers do not ask nodelb about services of files, and the status says what clients get.
         "no-local-backend" => daemon.is_of_file(),
         _ => false,
@@ -71,41 +75,96 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         ("no-xdp", devices(without_xdp)),
         ("device-excluded", devices(excluded)),
         ("other-programs", devices(of_others)),
-        ("forwarding", unforwarded),
         ("snat-overlap", snat_overlap(packets, kernel).into_iter().collect()),
-        ("rp-filter", if here.is_empty() { Vec::new() } else { strict(packets, kernel) }),
+        ("rp-filter", if silent.is_here() { strict(packets, kernel) } else { Vec::new() }),
         ("link-local", not_forwarded(packets)),
         ("nearly-full", nearly_full(&packets.limits)),
     ];
-    let direct = super::direct::problems(context, packets);
-    let found = problems.into_iter().chain(direct).chain(drops);
+    let silence = silence(context, daemon, silent, unforwarded.contains(&true));
+    let follows = silence.as_ref().filter(|it| it.explained_by.is_some()).map(|it| it.severity);
+    let cause = problem("forwarding", forwarding(unforwarded)).map(|cause| {
+        let severity = follows.map_or(cause.severity, |severity| severity.max(cause.severity));
+        cause.severity(severity)
+    });
+    let found = problems.into_iter().chain(direct::problems(context, packets)).chain(drops);
     let found = found.filter_map(|(name, evidence)| problem(name, evidence));
-    found.chain(silence(context, daemon, packets, here)).collect()
+    cause.into_iter().chain(found).chain(silence).collect()
+}
+
+/// Backends that have not answered clients outside the node, by what is on the way to them.
+#[derive(Default)]
+struct Silent {
+    /// Those with an address of the host itself.
+    host: Vec<String>,
+    /// Those to which the kernel of this node forwards packets.
+    pods: Vec<String>,
+    /// Those on other nodes.
+    elsewhere: Vec<String>,
+    /// Those that get no packets, because the kernel does not forward them.
+    unforwarded: Vec<String>,
+}
+
+impl Silent {
+    /// `unforwarded`: whether the kernel forwards no packets of IPv4, and of IPv6.
+    fn new(packets: &Packets, kernel: &KernelSettings, unforwarded: [bool; 2]) -> Self {
+        let mut silent = Self::default();
+        for path in ["stack", "redirect"] {
+            for (backend, line) in unanswered(packets, path) {
+                let lines = match path {
+                    _ if is_of_host(kernel, backend) => &mut silent.host,
+                    _ if unforwarded[usize::from(is_ipv6(backend))] => &mut silent.unforwarded,
+                    "redirect" => &mut silent.elsewhere,
+                    _ => &mut silent.pods,
+                };
+                lines.push(line);
+            }
+        }
+        silent
+    }
+
+    /// Whether packets to one of them end on this node.
+    fn is_here(&self) -> bool {
+        !self.host.is_empty() || !self.pods.is_empty()
+    }
 }
 
 /// Returns that backends do not answer clients outside the node, as the status or connections show: with direct return, only
 /// the status does.
-fn silence(context: &Context<'_>, daemon: &Daemon, packets: &Packets, here: Vec<String>) -> Option<Finding> {
-    let elsewhere = unanswered(packets, "redirect");
-    let has = |how: &str| daemon.frontends.iter().any(|row| row.is_forwarded(how));
-    let policies = if here.is_empty() { Vec::new() } else { dropped(&context.facts.kernel) };
+fn silence(context: &Context<'_>, daemon: &Daemon, silent: Silent, is_unforwarded: bool) -> Option<Finding> {
+    let Silent { host, pods, elsewhere, unforwarded } = silent;
+    let kernel = &context.facts.kernel;
+    let policies = if pods.is_empty() { Vec::new() } else { dropped(kernel) };
     let is_known = context.problem(catalogue::finding(Kind::Unanswered)).is_some();
     let case = match () {
         () if !policies.is_empty() => "firewall",
-        () if !here.is_empty() => "stack",
+        () if !pods.is_empty() => "stack",
+        () if !host.is_empty() => "host",
         () if !elsewhere.is_empty() => "redirect",
         () if !is_known => return None,
-        () if has("direct") => "direct",
-        () if has("tunnel") => "tunnel",
-        () => "",
+        () if is_unforwarded => "forwarding",
+        () if are_of_host(daemon, kernel) => "host",
+        () => direct::way(daemon).unwrap_or_default(),
     };
     let what = match case {
         "redirect" => "a backend on another node has not answered clients outside this node",
-        "firewall" | "stack" => "a backend on this node has not answered clients outside of it",
+        "firewall" | "stack" | "host" => "a backend on this node has not answered clients outside of it",
         _ => "backends do not answer clients outside this node, or refuse them",
     };
-    let evidence = [here, elsewhere, policies].concat();
-    Some(context.finding_in(Kind::Unanswered, what, case, &[]).evidence(evidence))
+    let evidence = [host, pods, elsewhere, unforwarded, policies].concat();
+    let finding = context.finding_in(Kind::Unanswered, what, case, &[]).evidence(evidence);
+    // Not every problem of the packet path explains it.
+    Some(Finding { explained_by: (case == "forwarding").then_some(Kind::PacketPath), ..finding })
+}
+
+fn is_of_host(kernel: &KernelSettings, backend: &str) -> bool {
+    ip_of(backend).is_some_and(|ip| kernel.has(ip))
+}
+
+/// Whether clients outside the node reach only backends with an address of the host itself.
+fn are_of_host(daemon: &Daemon, kernel: &KernelSettings) -> bool {
+    let served = daemon.frontends.iter().filter(|row| row.outside == "Served");
+    let mut backends = served.flat_map(|row| &row.backends).peekable();
+    backends.peek().is_some() && backends.all(|backend| is_of_host(kernel, backend))
 }
 
 /// Returns the chains of the firewall with the policy to drop forwarded packets.
@@ -148,10 +207,9 @@ fn of_others(row: &DeviceRow) -> Option<String> {
     OTHERS.contains(&&*row.device).then(|| format!("the device {}", row.device))
 }
 
-/// Whether packets of clients outside the node to IPv4 addresses of the service, and to IPv6 ones, must be forwarded: the
-/// node may receive them, and there is a backend that is not this host itself.
-fn forwarded_families(daemon: &Daemon, kernel: &KernelSettings) -> [bool; 2] {
-    let ip = |address: &str| Some(address.parse::<L4Addr>().ok()?.addr.ip());
+/// Whether packets of clients outside the node to IPv4 addresses of the service, and to IPv6 ones, must be forwarded, and
+/// the kernel does not do that: the node may receive them, and there is a backend that is not this host itself.
+fn unforwarded_families(daemon: &Daemon, kernel: &KernelSettings) -> [bool; 2] {
     let is_received = |row: &FrontendRow| {
         // Without the addresses of the host, it is not known to have none of the family.
         let is_global = |own: &Addr| !own.is_loopback() && !own.is_link_local();
@@ -159,21 +217,18 @@ fn forwarded_families(daemon: &Daemon, kernel: &KernelSettings) -> [bool; 2] {
         row.kind != "NodePort" || own.peek().is_none() || own.any(|own| own.ip().is_ipv6() == is_ipv6(&row.address))
     };
     let is_forwarded = |row: &&FrontendRow| {
-        let mut backends = row.backends.iter().filter_map(|backend| ip(backend));
+        let mut backends = row.backends.iter().filter_map(|backend| ip_of(backend));
         row.outside == "Served" && is_received(row) && backends.any(|backend| !kernel.has(backend))
     };
     let forwarded: Vec<_> = daemon.frontends.iter().filter(is_forwarded).collect();
-    [false, true].map(|is_v6| forwarded.iter().any(|row| is_ipv6(&row.address) == is_v6))
+    let is_needed = |is_v6: bool| forwarded.iter().any(|row| is_ipv6(&row.address) == is_v6);
+    [kernel.forwards_v4 == Some(false) && is_needed(false), kernel.forwards_v6 == Some(false) && is_needed(true)]
 }
 
-/// Returns the settings without which the kernel forwards no packets of the families that clients use.
-fn forwarding(kernel: &KernelSettings, [has_v4, has_v6]: [bool; 2]) -> Vec<String> {
-    let settings = [
-        ("net.ipv4.ip_forward", kernel.forwards_v4, has_v4),
-        ("net.ipv6.conf.all.forwarding", kernel.forwards_v6, has_v6),
-    ];
-    let disabled = settings.iter().filter(|(_, is_on, is_needed)| *is_needed && *is_on == Some(false));
-    disabled.map(|(name, ..)| format!("{name} is 0")).collect()
+/// Returns the settings because of which the kernel forwards no packets of these families.
+fn forwarding(unforwarded: [bool; 2]) -> Vec<String> {
+    let settings = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"].into_iter().zip(unforwarded);
+    settings.filter(|(_, is_disabled)| *is_disabled).map(|(name, _)| format!("{name} is 0")).collect()
 }
 
 fn snat_overlap(packets: &Packets, kernel: &KernelSettings) -> Option<String> {
@@ -201,20 +256,20 @@ fn not_forwarded(packets: &Packets) -> Vec<String> {
     lines.collect()
 }
 
-/// Returns the backends on this path that have not answered the last connections: those since the one that began last
-/// among the answered ones.
-fn unanswered(packets: &Packets, path: &str) -> Vec<String> {
+/// Returns the backends on this path that have not answered the last connections, each with the evidence: those since the
+/// one that began last among the answered ones.
+fn unanswered<'p>(packets: &'p Packets, path: &str) -> Vec<(&'p str, String)> {
     let mut by_backend: BTreeMap<&str, Vec<&ConnectionRow>> = BTreeMap::new();
     for row in packets.connections.iter().filter(|row| row.path == path && !is_link_local(row)) {
         by_backend.entry(&row.backend).or_default().push(row);
     }
-    let line = |(backend, rows): (&str, Vec<&ConnectionRow>)| {
+    let line = |(backend, rows): (&'p str, Vec<&ConnectionRow>)| {
         let (waiting, answered): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.state == "unanswered");
         let last = answered.iter().map(|row| row.age).fold(f64::INFINITY, f64::min);
         let is_last = |row: &&&ConnectionRow| row.age >= UNANSWERED && row.age < last;
         let clients: Vec<&str> = waiting.iter().filter(is_last).map(|row| &*row.client).collect();
         let text = format!("{backend} has not answered {}: {}", counted(clients.len(), "connection"), some(&clients));
-        (!clients.is_empty()).then_some(text)
+        (!clients.is_empty()).then_some((backend, text))
     };
     by_backend.into_iter().filter_map(line).collect()
 }
@@ -242,10 +297,21 @@ fn drops(rows: &[DropRow]) -> BTreeMap<&str, Vec<String>> {
     for row in rows.iter().filter(|row| row.last <= RECENT) {
         let last = lasting(row.last);
         let packets = counted(usize::try_from(row.packets).unwrap_or(usize::MAX), "packet");
-        let line = format!("nodelb drops: {packets} {}, the last one {last} ago", row.verdict);
+        let of = row.service.as_ref().map(|service| format!(" of {}", quoted(service))).unwrap_or_default();
+        let line = format!("nodelb drops: {packets}{of} {}, the last one {last} ago", fate(&row.verdict));
         by_reason.entry(&row.reason).or_default().push(line);
     }
     by_reason
+}
+
+/// Returns what nodelb did with packets of this verdict.
+fn fate(verdict: &str) -> &str {
+    match verdict {
+        "rst" => "refused with RST",
+        "icmp" => "answered with ICMP",
+        "passed" => "passed to the network stack",
+        verdict => verdict,
+    }
 }
 
 #[cfg(test)]

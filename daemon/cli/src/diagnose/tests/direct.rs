@@ -62,7 +62,7 @@ fn route(to: &str, length: u8, has_gateway: bool, mtu: u32) -> Route {
 fn check(found: &[(&str, Vec<String>)], name: &str, evidence: &str) {
     let [(is, lines)] = found else { panic!("{found:?}") };
     assert_eq!((*is, &*lines.join("\n")), (name, evidence));
-    assert!(crate::diagnose::catalogue::packet_problem(name).is_some(), "{name}");
+    assert!(catalogue::packet_problem(name).is_some(), "{name}");
 }
 
 #[test]

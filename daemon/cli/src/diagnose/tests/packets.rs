@@ -1,4 +1,5 @@
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 use nodelb_report::rows::{self, FindingSeverity as Severity};
 use nodelb_report::time::Time;
 use serde_json::{Value, json};
@@ -109,6 +110,66 @@ fn a_firewall_that_drops_forwarded_packets_is_named() {
     check_silence("10.1.0.1:8080/TCP", "redirect", elsewhere);
 }
 
+/// The advice was to capture on the device of a pod.
+#[test]
+fn a_backend_with_an_address_of_the_host_is_behind_its_input() {
+    check_silence("10.1.0.1:8080/TCP has not answered 1 connection", "host", |packets, kernel| {
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "unanswered", 9.0))];
+        kernel.addresses = vec![("eth0".into(), "10.1.0.1".parse().unwrap())];
+        kernel.forward_drops = vec!["the chain FORWARD of the table filter".into()];
+    });
+    let mut facts = silent(&["198.51.100.1:80/TCP"], |_, kernel| {
+        kernel.addresses = vec![("eth0".into(), "10.1.0.1".parse().unwrap())];
+    });
+    let found = findings(&Context::new(&facts));
+    let expected = catalogue::finding(Kind::Unanswered).remedies.get("host");
+    assert_eq!(found[0].remedy.as_ref(), expected, "without its connections, too");
+    let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+    daemon.frontends[0].backends.push("10.1.0.2:8080/TCP".into());
+    assert_ne!(findings(&Context::new(&facts))[0].remedy.as_ref(), expected, "or it is the one in a pod");
+}
+
+/// A service of which the status says that its backends do not answer.
+fn silent(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Facts {
+    let mut facts = facts(addresses, change);
+    let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+    daemon.services = typed(json!([{"service": "shop/web", "source": "files"}]));
+    daemon.problems = typed(json!([{
+        "severity": "critical", "reason": "Unanswered", "object": "shop/web", "since": null,
+        "cause": "the last 3 connections got no answer", "command": "nodelb diagnose shop/web",
+        "blocks_readiness": false,
+    }]));
+    facts
+}
+
+/// The silence came first, with the advice to look at the backends.
+#[test]
+fn packets_that_the_kernel_does_not_forward_explain_the_silence() {
+    let waiting = |backend: &str| typed(connection(backend, "stack", "unanswered", 9.0));
+    let facts = silent(&["198.51.100.1:80/TCP"], |packets, kernel| {
+        packets.connections = vec![waiting("10.1.0.1:8080/TCP")];
+        kernel.forwards_v4 = Some(false);
+    });
+    let found = crate::diagnose::rules::findings(&facts);
+    let [cause, silence] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((cause.kind, cause.severity, cause.explained_by), (Kind::PacketPath, Severity::Critical, None));
+    assert_eq!(cause.evidence, ["net.ipv4.ip_forward is 0"]);
+    assert_eq!((silence.kind, silence.explained_by), (Kind::Unanswered, Some(Kind::PacketPath)));
+    assert!(silence.evidence[0].starts_with("10.1.0.1:8080/TCP has not answered"), "{silence:?}");
+    // Packets to the host itself, and those of the other family, need no forwarding of IPv4.
+    for backend in ["10.1.0.9:8080/TCP", "[2001:db8:1::1]:8080/TCP"] {
+        let facts = silent(&["198.51.100.1:80/TCP"], |packets, kernel| {
+            packets.connections = vec![waiting(backend)];
+            kernel.forwards_v4 = Some(false);
+            kernel.addresses = vec![("eth0".into(), "10.1.0.9".parse().unwrap())];
+        });
+        let found = crate::diagnose::rules::findings(&facts);
+        let [silence, cause] = &found[..] else { panic!("{backend}: {found:?}") };
+        assert_eq!((silence.kind, silence.explained_by), (Kind::Unanswered, None), "{backend}");
+        assert_eq!((cause.kind, cause.severity), (Kind::PacketPath, Severity::Warning), "{backend}");
+    }
+}
+
 /// A backend on another machine was said to be on this node, and not to answer (V10 of the findings about IPv6).
 #[test]
 fn a_link_local_client_is_no_silence_of_a_backend() {
@@ -215,6 +276,26 @@ fn a_service_of_a_file_that_no_proxy_translates_is_a_warning() {
         assert_eq!((finding.severity, finding.kind), (Severity::Warning, Kind::PacketPath), "{translation}");
         assert!(finding.what.contains("do not know services of files"), "{finding:?}");
     }
+}
+
+/// The advice was packets.mode = "on", which gives the service no address of another one.
+#[test]
+fn a_service_without_its_addresses_is_not_said_to_be_untranslated() {
+    let found = |statuses: [Status; 2]| {
+        let mut facts = facts(&["198.51.100.1:80/TCP", "198.51.100.2:80/TCP"], |packets, _| {
+            (packets.translation, packets.reason) = ("off".into(), "the nftables table kube-proxy".into());
+        });
+        let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+        daemon.services = typed(json!([{"service": "shop/web", "source": "files"}]));
+        for (row, status) in daemon.frontends.iter_mut().zip(statuses) {
+            row.status = Some(status);
+            row.outside = if status.is_denied() { "Refused" } else { "Off" }.into();
+        }
+        daemon.frontends.push(typed(json!({"address": "10.96.0.1:80/TCP", "outside": "NodeOnly", "status": "OK"})));
+        findings(&Context::new(&facts))
+    };
+    assert_eq!(found([Status::Conflict, Status::Refused]), []);
+    assert_eq!(found([Status::Conflict, Status::Ok]).len(), 1, "it has the other address");
 }
 
 #[test]
@@ -344,5 +425,35 @@ fn recent_drops_are_explained_by_their_reason() {
     assert_eq!(found(|packets, _| packets.drops = vec![drop("no-route", RECENT + 1.0)]), [], "long ago");
     assert_eq!(found(|packets, _| packets.drops = vec![drop("short", 5.0)]), [], "no problem of the service");
     let severity = |reason: &str| catalogue::packet_problem(reason).unwrap().severity;
-    assert_eq!((severity("no-port"), severity("source-range")), (Severity::Critical, Severity::Info));
+    assert_eq!((severity("no-port"), severity("source-range")), (Severity::Warning, Severity::Info));
+}
+
+/// Once, "52 packets rst".
+#[test]
+fn drops_are_said_in_words_and_with_the_service() {
+    let verdicts = [
+        ("rst", "refused with RST"),
+        ("icmp", "answered with ICMP"),
+        ("passed", "passed to the network stack"),
+        ("dropped", "dropped"),
+    ];
+    for (verdict, fate) in verdicts {
+        let evidence = format!("52 packets of shop/web:http/TCP/IPv4 {fate}, the last one 5s ago");
+        check("no-port", &evidence, |packets, _| {
+            packets.drops = vec![typed(json!({
+                "reason": "no-port", "verdict": verdict, "service": "shop/web:http/TCP/IPv4", "packets": 52,
+                "last": 5.0,
+            }))];
+        });
+    }
+}
+
+/// Only rp_filter was named, and it was 0.
+#[test]
+fn a_client_without_a_route_is_named_with_rp_filter() {
+    let entry = catalogue::packet_problem("reverse-path").unwrap();
+    assert!(entry.problem.contains("the node has no route to them"), "{}", entry.problem);
+    for text in ["no route to the client (`ip route get CLIENT`)", "rp_filter to 2"] {
+        assert!(entry.remedy.contains(text), "{}", entry.remedy);
+    }
 }

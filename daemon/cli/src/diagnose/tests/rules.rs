@@ -1087,6 +1087,44 @@ fn remedies_fit_the_case() {
     }
 }
 
+/// Once, "start the backends": they ran, and did not take packets to the address of the service.
+#[test]
+fn a_check_that_goes_the_way_of_packets_fails_for_the_same_reasons() {
+    let found = |(forward, reason): (&str, &str), choice: Choice, reported: &str| {
+        let mut facts = sound();
+        let known = daemon(&mut facts);
+        known.frontends[0].flags = vec![format!("Forward={forward}")];
+        (known.backends[0].choice, known.backends[0].reason) = (Some(choice), Some(reason.to_owned()));
+        known.problems = vec![problem(reported, "shop/web", "a check failed", "nodelb backends shop/web")];
+        findings(&facts)
+    };
+    let remedy = |failure: (&str, &str), (choice, reported, kind): (Choice, &str, Kind)| {
+        let found = found(failure, choice, reported);
+        let finding = found.iter().find(|finding| finding.kind == kind).unwrap_or_else(|| panic!("{found:#?}"));
+        finding.remedy.clone().unwrap()
+    };
+    let cases = [
+        (Choice::Selected, "LastResort", Kind::LastResort),
+        (Choice::Selected, "BackendsQuarantined", Kind::BackendsQuarantined),
+        (Choice::Quarantined, "NoBackends", Kind::BackendsUnusable),
+    ];
+    let failures = [
+        ("direct", "no connection to 10.96.7.7:80/TCP within 500ms", "needs the address of the service (`ip address"),
+        ("direct", "no route to host", "needs the address of the service (`ip address"),
+        ("tunnel", "no connection to 10.96.7.7:80/TCP in the tunnel within 500ms", "or a tunnel device (ipip, ip6tnl)"),
+    ];
+    for case in cases {
+        for (forward, reason, expected) in failures {
+            let remedy = remedy((forward, reason), case);
+            assert!(remedy.contains(expected), "{case:?}, {reason}: {remedy}");
+        }
+        for (forward, reason) in [("tunnel", "connection refused"), ("", "no route to host")] {
+            let remedy = remedy((forward, reason), case);
+            assert_eq!(Some(&remedy), catalogue::finding(case.2).remedy.as_ref(), "{case:?}, {reason}");
+        }
+    }
+}
+
 /// The first of the examples in which the cause was the last finding: the kubeconfig does not exist.
 #[test]
 fn a_missing_kubeconfig_is_the_cause_of_everything_else() {
