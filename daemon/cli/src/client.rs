@@ -2,6 +2,7 @@
 //! answer; the commands own the requests and print the answers.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -176,12 +177,13 @@ fn first<Answer>(
     addresses: &[At],
     mut ask: impl FnMut(&At) -> anyhow::Result<Result<Answer, Failure>>,
 ) -> Result<Answer, Failure> {
-    let mut silent = Vec::new();
+    let (mut silent, mut is_running) = (Vec::new(), false);
     for at in addresses {
         match ask(at) {
             Ok(answer) => return answer,
             Err(error) => {
                 silent.push((at.clone(), format!("{error:#}")));
+                is_running |= is_listening(&error);
                 // The other addresses are those of the same daemon.
                 if error.is::<Hanging>() {
                     break;
@@ -189,7 +191,12 @@ fn first<Answer>(
             }
         }
     }
-    Err(Failure::new(Code::Unavailable, Unreachable { silent, pins: None }))
+    Err(Failure::new(Code::Unavailable, Unreachable { silent, is_running, pins: None }))
+}
+
+/// Whether a process has the address: it has accepted the connection, or too many wait to be accepted.
+fn is_listening(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_none_or(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// The daemon accepts connections, but does not even answer a request that needs no work.
@@ -201,6 +208,8 @@ pub(crate) struct Hanging;
 #[derive(Debug)]
 pub(crate) struct Unreachable {
     silent: Vec<(At, String)>,
+    /// Whether a process listens at one of them: a start changes nothing then.
+    is_running: bool,
     /// What is pinned, once that is known: what the missing daemon means for connections depends on it.
     pub(crate) pins: Option<Pins>,
 }
@@ -254,8 +263,12 @@ impl fmt::Display for Unreachable {
         if let Some(pins) = &self.pins {
             write!(f, "\n{}", pins.effect())?;
         }
+        let remedy = match self.is_running {
+            true => "Restart it: systemctl restart nodelb.",
+            false => "Start it: systemctl start nodelb.",
+        };
         let other = "Other address: --admin. The socket is for root and its group.";
-        write!(f, "\nCheck: systemctl status nodelb; journalctl -u nodelb. Start it: systemctl start nodelb.\n{other}")
+        write!(f, "\nCheck: systemctl status nodelb; journalctl -u nodelb. {remedy}\n{other}")
     }
 }
 
@@ -321,17 +334,21 @@ async fn until_hanging(at: &At) {
 
 /// Sends the request, and returns the answer as soon as its header has arrived.
 async fn open(at: &At, method: &Method, target: &str) -> anyhow::Result<Response<Incoming>> {
-    let late = "no answer in time";
     match at {
         At::Tcp(address) => {
-            let stream = timeout(CONNECT_TIME, TcpStream::connect(address)).await.context(late)??;
+            let stream = connected(TcpStream::connect(address)).await?;
             send(stream, &address.to_string(), (method, target)).await
         }
         At::Unix(path) => {
-            let stream = timeout(CONNECT_TIME, UnixStream::connect(path)).await.context(late)??;
+            let stream = connected(UnixStream::connect(path)).await?;
             send(stream, "localhost", (method, target)).await
         }
     }
+}
+
+async fn connected<S>(connect: impl Future<Output = io::Result<S>>) -> io::Result<S> {
+    let late = |_elapsed| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+    timeout(CONNECT_TIME, connect).await.map_err(late)?
 }
 
 async fn send<S>(stream: S, host: &str, (method, target): (&Method, &str)) -> anyhow::Result<Response<Incoming>>

@@ -1,4 +1,4 @@
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 
@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use hyper::Method;
 
-use super::{At, CHECK, CHECK_EVERY, CHECK_TIME, Hanging, change, get, inquire};
-use crate::exit::Code;
+use super::{At, CHECK, CHECK_EVERY, CHECK_TIME, Hanging, change, first, get, inquire};
+use crate::exit::{Code, Failure};
 
 /// Answers one connection with these bytes, and returns the request.
 fn answering(bytes: &'static str) -> (At, JoinHandle<String>) {
@@ -52,6 +52,26 @@ fn a_daemon_that_does_not_run_is_named_with_the_remedy() {
     let message = failure.to_string();
     assert!(message.starts_with(&format!("cannot reach the nodelb daemon at {address} (")), "{message}");
     assert!(message.contains("refused") && message.contains("systemctl status nodelb"), "{message}");
+}
+
+/// `systemctl start` changes nothing for a unit that runs: the message about a daemon that hangs named nothing else.
+#[test]
+fn a_daemon_that_runs_is_to_be_restarted_and_another_one_to_be_started() {
+    let of = |kind: io::ErrorKind| anyhow::Error::from(io::Error::from(kind));
+    let remedy = |errors: [anyhow::Error; 2]| {
+        let mut errors = errors.into_iter();
+        let failure =
+            first(&[silent(), silent()], |_| -> anyhow::Result<Result<(), Failure>> { Err(errors.next().unwrap()) });
+        let message = failure.unwrap_err().to_string();
+        let line = message.lines().find(|line| line.starts_with("Check: ")).unwrap();
+        line.split_once("journalctl -u nodelb. ").unwrap().1.to_owned()
+    };
+    let absent = [of(io::ErrorKind::PermissionDenied), of(io::ErrorKind::ConnectionRefused)];
+    assert_eq!(remedy(absent), "Start it: systemctl start nodelb.");
+    for running in [Hanging.into(), of(io::ErrorKind::WouldBlock), anyhow::anyhow!("no answer in time")] {
+        let errors = [of(io::ErrorKind::PermissionDenied), running];
+        assert_eq!(remedy(errors), "Restart it: systemctl restart nodelb.");
+    }
 }
 
 #[test]
@@ -118,7 +138,9 @@ fn a_question_that_is_understood_and_refused_is_no_matter_of_versions() {
 #[test]
 fn an_answer_that_breaks_off_is_no_answer() {
     let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhalf");
-    assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Unavailable);
+    let failure = get(&[address], "/maps").unwrap_err();
+    assert_eq!(failure.code, Code::Unavailable);
+    assert!(failure.to_string().contains("Restart it: systemctl restart nodelb."), "{failure}");
     task.join().unwrap();
 }
 
