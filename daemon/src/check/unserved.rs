@@ -10,6 +10,7 @@ use nix::net::if_::if_indextoname;
 use nix::sys::socket::SockaddrStorage;
 use nodelb_core::compile::outside::is_outside;
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
+use nodelb_core::model::forward::Forward;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{Service, ServiceName, Slice};
 use nodelb_core::model::uplink::Uplink;
@@ -62,6 +63,7 @@ fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -
     let mut found = Unserved::default();
     refused(config, own, &services, &mut found);
     found.problems.extend(services.iter().filter_map(|service| loopback(config, service, &slices)));
+    found.notices.extend(undirected(config, &services));
     for family in [Family::Ipv4, Family::Ipv6] {
         let needing: BTreeSet<&ServiceName> =
             services.iter().filter(|it| is_forwarded(config, it, &slices, own, family)).map(|it| &it.name).collect();
@@ -164,6 +166,24 @@ fn loopback(config: &Config, service: &Service, slices: &[Arc<Slice>]) -> Option
     ))
 }
 
+/// Returns a line for each way of direct return that some services ask for and the configuration does not allow.
+fn undirected(config: &Config, services: &[Arc<Service>]) -> impl Iterator<Item = String> {
+    let packets = config.packets.engine();
+    [Forward::Direct, Forward::Tunnel].into_iter().filter_map(move |forward| {
+        let asks = |service: &&Arc<Service>| {
+            service.forward == forward && packets.forward_of(service) != forward && has_outside(config, service)
+        };
+        let names: BTreeSet<&ServiceName> = services.iter().filter(asks).map(|service| &service.name).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "note: forward = \"{forward}\" has no effect, because packets.direct-return is not true: packets of \
+                 clients outside the node to {} are translated; set it to true and restart nodelb, or remove forward",
+                listed(names, SHOWN)
+            )
+        })
+    })
+}
+
 /// Whether clients outside the node are to be served, and packets to a backend of this family have to be forwarded.
 fn is_forwarded(
     config: &Config,
@@ -178,13 +198,18 @@ fn is_forwarded(
 
 /// The backends of the service, if clients outside the node are to be served.
 fn outside_backends(config: &Config, service: &Service, slices: &[Arc<Slice>]) -> Vec<L4Addr> {
-    let packets = config.packets.engine();
-    let mut frontends = service.ports.iter().flat_map(|port| &port.frontends);
-    if !frontends.any(|frontend| is_outside(service, frontend.kind, packets)) {
+    if !has_outside(config, service) {
         return Vec::new();
     }
     let ports = slices.iter().filter(|slice| slice.service == service.name).flat_map(|slice| &slice.ports);
     ports.flat_map(|port| port.backends.iter().map(|it| L4Addr::new(it.addr, it.port, port.protocol))).collect()
+}
+
+/// Whether clients outside the node are to be served.
+fn has_outside(config: &Config, service: &Service) -> bool {
+    let packets = config.packets.engine();
+    let mut frontends = service.ports.iter().flat_map(|port| &port.frontends);
+    frontends.any(|frontend| is_outside(service, frontend.kind, packets))
 }
 
 /// The addresses of all devices of this host.

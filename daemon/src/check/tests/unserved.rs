@@ -119,3 +119,20 @@ fn a_device_without_programs_that_leads_to_a_router_is_noted() {
     assert!(!is_noted(notices("192.0.2.7:8080", "outside = true")), "the backend is on the device itself");
     assert!(!is_noted(notices("203.0.113.200:8080", "outside = true")), "an uplink");
 }
+
+/// Such services were translated, and only `nodelb trace` said so.
+#[test]
+fn direct_return_that_is_not_allowed_is_noted() {
+    let notices = |more: &str, keys| found(&entry("198.51.100.1:80", "192.0.2.1:80", more), keys).notices;
+    for forward in ["direct", "tunnel"] {
+        let more = format!("outside = true\nforward = \"{forward}\"");
+        let noted = notices(&more, "");
+        assert_eq!(noted.len(), 1, "{noted:?}");
+        let start = format!("note: forward = \"{forward}\" has no effect, because packets.direct-return is not true: ");
+        assert!(noted[0].starts_with(&start) && noted[0].contains("to shop/web are translated; "), "{noted:?}");
+        assert_eq!(notices(&more, "[packets]\ndirect-return = true"), [""; 0]);
+        assert_eq!(notices(&more, "[packets]\nmode = \"off\""), [""; 0], "nothing is translated either");
+    }
+    assert_eq!(notices("outside = true\nforward = \"translate\"", ""), [""; 0]);
+    assert_eq!(notices("outside = true", ""), [""; 0]);
+}
