@@ -8,11 +8,7 @@ use nodelb_report::output::table::Style;
 use nodelb_report::time::Time;
 
 use crate::exit::{Code, Failure};
-
-/// The minimum width of text, however narrow the terminal is.
-const MIN_WIDTH: usize = 40;
-/// The width of text on a terminal that does not know its size, such as a serial console.
-const UNKNOWN_WIDTH: usize = 80;
+use crate::terminal;
 
 /// The format of an answer of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,15 +48,14 @@ pub(super) fn now() -> Time {
 
 /// Returns the style of text output, which depends on where stdout leads.
 pub(super) fn style(colour: ColorChoice, wide: bool) -> Style {
-    let is_terminal = std::io::stdout().is_terminal();
+    let stdout = std::io::stdout();
+    let is_terminal = stdout.is_terminal();
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = match colour {
         ColorChoice::Always => true,
         ColorChoice::Never => false,
         ColorChoice::Auto => is_terminal && !no_colour,
     };
-    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);
-    let width = (is_terminal && !wide).then(width);
-    Style { width: width.map(|width| width.max(MIN_WIDTH)), wide, is_stream: false, colour, zone: None }
+    let width = if wide { None } else { terminal::width(&stdout) };
+    Style { width, wide, is_stream: false, colour, zone: None }
 }

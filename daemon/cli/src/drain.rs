@@ -124,7 +124,9 @@ pub(super) fn change(asking: &Asking, method: &Method, target: &str) -> Result<(
     let at = asking.admin.clone().unwrap_or_else(|| At::Unix(PathBuf::from(DEFAULT_SOCKET)));
     let body = client::change(&at, method, target)?;
     match asking.output {
-        Format::Text | Format::Wide => print::print(format!("{}\n", decode::<Answer>(&body)?.done).as_bytes()),
+        Format::Text | Format::Wide => {
+            print::print_lines(&format!("{}\n", decode::<Answer>(&body)?.done), asking.style().width)
+        }
         Format::Json => print::print(&body),
         Format::Yaml => print::print(yaml::text(&decode(&body)?).as_bytes()),
     }

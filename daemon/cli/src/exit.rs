@@ -8,6 +8,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use nodelb_report::output::wrap::fitted;
+
+use crate::terminal;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -79,9 +83,10 @@ pub fn eprint_fatal(message: &str) {
     eprint(&format!("nodelb: {message}"));
 }
 
-/// Writes one line about the answer of a command to stderr. A reader that does not read delays the command only briefly.
+/// Writes a message about the answer of a command to stderr, in the width of a terminal. A reader that does not read
+/// delays the command only briefly.
 pub(crate) fn eprint(line: &str) {
-    let message = format!("{line}\n");
+    let message = format!("{}\n", fitted(line, terminal::width(&io::stderr())));
     let (done, is_done) = mpsc::channel();
     let write = move || {
         // If stderr is closed, the message cannot be written anywhere else.

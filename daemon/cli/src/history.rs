@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::answer::{Format, decode, now};
 use super::ask::{DaemonAddresses, Wanted};
-use super::print::print;
+use super::print::print_lines;
 use super::times::{Range, When, ZONE, when};
 use crate::exit::{self, Failure};
 
@@ -68,7 +68,7 @@ impl Options {
         let range = Range::new((self.since, self.until), now(), &ZONE);
         answer.history.retain(|row| range.contains(row.time));
         if answer.history.is_empty() && is_text {
-            return print(format!("{}\n", self.nothing(&wanted, last)).as_bytes());
+            return print_lines(&format!("{}\n", self.nothing(&wanted, last)), self.style().width);
         }
         if is_text && answer.history.iter().any(|row| row.time > now()) {
             exit::eprint(

@@ -34,6 +34,7 @@ mod print;
 mod query_options;
 mod similar;
 mod status;
+mod terminal;
 mod times;
 mod top;
 mod trace;

@@ -7,8 +7,10 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::text;
 use nodelb_report::output::table::COLOURS;
+use nodelb_report::output::wrap::fitted;
 
 use crate::exit::{Code, Failure};
+use crate::terminal;
 
 /// A filter that passes only what a terminal displays: text, line ends, tabs, and the colours of nodelb's own tables.
 /// Anything else that a terminal would interpret becomes `\u{fffd}`. The text may come in pieces that are cut anywhere.
@@ -65,8 +67,13 @@ fn judged(bytes: &[u8]) -> usize {
 pub(super) fn print_output(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut out = Vec::new();
     let done = command(&mut out);
-    print(&out)?;
+    print_lines(&String::from_utf8_lossy(&out), terminal::width(&io::stdout()))?;
     done
+}
+
+/// Writes sentences to stdout, in this width.
+pub(super) fn print_lines(text: &str, width: Option<usize>) -> Result<(), Failure> {
+    print(fitted(text, width).as_bytes())
 }
 
 /// Writes [sanitize] text to stdout. A reader that has closed its end (`| head`) has seen what it wanted.

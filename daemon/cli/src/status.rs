@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use nodelb_report::output::wrap::fitted;
 use nodelb_report::problems::Severity;
 use nodelb_report::rows::Answer;
 use nodelb_report::status_report::StatusReport;
@@ -53,9 +54,12 @@ impl Options {
         let is_terminal = std::io::stdout().is_terminal();
         loop {
             let report = self.asking.get("/status", &[]).and_then(|body| decode::<StatusReport>(&body));
+            let style = self.asking.style();
             let text = match report {
-                Ok(report) => report.text(now(), &self.asking.style()),
-                Err(failure) if failure.code == Code::Unavailable => format!("{failure}\n"),
+                Ok(report) => report.text(now(), &style),
+                Err(failure) if failure.code == Code::Unavailable => {
+                    fitted(&format!("{failure}\n"), style.width).into_owned()
+                }
                 Err(failure) => return Err(failure),
             };
             let is_read = match is_terminal {

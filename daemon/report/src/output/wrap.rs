@@ -25,6 +25,46 @@ pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize
     taken
 }
 
+/// The number of spaces before a line that continues another one.
+const CONTINUED: usize = 4;
+
+/// The text with its lines in this width; unchanged without one.
+pub fn fitted(text: &str, width: Option<usize>) -> Cow<'_, str> {
+    let Some(width) = width else { return Cow::Borrowed(text) };
+    let mut out = String::with_capacity(text.len());
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        push_line(&mut out, line, width);
+    }
+    Cow::Owned(out)
+}
+
+/// Appends a line, which continues on further ones if it is wider.
+pub(crate) fn push_line(out: &mut String, line: &str, width: usize) {
+    let words = line.trim_start_matches(' ');
+    let start = line.len() - words.len();
+    let (first, rest) = split_words(words, width.saturating_sub(start));
+    push_spaces(out, start);
+    out.push_str(first);
+    if !rest.is_empty() {
+        let indent = start + CONTINUED;
+        out.push('\n');
+        push_spaces(out, indent);
+        push_words(out, rest, (0, width.saturating_sub(indent)), indent);
+    }
+}
+
+/// The words that fit into so many characters, at least one, and the others.
+fn split_words(text: &str, room: usize) -> (&str, &str) {
+    let Some((end, next)) = text.char_indices().nth(room) else { return (text, "") };
+    match text[..end + next.len_utf8()].rfind(' ').or_else(|| text.find(' ')) {
+        Some(at) => (text[..at].trim_end_matches(' '), text[at..].trim_matches(' ')),
+        None => (text, ""),
+    }
+}
+
 pub(crate) fn push_display(out: &mut String, value: impl Display) {
     write!(out, "{value}").expect("invariant: writing to a String does not fail");
 }
@@ -63,3 +103,7 @@ pub fn push_printable(out: &mut String, text: &str) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/wrap.rs"]
+mod tests;

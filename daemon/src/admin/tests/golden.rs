@@ -59,7 +59,8 @@ const OTHERS: [&str; 2] = ["top", "diagnose"];
 /// not exist.
 const DIAGNOSED: [&str; 3] = ["production/service-00002", "production/service-00003", "production/service-0001"];
 
-/// The commands without a table: their output does not depend on the width; tests/README.md names their tests.
+/// The commands without a table: their output depends on the width only in its line ends; tests/README.md names their
+/// tests.
 const WITHOUT_TABLE: [&str; 11] = [
     "run",
     "check-config",
