@@ -63,6 +63,8 @@ pub struct ApiserverSummary {
     pub address: Option<String>,
     /// The time of the last response; absent before the first one.
     pub last_response: Option<Time>,
+    /// The configuration keys that select services, with their values; absent if all are selected.
+    pub selection: Option<String>,
 }
 
 /// A place that a source reads.

@@ -10,7 +10,7 @@ use crate::problems::{Problem, Severity};
 use crate::rows::Answer;
 use crate::status_report::{ChangeSummary, StatusReport};
 use crate::time::Time;
-use nodelb_core::model::service::BackendState;
+use nodelb_core::model::service::{BackendState, Source};
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::signed;
@@ -31,14 +31,15 @@ impl Answer for StatusReport {
         let mut out = String::new();
         push_head(&mut out, self, style);
         push_problems(&mut out, self, style);
+        push_absence(&mut out, self, style);
         push_counts(&mut out, self, style);
         push_changes(&mut out, self, style);
         out
     }
 }
 
-fn push_line(out: &mut String, style: &Style, indent: usize, text: &str) {
-    wrap::push_words(out, text, (0, style.width.unwrap_or(usize::MAX)), indent);
+fn push_line(out: &mut String, style: &Style, text: &str) {
+    wrap::push_line(out, text, style.width.unwrap_or(usize::MAX));
     out.push('\n');
 }
 
@@ -60,7 +61,7 @@ fn push_head(out: &mut String, report: &StatusReport, style: &Style) {
     wrap::push_display(out, format_args!("{}  {kernel}\n", style.paint(colour, word)));
     let missing = report.kernel.iter().flat_map(|kernel| &kernel.missing_features);
     for feature in missing.filter(|_| style.wide) {
-        push_line(out, style, 4, &format!("  missing: {feature}"));
+        push_line(out, style, &format!("  missing: {feature}"));
     }
 }
 
@@ -68,11 +69,6 @@ fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
     let problems = &report.problems;
     if problems.is_empty() {
         out.push_str("No problems found.\n");
-        if report.counts.services == 0 && report.apiserver.is_none() {
-            let next = "No services yet: add a file to files.directory (/etc/nodelb/services.d unless `nodelb config` says \
-                        otherwise), or configure [kubernetes] in /etc/nodelb/nodelb.toml";
-            push_line(out, style, 4, next);
-        }
         return;
     }
     wrap::push_display(out, format_args!("PROBLEMS ({})\n", problems.len()));
@@ -84,6 +80,29 @@ fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
     if shown < problems.len() {
         wrap::push_display(out, format_args!("  and {} more: nodelb status -o wide\n", problems.len() - shown));
     }
+}
+
+/// What to do if there is nothing to serve.
+fn push_absence(out: &mut String, report: &StatusReport, style: &Style) {
+    let selection = report.apiserver.as_ref().and_then(|apiserver| apiserver.selection.as_deref());
+    if let Some(keys) = selection.filter(|_| lacks_kubernetes_services(report)) {
+        let text = format!(
+            "No Kubernetes services: {keys} selects no Service that nodelb serves; to change it, edit \
+             /etc/nodelb/nodelb.toml and restart nodelb"
+        );
+        push_line(out, style, &wrap::printable(&text));
+    } else if report.problems.is_empty() && report.counts.services == 0 && report.apiserver.is_none() {
+        let next = "No services: add a file to files.directory (/etc/nodelb/services.d unless `nodelb config` says \
+                    otherwise), or configure [kubernetes] in /etc/nodelb/nodelb.toml";
+        push_line(out, style, next);
+    }
+}
+
+/// Whether everything that is selected of the cluster is known, and no service is among it.
+fn lacks_kubernetes_services(report: &StatusReport) -> bool {
+    let kubernetes = Source::Kubernetes.to_string();
+    let mut places = report.sources.iter().filter(|place| place.source == kubernetes).peekable();
+    places.peek().is_some() && places.all(|place| place.state == SourceState::Ok && place.services == 0)
 }
 
 /// One line: severity, object, age, cause; and the next command, if there is room. What does not fit stands below.
@@ -146,7 +165,7 @@ fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
         "services {}{services}   frontends {}{frontends}   backends {}{backends}",
         counts.services, counts.frontends, counts.backends
     );
-    push_line(out, style, 4, &objects);
+    push_line(out, style, &objects);
     let mut parts = Vec::new();
     if let Some(apiserver) = &report.apiserver {
         let received = apiserver.last_response.map(|at| durations::human(at.age(report.time)));
@@ -163,10 +182,10 @@ fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
         format!("sources: {failed} of {} failed", report.sources.len())
     });
     parts.extend(report.checks.iter().filter(|check| !check.passed).map(|check| format!("{} failed", check.name)));
-    push_line(out, style, 4, &parts.join("   "));
+    push_line(out, style, &parts.join("   "));
     // For connections from outside the node, also a good state has a reason, such as a kube-proxy that is present.
     for check in report.checks.iter().filter(|check| check.passed && check.name == "devices") {
-        push_line(out, style, 4, &format!("outside: {}", check.detail));
+        push_line(out, style, &format!("outside: {}", check.detail));
     }
 }
 

@@ -4,12 +4,13 @@ use crate::explain::summary::ObjectCounts;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
 use crate::rows::Answer;
-use crate::status_report::{ChangeSummary, Kernel, StatusReport};
+use crate::status_report::{ApiserverSummary, ChangeSummary, Kernel, SourceSummary, StatusReport};
 use crate::time::Time;
 use nodelb_core::history::{Event, Record, What};
 use nodelb_core::model::addr::{Family, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{Origin, PortKey};
+use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
 
 const NOW: u64 = 1_764_000_000_000;
@@ -60,6 +61,35 @@ fn without_problems_it_says_so() {
          services 3 (2 OK, 1 NoBackends)   frontends 4   backends 0\n\
          sources ok\n"
     );
+}
+
+/// "No services yet" stood there although the last one had just been removed.
+#[test]
+fn without_services_it_says_where_they_come_from() {
+    let counts = ObjectCounts::default();
+    let none = StatusReport { counts, ..report(Vec::new()) }.text(Time(NOW), &Style::default());
+    assert!(none.contains("No problems found.\nNo services: add a file to files.directory"), "{none}");
+    assert!(!report(Vec::new()).text(Time(NOW), &Style::default()).contains("No services"));
+}
+
+/// A label selector with a typing error left nothing, and everything was said to be well.
+#[test]
+fn a_selection_that_selects_nothing_is_named() {
+    let text = |state, services, selection: Option<&str>| {
+        let source =
+            |source: &str, services| SourceSummary { source: source.into(), path: "services".into(), state, services };
+        let apiserver = ApiserverSummary { selection: selection.map(str::to_owned), ..ApiserverSummary::default() };
+        let sources = vec![source("files", 3), source("kubernetes", services), source("kubernetes", 0)];
+        let report = StatusReport { apiserver: Some(apiserver), sources, ..report(vec![problem("shop/web")]) };
+        report.text(Time(NOW), &Style::default())
+    };
+    let keys = "kubernetes.label-selector = team=shopp";
+    let named = format!("\nNo Kubernetes services: {keys} selects no Service that nodelb serves; ");
+    let nothing = text(SourceState::Ok, 0, Some(keys));
+    assert!(nothing.contains(&named), "{nothing}");
+    assert!(!text(SourceState::Ok, 1, Some(keys)).contains("selects no Service"));
+    assert!(!text(SourceState::Ok, 0, None).contains("selects no Service"), "an empty cluster");
+    assert!(!text(SourceState::Error, 0, Some(keys)).contains("selects no Service"), "nothing was listed yet");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use nodelb_cli::diagnose::catalogue;
+use nodelb_core::model::moment::Moment;
 use nodelb_report::problems::Reason;
 use nodelb_report::rows::Diagnosis;
 use nodelb_report::status_report::StatusReport;
@@ -6,7 +7,10 @@ use nodelb_report::time::Clocks;
 use strum::EnumMessage;
 
 use super::status;
-use crate::admin::fixture::unsynced;
+use crate::admin::fixture::{always, kubernetes, unsynced};
+use crate::admin::state::AdminState;
+use crate::admin::tables::tests::apiservers::report;
+use crate::config::Config;
 use crate::generated;
 
 #[test]
@@ -16,6 +20,20 @@ fn the_summary_survives_json_and_says_that_the_node_is_not_ready() {
     assert!(report.problems.iter().any(|problem| problem.blocks_readiness));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<StatusReport>(&json).unwrap(), report);
+}
+
+#[test]
+fn the_keys_that_select_services_are_named() {
+    let selection = |keys: &str| {
+        let config = always(Config::parse(&format!("[kubernetes]\n{keys}\n")).unwrap());
+        let state = AdminState { config, kubernetes: Some(kubernetes(report())), ..unsynced() };
+        let now = Clocks { moment: Moment(21_000), ..Clocks::default() };
+        status(&state, now).apiserver.unwrap().selection
+    };
+    assert_eq!(selection(""), None);
+    let keys = "kubernetes.label-selector = team=shopp and kubernetes.namespaces = shop, pay";
+    let found = selection("label-selector = \"team=shopp\"\nnamespaces = [\"shop\", \"pay\"]");
+    assert_eq!(found.as_deref(), Some(keys));
 }
 
 /// The table of `docs/operations.md` is the catalogue. `UPDATE=1` rewrites it.
