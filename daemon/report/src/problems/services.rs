@@ -443,8 +443,14 @@ fn drained(observed: &Observed, found: &mut Vec<Problem>) {
         let used = used.into_iter().flatten().find(|key| snapshot.uses_drained(key));
         let used = used
             .map(|key| format!("; {} uses drained backends, because it has no other one", reports::port_text(&key)));
+        let texts: BTreeSet<String> = drains.values().map(ToString::to_string).collect();
+        let shared = used.is_none().then(|| SharedCause {
+            of: drains.keys().map(|drained| drained.addr).collect(),
+            what: listed(texts, SHOWN),
+            command: "nodelb backends",
+        });
         let cause = format!("{first} is {drain}{more}{}", used.unwrap_or_default());
         let problem = Problem::new(Reason::BackendsDrained, name.to_string(), cause);
-        found.push(problem.since(since));
+        found.push(problem.since(since).shared(shared));
     }
 }

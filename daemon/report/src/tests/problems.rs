@@ -256,6 +256,26 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
     assert!(only(&found).cause.contains("2 backends failed their health checks"), "{found:#?}");
 }
 
+/// The drain of a host with twelve services was ten rows and "2 more".
+#[test]
+fn the_drain_of_a_host_is_one_notice_with_its_services() {
+    let mut node = Node::new();
+    for (name, frontend) in [("shop/a", "198.51.100.1:80"), ("shop/b", "198.51.100.2:80")] {
+        let drain = Drain { by: "root".into(), since: 1_000_000, until: None };
+        let drains = [("192.0.2.1".parse().unwrap(), drain)].into();
+        node.send([
+            Change::UpsertService(service(name, frontend)),
+            slice(name, &["192.0.2.1:80", "192.0.2.2:80"]),
+            Change::Drains(name.parse().unwrap(), drains, None),
+        ]);
+    }
+    let found = node.problems();
+    let problem = only(&found);
+    assert_eq!((problem.reason, &*problem.object), (Reason::BackendsDrained, "192.0.2.1"));
+    assert_eq!(problem.cause, "2 services: drained by root until nodelb undrain: shop/a, shop/b");
+    assert_eq!(problem.command, "nodelb backends 192.0.2.1");
+}
+
 #[test]
 fn a_drain_is_a_notice_with_its_author_and_end_while_another_backend_is_left() {
     let mut node = Node::new();
