@@ -13,10 +13,11 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::drain::Drained;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::counted;
-use nodelb_report::rows::Connections;
+use nodelb_report::rows::{ConnectionRow, Connections};
+use nodelb_report::time::Time;
 use serde::Deserialize;
 
-use super::answer::{Format, decode};
+use super::answer::{Format, decode, now};
 use super::asking::{Asking, Parameter, target};
 use super::client::{self, At, DEFAULT_SOCKET};
 use super::{addresses, completions, history, names, print, yaml};
@@ -27,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The maximum number of connections that are counted.
 const COUNTED: u32 = 100_000;
+
+/// How long a connection that one side has closed has no packet until it counts as ended, in milliseconds. The programs
+/// keep it for a minute.
+const ENDED_MILLIS: u64 = 5_000;
 
 #[derive(Debug, Args)]
 pub(super) struct Undrain {
@@ -107,15 +112,20 @@ impl Undrain {
         Ok(service)
     }
 
-    /// The number of connections of clients outside this node to the backend, and whether all were counted.
+    /// The number of open connections of clients outside this node to the backend, and whether all were counted.
     fn connections(&self, service: Option<&ServiceName>) -> Result<(usize, bool), Failure> {
         let service = service.map(|service| ("service", service.to_string()));
         let address = [("address", self.backend.addr.to_string()), ("limit", COUNTED.to_string())];
         let parameters: Vec<Parameter> = service.into_iter().chain(address).collect();
         let answer: Connections = decode(&self.asking.get("/connections", &parameters)?)?;
-        let backends = answer.connections.iter().filter_map(|row| row.backend.parse::<L4Addr>().ok());
+        let open = answer.connections.iter().filter(|row| !has_ended(row, now()));
+        let backends = open.filter_map(|row| row.backend.parse::<L4Addr>().ok());
         Ok((backends.filter(|at| self.backend.includes((at.addr, at.port))).count(), answer.listed.complete))
     }
+}
+
+fn has_ended(row: &ConnectionRow, now: Time) -> bool {
+    row.state == "closing" && row.last_packet.0.saturating_add(ENDED_MILLIS) <= now.0
 }
 
 /// Lets the daemon change something, and prints its answer.
@@ -131,3 +141,7 @@ pub(super) fn change(asking: &Asking, method: &Method, target: &str) -> Result<(
         Format::Yaml => print::print(yaml::text(&decode(&body)?).as_bytes()),
     }
 }
+
+#[cfg(test)]
+#[path = "tests/drain.rs"]
+mod tests;
