@@ -167,7 +167,7 @@ reasons! {
         "An address of `admin.listen` cannot be opened";
     RestartPending, Warning, "systemctl restart nodelb", [],
         "A changed configuration key takes effect only after a restart";
-    NoOutsideBackend, Critical, "nodelb backends {}", ["NodelbNoOutsideBackend"],
+    NoOutsideBackend, Critical, "nodelb diagnose {}", ["NodelbNoOutsideBackend"],
         "Clients outside the node reach no backend of a service of a file; a warning if that concerns only some backends, or this node";
     Unanswered, Critical, "nodelb diagnose {}", ["NodelbServiceUnanswered"],
         "No backend of a service has accepted its last connections from outside the node, three or more; a warning if others do";
