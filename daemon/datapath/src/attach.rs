@@ -373,10 +373,19 @@ pub(crate) fn pinned_fault(
             _ => return Some(format!("its pin {} cannot be opened: {error}", pin.display())),
         },
     };
-    if let Some(fault) = elsewhere(link.as_fd()) {
+    link_fault(link.as_fd(), program, elsewhere)
+}
+
+/// The fault of a link that should run the program, if it has one.
+pub(crate) fn link_fault(
+    link: BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
+    elsewhere: &dyn Fn(BorrowedFd<'_>) -> Option<String>,
+) -> Option<String> {
+    if let Some(fault) = elsewhere(link) {
         return Some(fault);
     }
-    let runs = LinkInfo::from_fd(link.as_fd()).map(|info| info.prog_id);
+    let runs = LinkInfo::from_fd(link).map(|info| info.prog_id);
     let ours = Program::id_from_fd(program);
     match (runs, ours) {
         (Ok(runs), Ok(ours)) if runs == ours => None,

@@ -4,8 +4,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use libbpf_rs::ProgramAttachType;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{Program, ProgramAttachType};
 use libbpf_sys::bpf_attach_type;
 
 use crate::attach::{self, LinkState};
@@ -70,16 +70,16 @@ pub(crate) fn fault(
     program: BorrowedFd<'_>,
     (pins, open): (&Pins, Option<&OwnedFd>),
 ) -> Option<String> {
-    attach::pinned_fault((&pins.link(&point.pin_name()), open), program, &|link| {
-        is_elsewhere(link, point).then(|| "its link is attached to another device, or to one that is gone".into())
-    })
+    attach::pinned_fault((&pins.link(&point.pin_name()), open), program, &|link| elsewhere(link, point))
+}
+
+fn elsewhere(link: BorrowedFd<'_>, point: HookPoint) -> Option<String> {
+    is_elsewhere(link, point).then(|| "its link is attached to another device, or to one that is gone".into())
 }
 
 /// Whether the link is attached to the hook of this device and runs the program.
 pub(crate) fn runs(point: HookPoint, program: BorrowedFd<'_>, link: BorrowedFd<'_>) -> bool {
-    let runs = LinkInfo::from_fd(link).map(|info| info.prog_id);
-    let ours = Program::id_from_fd(program);
-    matches!((runs, ours), (Ok(runs), Ok(ours)) if runs == ours) && !is_elsewhere(link, point)
+    attach::link_fault(link, program, &|link| elsewhere(link, point)).is_none()
 }
 
 /// Whether the pinned link is known to be without its device. A link that cannot be read may still run programs.
