@@ -82,26 +82,21 @@ fn unserved_on(config: &Config, host: &Host, ways_out: impl Fn(BTreeSet<Addr>) -
             outside_backends(config, service, &slices).into_iter().map(|backend| (&service.name, backend))
         })
         .collect();
-    let ways = ways_out(outside.iter().map(|(_, backend)| backend.addr).filter(|addr| !own.contains(addr)).collect());
-    found.notices.extend(host.dropping.iter().filter_map(|chain| behind(chain, &outside, (&ways, &host.uplinks))));
-    found.notices.extend(gateways(&outside, (&ways, &host.uplinks)));
+    let mut ways =
+        ways_out(outside.iter().map(|(_, backend)| backend.addr).filter(|addr| !own.contains(addr)).collect());
+    ways.retain(|_, way| host.uplinks.iter().all(|uplink| uplink.ifindex != way.device));
+    found.notices.extend(host.dropping.iter().filter_map(|chain| behind(chain, &outside, &ways)));
+    found.notices.extend(gateways(&outside, &ways));
     let strict =
         problems::strict(&host.uplinks).filter(|_| outside.iter().any(|(_, it)| it.addr.family() == Family::Ipv4));
     found.notices.extend(strict.map(|strict| format!("note: {strict}")));
     found
 }
 
-/// Returns a line if packets of clients outside the node to some backends pass this chain.
-fn behind(
-    chain: &DroppingChain,
-    outside: &[(&ServiceName, L4Addr)],
-    (ways, uplinks): (&BTreeMap<Addr, Way>, &[Uplink]),
-) -> Option<String> {
-    let passes = |backend: &L4Addr| {
-        let way = ways.get(&backend.addr);
-        chain.drops(backend.addr.family())
-            && way.is_some_and(|way| uplinks.iter().all(|uplink| uplink.ifindex != way.device))
-    };
+/// Returns a line if packets of clients outside the node to some backends pass this chain. `ways`: those by other devices than
+/// uplinks.
+fn behind(chain: &DroppingChain, outside: &[(&ServiceName, L4Addr)], ways: &BTreeMap<Addr, Way>) -> Option<String> {
+    let passes = |backend: &L4Addr| chain.drops(backend.addr.family()) && ways.contains_key(&backend.addr);
     let names: BTreeSet<&ServiceName> = outside.iter().filter(|(_, it)| passes(it)).map(|(name, _)| *name).collect();
     (!names.is_empty()).then(|| {
         format!(
@@ -114,14 +109,10 @@ fn behind(
 }
 
 /// Returns a line for each device without programs that leads to a router, if some backends are behind it.
-fn gateways(
-    outside: &[(&ServiceName, L4Addr)],
-    (ways, uplinks): (&BTreeMap<Addr, Way>, &[Uplink]),
-) -> impl Iterator<Item = String> {
+fn gateways(outside: &[(&ServiceName, L4Addr)], ways: &BTreeMap<Addr, Way>) -> impl Iterator<Item = String> {
     let mut behind: BTreeMap<u32, BTreeSet<&ServiceName>> = BTreeMap::new();
     for (name, backend) in outside {
-        let Some(way) = ways.get(&backend.addr).filter(|way| way.has_gateway) else { continue };
-        if uplinks.iter().all(|uplink| uplink.ifindex != way.device) {
+        if let Some(way) = ways.get(&backend.addr).filter(|way| way.has_gateway) {
             behind.entry(way.device).or_default().insert(name);
         }
     }
