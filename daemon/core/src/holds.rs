@@ -251,7 +251,7 @@ impl Holds {
         self.remembered.values().filter(move |record| record.port.service == *service)
     }
 
-    /// The ports whose status may be another one since the last call, although their entries may be the same.
+    /// The ports with a status that may have changed since the last call, although their entries may be the same.
     pub(crate) fn take_changed(&mut self) -> Vec<ServiceId> {
         std::mem::take(&mut self.changed)
     }

@@ -26,7 +26,8 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
     "the maps of connections are full: see packets.max-connections and packets.max-handshakes",
     "a TCP packet of a connection that nodelb does not know; passed: it continues, or packets.unknown is \"pass\"",
     "more than 1,000 answers in a second on one CPU for a service and a reason; another row contains the packet, too",
-    "the client has an address of this node, there is no route to it, or (rp_filter is 1) its packets arrive by another device than leads back to it",
+    "the client has an address of this node, there is no route to it, or (rp_filter is 1) its packets arrive by another \
+     device than leads back to it",
     "as mtu, but the sender permits fragments: a redirected packet cannot be split; the sender gets the ICMP error",
     "more than 2,048 datagrams in fragments in a second between this node and one other address",
     "the source is the address and port of a service, from which nothing begins a connection: the answers would go round",

@@ -34,7 +34,7 @@ impl Unforwarded {
     fn problem(self, reason: Reason, more: &str) -> Problem {
         let Self { severity, cause, services } = self;
         let problem = Problem::new(reason, "packets", cause + more).severity(severity);
-        Problem { services: services.iter().map(ToString::to_string).collect(), ..problem }
+        problem.of_services(&services)
     }
 }
 
@@ -137,7 +137,7 @@ pub fn gateways(snapshot: &Snapshot, ways: &Ways) -> Vec<Gateway> {
 pub(super) fn without_programs(observed: &Observed, found: &mut Vec<Problem>) {
     for Gateway { device, cause, services } in gateways(&observed.snapshot, &observed.ways) {
         let problem = Problem::new(Reason::GatewayWithoutPrograms, format!("device {device}"), cause);
-        found.push(Problem { services: services.iter().map(ToString::to_string).collect(), ..problem });
+        found.push(problem.of_services(&services));
     }
 }
 

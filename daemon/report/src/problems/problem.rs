@@ -14,6 +14,7 @@ use crate::time::{Clocks, Time};
 use nodelb_core::history::History;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::ipsec::Policies;
+use nodelb_core::model::service::ServiceName;
 use nodelb_core::packets::outcomes::{Answered, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
@@ -80,6 +81,10 @@ impl Problem {
     #[must_use]
     pub fn severity(self, severity: Severity) -> Self {
         Self { severity, ..self }
+    }
+
+    pub(super) fn of_services(self, services: &BTreeSet<ServiceName>) -> Self {
+        Self { services: services.iter().map(ToString::to_string).collect(), ..self }
     }
 
     pub(super) fn shared(self, shared: Option<SharedCause>) -> Self {
