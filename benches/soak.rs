@@ -30,6 +30,8 @@ mod lab;
 mod node;
 #[path = "soak/outside.rs"]
 mod outside;
+#[path = "../tests/reach.rs"]
+mod reach;
 #[path = "soak/relay.rs"]
 mod relay;
 #[path = "soak/sample.rs"]

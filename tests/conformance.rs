@@ -22,6 +22,7 @@ mod observe;
 #[path = "scenarios/outside_model.rs"]
 mod outside_model;
 mod pod;
+mod reach;
 #[path = "scenarios/run.rs"]
 mod run;
 #[path = "scenarios/runner.rs"]

@@ -13,5 +13,6 @@ mod links;
 mod part;
 #[cfg(test)]
 mod pod;
+mod reach;
 #[cfg(test)]
 mod sandbox;

@@ -10,6 +10,7 @@ mod links;
 mod memory_maps;
 mod model;
 mod pod;
+mod reach;
 mod sandbox;
 
 #[path = "netns/host.rs"]
@@ -57,6 +58,8 @@ mod lab_services;
 mod network;
 #[path = "netns/remedies.rs"]
 mod remedies;
+#[path = "netns/seeded.rs"]
+mod seeded;
 #[path = "netns/servers.rs"]
 mod servers;
 #[path = "netns/stub_resolver.rs"]

@@ -6,5 +6,6 @@ mod pod;
 #[cfg(test)]
 #[path = "packet_programs/mod.rs"]
 mod programs;
+mod reach;
 #[cfg(test)]
 mod sandbox;

@@ -9,6 +9,7 @@ mod links;
 mod part;
 #[cfg(test)]
 mod pod;
+mod reach;
 #[cfg(test)]
 mod sandbox;
 #[cfg(test)]

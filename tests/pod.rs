@@ -2,13 +2,11 @@
 //! through a veth pair. Removed at the end of the test.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::net::{IpAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::reach::reach;
 use crate::sandbox::{BACKENDS_V4, BACKENDS_V6, command};
 
 /// A pod; see the module.
@@ -45,7 +43,7 @@ impl Pod {
         pod.run(|| {
             ip(&format!("route add {} via {host4}", BACKENDS_V4));
             ip(&format!("route add {} via {host6}", BACKENDS_V6));
-            [host4, host6].into_iter().for_each(|host| reach(host.parse().expect("an address")));
+            [&host4, &host6].into_iter().for_each(|host| reach(host));
         });
         pod
     }
@@ -60,21 +58,6 @@ impl Pod {
         let result = thread::scope(|scope| scope.spawn(inside).join());
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
-}
-
-/// Waits until the address answers: the kernel drops packets on a new device for a moment, which is long on a busy machine.
-fn reach(host: IpAddr) {
-    let is_refused = || {
-        let connected = TcpStream::connect_timeout(&(host, 9).into(), Duration::from_secs(2));
-        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-    };
-    for _ in 0..600 {
-        if is_refused() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    panic!("{host} does not answer");
 }
 
 fn ip(words: &str) {

@@ -10,14 +10,12 @@
 //! The router sends the service addresses 198.51.100.0/24 and 2001:db8:f::/48 to node A.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
-use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::reach::reach;
 use crate::sandbox::command;
 
 /// The device of node A that leads to the router.
@@ -34,10 +32,6 @@ pub(crate) const POD_A1: [&str; 2] = ["203.0.113.34", "2001:db8:a1::2"];
 pub(crate) const POD_A2: [&str; 2] = ["203.0.113.38", "2001:db8:a2::2"];
 /// The addresses of the pod on node B.
 pub(crate) const POD_B: [&str; 2] = ["203.0.113.66", "2001:db8:b1::2"];
-
-/// How often, and how long, to wait for a neighbour.
-const MAX_POLLS: u32 = 4_000;
-const NAP: Duration = Duration::from_millis(5);
 
 /// A network namespace with a name, as `ip netns` makes it.
 #[derive(Debug)]
@@ -197,19 +191,6 @@ fn enter(pod: &Place, host: u8, network: &str) {
     pod.ip("link set eth0 up");
     pod.ip(&format!("route add default via 203.0.113.{host}"));
     pod.ip(&format!("-6 route add default via 2001:db8:{network}::1"));
-}
-
-/// Waits until the address answers: a refused connection is an answer.
-fn reach(address: &str) {
-    let to = (address.parse::<IpAddr>().unwrap(), 9).into();
-    for _ in 0..MAX_POLLS {
-        let connected = TcpStream::connect_timeout(&to, Duration::from_secs(2));
-        if connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            return;
-        }
-        thread::sleep(NAP);
-    }
-    panic!("waited in vain for a route to {address}");
 }
 
 fn ip(arguments: &[&str]) {

@@ -16,8 +16,9 @@ use crate::lab_services::{ON_A1, ON_A2, ON_B, PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start};
 use crate::outside_changes::restore_uplink;
-use crate::outside_load::{Load, every, number};
+use crate::outside_load::{Load, every};
 use crate::sandbox;
+use crate::seeded::number;
 use crate::talk::{Server, TIMEOUT, Talk};
 
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, &[Service; 2])) {

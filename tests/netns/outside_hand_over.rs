@@ -12,9 +12,9 @@ use crate::lab::Lab;
 use crate::lab_services::{PACKETS_ON, Service};
 use crate::outside::start;
 use crate::outside_changes::reload;
-use crate::outside_load::number;
 use crate::outside_more::run;
 use crate::outside_network::nft;
+use crate::seeded::number;
 use crate::talk::{TIMEOUT, Talk, ask};
 
 /// As many ports as the other proxy uses, so that each of them is soon wanted by both.
@@ -43,7 +43,7 @@ const WORKERS: u32 = 4;
 /// Makes new connections to both services at the rate, for a while. Returns their number.
 fn connect(lab: &Lab, services: &[Service; 2], when: &str) -> usize {
     let pace = Duration::from_secs(WORKERS.into()) / number("OUTSIDE_RATE", 200);
-    let end = Instant::now() + Duration::from_secs(number("OUTSIDE_SECONDS", 12).into());
+    let end = Instant::now() + Duration::from_secs(number("OUTSIDE_SECONDS", 12));
     let addresses = services.each_ref().map(|service| service.load_balancer()[0].clone());
     let work = &|worker: u32| {
         let (mut made, mut next) = (0, Instant::now() + pace * worker / WORKERS);
@@ -65,7 +65,7 @@ fn connect(lab: &Lab, services: &[Service; 2], when: &str) -> usize {
 
 /// Connections that stay: to both services, or only to the one with a backend on the node.
 fn open(lab: &Lab, services: &[Service]) -> Vec<Talk> {
-    let flows = number("OUTSIDE_FLOWS", 100) as usize;
+    let flows = number("OUTSIDE_FLOWS", 100_usize);
     let addresses = services.iter().map(|service| service.load_balancer()[0].clone()).cycle().take(flows);
     addresses.map(|to| lab.client.run(|| Talk::open(&to, Transport::Tcp, TIMEOUT)).unwrap()).collect()
 }

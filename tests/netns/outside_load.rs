@@ -16,6 +16,7 @@ use crate::host::{eventually, say, socket};
 use crate::lab::Lab;
 use crate::lab_services::Service;
 use crate::outside::TRANSPORTS;
+use crate::seeded::number;
 use crate::talk::{TIMEOUT, Talk};
 
 /// Threads that keep the long-lived connections busy.
@@ -24,11 +25,6 @@ const WORKERS: usize = 8;
 const PACE: Duration = Duration::from_millis(8);
 /// How often a UDP client repeats a datagram while devices are down.
 const TRIES: usize = 5;
-
-/// A number from the environment.
-pub(crate) fn number(variable: &str, default: u32) -> u32 {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
-}
 
 /// Every n-th crash point; n is the value of the variable, or the default.
 pub(crate) fn every(variable: &str, default: u32) -> impl Iterator<Item = u32> {
@@ -107,7 +103,7 @@ impl<'a> Load<'a> {
     /// Connects: the first service gets the long-lived connections.
     pub(crate) fn start(lab: &'a Lab, [stays, probed]: &[Service; 2]) -> Self {
         let addresses = [stays.load_balancer(), stays.node_ports()].concat();
-        let flows = number("OUTSIDE_FLOWS", 200) as usize;
+        let flows = number("OUTSIDE_FLOWS", 200_usize);
         let mut queues: Vec<VecDeque<Flow>> = Vec::new();
         queues.resize_with(WORKERS, VecDeque::new);
         for flow in 0..flows {

@@ -15,8 +15,9 @@ use crate::network::ip;
 use crate::outside::{TRANSPORTS, wait_for_programs};
 use crate::outside_changes::restore_uplink;
 use crate::outside_continuity::with_backends;
-use crate::outside_load::{Load, every, number};
+use crate::outside_load::{Load, every};
 use crate::sandbox::{self, command};
+use crate::seeded::number;
 use crate::talk::{TIMEOUT, Talk};
 
 /// The values of `packets.xdp`, with what `nodelb devices` says of the uplink.

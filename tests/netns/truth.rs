@@ -32,10 +32,11 @@ use serde_json::Value;
 use crate::host::{Host, answer, get, say};
 use crate::lab::Lab;
 use crate::sandbox;
+use crate::seeded::{Random, number};
 use crate::without_daemon::nodelb;
 
 use compare::{Observed, Shown, Traced, lies, stalls};
-use node::{Node, Random, address};
+use node::{Node, address};
 use observer::{From, Observer, now};
 
 const TEST: &str = "truth::the_tools_show_what_clients_get";
@@ -51,15 +52,11 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 const SEQUENCES: &str = "TRUTH_SEQUENCES";
 const SEED: &str = "TRUTH_SEED";
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
-}
-
 #[test]
 fn the_tools_show_what_clients_get() {
     Observer::run_if_requested();
     sandbox::run(TEST, |sandbox| {
-        let rounds = number(SEQUENCES, 25).div_ceil(SERVICES as u64);
+        let rounds = number(SEQUENCES, 25_u64).div_ceil(SERVICES as u64);
         let seed = number(SEED, 1);
         let host = Host::without_the_test(sandbox);
         let lab = Lab::new();
@@ -97,7 +94,7 @@ fn no_client_outside_is_lost_in_silence() {
 
 /// One round: what the tools showed that was not so.
 fn play(host: &Host, lab: &Lab, cgroup: &std::path::Path, seed: u64) -> Vec<String> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let mut node = Node::new(host, lab, SERVICES);
     let addresses: Vec<String> = (0..SERVICES).map(address).collect();
     let observers = From::ALL.map(|from| {

@@ -23,6 +23,7 @@ use crate::lab_services::{HOST_A, HOST_B, ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
 use crate::outside_network::nft;
 use crate::sandbox;
+use crate::seeded::{Random, number};
 use crate::talk::{Server, ask};
 use changes::{Change, Excuse, Only};
 
@@ -42,22 +43,6 @@ const FOLLOWED: Duration = Duration::from_secs(20);
 /// The services by their numbers: the name and addresses of the backend, and whether it is on the node.
 const BACKENDS: [(u16, &str, [&str; 2], bool); 4] =
     [(1, "a1", POD_A1, true), (2, "b", POD_B, false), (3, "host-b", NODE_B, false), (4, "host-a", NODE_A, true)];
-
-/// A sequence of numbers that a seed repeats.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % limit
-    }
-}
 
 /// What a client asks both for.
 #[derive(Clone, Debug)]
@@ -201,11 +186,12 @@ fn play(lab: &Lab, cases: &[Case], seed: u64) -> Vec<String> {
     let mut random = Random::new(seed);
     let (mut on, mut found): (Vec<&Change>, Vec<String>) = (Vec::new(), Vec::new());
     for step in 0..STEPS {
-        let drawn = &changes[random.below(changes.len())];
+        let mut below = |limit: usize| usize::try_from(random.below(limit as u64)).unwrap();
+        let drawn = &changes[below(changes.len())];
         if let Some(place) = on.iter().position(|change| change.excludes(drawn)) {
             on.remove(place).end();
         } else if on.len() == AT_ONCE {
-            on.remove(random.below(AT_ONCE)).end();
+            on.remove(below(AT_ONCE)).end();
         } else {
             drawn.begin();
             on.push(drawn);
@@ -220,10 +206,6 @@ fn play(lab: &Lab, cases: &[Case], seed: u64) -> Vec<String> {
     // The last one first: its commands may rely on those before.
     on.iter().rev().for_each(|change| change.end());
     found
-}
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
 fn in_lab(test: &str, body: impl FnOnce(&Lab)) {
@@ -269,7 +251,7 @@ fn nodelb_serves_clients_outside_as_the_network_stack_would() {
     });
 }
 
-/// Each change by itself, so that a difference has one cause.
+/// Each change alone, so that a difference has one cause.
 #[test]
 fn each_change_of_the_host_is_followed() {
     in_lab("each_change_of_the_host_is_followed", |lab| {

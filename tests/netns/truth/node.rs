@@ -15,6 +15,7 @@ use crate::cluster::{apply, cluster, serve};
 use crate::host::{Daemon, Host, socket};
 use crate::lab::{Lab, POD_A1, POD_B};
 use crate::network::ip;
+use crate::seeded::Random;
 use crate::unbound::Unbound;
 
 const SERVER: &str = "192.0.2.53";
@@ -22,17 +23,6 @@ const APISERVER: &str = "192.0.2.6:6443";
 const QUICK: &str = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
 
 /// A generator of numbers (xorshift), so that a seed repeats a round.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-}
-
 /// Where a service comes from, and thus what happens to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

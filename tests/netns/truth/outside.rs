@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use nodelb_prober::SetAtEnd;
 
-use super::node::Random;
 use super::outside_clients::{Clock, Got, connect};
 use super::outside_kinds::Kind;
 use super::outside_net::Net;
 use super::outside_node::Node;
 use super::silence::{Compared, Found, Seen, Swept, sweeps};
 use crate::host::{Host, answer, eventually, get, say};
+use crate::seeded::Random;
 
 /// The number of services, each of which is one sequence of faults in a round.
 pub(super) const SERVICES: usize = Kind::ALL.len();
@@ -28,7 +28,7 @@ const BEFORE: u64 = 4_000;
 const BETWEEN: u64 = 5_000;
 
 pub(super) fn play(host: &Host, net: &Net, seed: u64) -> Vec<String> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let clock = Clock::new();
     let mut node = Node::new(host, net, clock);
     let of = |kind: Kind| kind.addresses().into_iter().map(move |address| (address, kind.transport()));

@@ -10,7 +10,6 @@ use nodelb_apiserver::{Cluster, Replica};
 use nodelb_prober::{Backend, Transport};
 use serde_json::{Value, json};
 
-use super::node::Random;
 use super::outside_clients::Clock;
 use super::outside_kinds::{Done, Fault, Kind, NodeFault, What};
 use super::outside_net::{ENDS, NODE, Net, POD, UNWRAPPING, set_address, set_firewall, set_unwrapping};
@@ -18,6 +17,7 @@ use crate::cluster::{apply, cluster, serve_on};
 use crate::host::{Daemon, Host, socket};
 use crate::lab::Place;
 use crate::outside_network::nft;
+use crate::seeded::Random;
 
 const APISERVER: &str = "127.0.0.1:6443";
 
