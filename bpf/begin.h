@@ -345,8 +345,8 @@ static __always_inline int put_claimed(struct scratch *here)
 		result =
 			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
 	}
-	/* The client repeats a packet that met another connection. */
-	if (!result && has_former() && !(store_former(0) && store_former(1))) {
+	/* In a moment, the old programs have taken the same port. */
+	if (!result && !store_in_former()) {
 		bpf_map_delete_elem(&half_open, &here->packet.key);
 		result = -EEXIST;
 	}

@@ -225,6 +225,17 @@ static __always_inline bool has_former(void)
 }
 
 /*
+ * Whether old programs may use half_open, too, but not connections: they would
+ * not find what is moved.
+ */
+static __always_inline bool is_sharing_half_open(void)
+{
+	__u32 first = 0;
+
+	return has_former() && !bpf_map_lookup_elem(&former_half_open, &first);
+}
+
+/*
  * Deletes the connection of the packet from a map, with the backend's entry;
  * the keys of both are in the scratch memory.
  */
@@ -232,10 +243,11 @@ static __always_inline bool has_former(void)
 	({                                                        \
 		struct packet_key *_key = &(here)->packet.key;    \
 		struct packet_key *_other = &(here)->partner_key; \
+		const struct connection *_partner;                \
                                                                   \
 		bpf_map_delete_elem(map, _key);                   \
-		if (find_in(map, _other, &(here)->partner) &&     \
-		    is_partner(_key, &(here)->partner))           \
+		_partner = bpf_map_lookup_elem(map, _other);      \
+		if (_partner && is_partner(_key, _partner))       \
 			bpf_map_delete_elem(map, _other);         \
 	})
 
@@ -258,19 +270,23 @@ VERIFIED_ONCE int delete_former(__u32 index)
 	return 0;
 }
 
-/* Deletes both entries of the connection, and with them its source port. */
+/*
+ * Deletes both entries of the connection, and with them its source port. The
+ * former maps come first: what the daemon has just copied from there is then
+ * deleted here, and of what it copies afterwards it finds the end.
+ */
 VERIFIED_ONCE int forget(void)
 {
 	struct scratch *here = scratch();
 
 	NEVER_NULL(here);
 	partner_of(&here->packet.key, &here->entry, &here->partner_key);
-	delete_both_from(&connections, here);
-	delete_both_from(&half_open, here);
 	if (has_former()) {
 		delete_former(0);
 		delete_former(1);
 	}
+	delete_both_from(&connections, here);
+	delete_both_from(&half_open, here);
 	return 0;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
  * Connections in maps that a start of the daemon is replacing by maps of
- * another size. From the last copy of their entries until each device runs the
- * new programs, connections begin in the old maps. The new programs find them
- * there, and store in them what they begin, for the old programs.
+ * another size. The new maps are empty at first: the new programs find
+ * connections in the old ones, where others begin until each device runs the
+ * new programs, and store in them what they begin, for the old programs. Then
+ * the daemon copies the rest.
  *
  * There is no loop over MOST_FORMER maps: Linux 6.1 does not see its end.
  */
@@ -87,13 +88,13 @@ VERIFIED_ONCE bool bring_handshake(__u32 index)
 }
 
 /*
- * Brings the connection of the packet in the scratch memory. Returns whether
- * there may be one now.
+ * Brings the connection of the packet in the scratch memory, if maps are being
+ * replaced. Returns whether there may be one now.
  */
-static __always_inline bool bring_former(void)
+VERIFIED_ONCE bool bring_former(void)
 {
-	return bring_connection(0) || bring_connection(1) ||
-	       bring_handshake(0) || bring_handshake(1);
+	return has_former() && (bring_connection(0) || bring_connection(1) ||
+				bring_handshake(0) || bring_handshake(1));
 }
 
 /*
@@ -115,8 +116,7 @@ VERIFIED_ONCE bool turn_to_answer(void)
 	    bpf_map_lookup_elem(&connections, key))
 		return false;
 	key->side = PACKET_ARRIVING;
-	if (has_former())
-		bring_former();
+	bring_former();
 	/* In this order, as another CPU may be moving it. */
 	if (RULE(pods_share_nothing,
 		 (find_in(&half_open, key, other) ||
@@ -129,30 +129,48 @@ VERIFIED_ONCE bool turn_to_answer(void)
 }
 
 /*
- * Stores the connection that has begun in a former map, too. Returns whether
- * no other connection of the old programs has its key there.
+ * Whether a connection of the old programs has the key of the new one for its
+ * backend's packets, in the former maps of this index. None gives way.
  */
-VERIFIED_ONCE bool store_former(__u32 index)
+VERIFIED_ONCE bool is_taken_in_former(__u32 index)
 {
 	void *former = bpf_map_lookup_elem(&former_connections, &index);
 	struct scratch *here = scratch();
-	const struct connection *other;
+
+	NEVER_NULL(here);
+	if (former && bpf_map_lookup_elem(former, &here->partner_key))
+		return true;
+	former = bpf_map_lookup_elem(&former_half_open, &index);
+	return former && bpf_map_lookup_elem(former, &here->partner_key);
+}
+
+/* The same for all of them. */
+VERIFIED_ONCE bool is_in_way_in_former(void)
+{
+	return has_former() && (is_taken_in_former(0) || is_taken_in_former(1));
+}
+
+VERIFIED_ONCE bool store_former_at(__u32 index)
+{
+	void *former = bpf_map_lookup_elem(&former_half_open, &index);
+	struct scratch *here = scratch();
 
 	if (!former || !here)
 		return true;
-	other = bpf_map_lookup_elem(former, &here->partner_key);
-	if (other && !is_partner(&here->packet.key, other))
+	if (bpf_map_update_elem(former, &here->partner_key, &here->partner,
+				BPF_NOEXIST) == -EEXIST)
 		return false;
-	former = bpf_map_lookup_elem(&former_half_open, &index);
-	if (!former)
-		return true;
-	other = bpf_map_lookup_elem(former, &here->partner_key);
-	if (other && !is_partner(&here->packet.key, other))
-		return false;
-	bpf_map_update_elem(former, &here->partner_key, &here->partner,
-			    BPF_ANY);
 	bpf_map_update_elem(former, &here->packet.key, &here->entry, BPF_ANY);
 	return true;
+}
+
+/*
+ * Stores the connection that has begun in the former maps, too. Returns false
+ * if the old programs have taken its port since is_in_way_in_former().
+ */
+VERIFIED_ONCE bool store_in_former(void)
+{
+	return !has_former() || (store_former_at(0) && store_former_at(1));
 }
 
 #endif

@@ -130,6 +130,8 @@ static __always_inline bool move(struct scratch *here)
 	struct packet_key *other = &here->partner_key;
 	__u32 *udp = NULL;
 
+	if (is_sharing_half_open())
+		return false;
 	if (is_udp) {
 		udp = room_for_udp();
 		if (!udp)

@@ -223,7 +223,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return leave_alone(skb, known,
 				   OUTCOME_ANSWER | PACKET_NOT_SERVED);
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
-	if (!entry && has_former() && bring_former())
+	if (!entry && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && at_pod &&
 	    (may_be_known(&here->packet.key) || has_former()) &&
@@ -294,7 +294,7 @@ static __always_inline bool find_for_leaving(struct __sk_buff *skb,
 			 PACKET_LEAVING))
 		return false;
 	entry = find_at_once_in(&connections, key, &here->entry);
-	if (!entry && has_former() && bring_former())
+	if (!entry && bring_former())
 		entry = find_in(&connections, key, &here->entry);
 	if (entry && is_of_other(here, skb->ingress_ifindex))
 		return false;

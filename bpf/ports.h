@@ -9,6 +9,7 @@
 #include "connections.h"
 #include "conntrack.h"
 #include "counts.h"
+#include "former.h"
 
 /*
  * Ports that are tried for one connection. With 90 % of the range in use, a
@@ -243,6 +244,8 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 	bool is_established;
 	__s32 idle;
 
+	if (is_in_way_in_former())
+		return true;
 	/* In this order, as another CPU may be moving it. */
 	other = bpf_map_lookup_elem(&half_open, key);
 	is_established = !other;

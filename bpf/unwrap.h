@@ -67,8 +67,7 @@ static __always_inline bool is_own_tunnel(struct __sk_buff *skb,
 	    (parsed != PARSED_FLOW ||
 	     (here->packet.part == PART_LATER && !restore_ports())))
 		return false;
-	if (has_former())
-		bring_former();
+	bring_former();
 	is_in_middle = is_in_the_middle(&here->packet);
 	is_known = is_translated(&connections, here);
 	if (!is_known || !is_in_middle) {

@@ -7,6 +7,7 @@ use nodelb_datapath::packets::ConnectionCount;
 
 use super::*;
 use crate::extent::crash_points;
+use crate::links::attached;
 
 fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
     with_packets(env, |packets| {
@@ -91,7 +92,12 @@ fn a_limit_below_the_number_of_connections_keeps_the_present_size() {
     });
 }
 
+fn has_entry(pin: &Path, number: u8) -> bool {
+    MapHandle::from_pinned_path(pin).unwrap().lookup(&[number; 40], MapFlags::ANY).unwrap().is_some()
+}
+
 /// The process is killed after each step of a start with other sizes; the next start, with any sizes, has every entry.
+/// Nothing is copied before the programs are replaced: what the old ones end afterwards would be there again.
 #[test]
 fn a_crash_at_any_step_loses_no_connection() {
     in_sandbox("devices::carried::a_crash_at_any_step_loses_no_connection", |env| {
@@ -101,7 +107,7 @@ fn a_crash_at_any_step_loses_no_connection() {
             return;
         }
         pair("v0", "v1");
-        let (_, pins) = pins(env);
+        let (links, pins) = pins(env);
         let mut node = Node::open(&options(env));
         node.attach("v0");
         drop(node);
@@ -110,10 +116,18 @@ fn a_crash_at_any_step_loses_no_connection() {
             node.connect("connections", 1);
             node.connect("half_open", 2);
             drop(node);
+            let before = attached(&links);
             let test = "devices::carried::a_crash_at_any_step_loses_no_connection";
             let mut crash = Command::new(std::env::current_exe().expect("the path of the test binary"));
             crash.args(["--exact", test, "--nocapture", "--test-threads=1"]);
             let status = crash.env(PART, after.to_string()).status().expect("the same test again");
+            // The old programs may end a connection until then.
+            for (map, number) in
+                [("connections", 1), ("half_open", 2)].into_iter().filter(|_| attached(&links) == before)
+            {
+                let with_entry = names(&pins, map).iter().filter(|name| has_entry(&pins.join(name), number)).count();
+                assert_eq!(with_entry, 1, "step {after}: maps with the entry");
+            }
             let sizes = if after % 2 == 0 { options(env) } else { resized(env, 1000, 64) };
             let node = Node::open(&sizes);
             assert!(node.has_connection("connections", 1) && node.has_connection("half_open", 2), "step {after}");

@@ -18,14 +18,22 @@ use nodelb_prober::SetAtEnd;
 use super::*;
 use crate::pod::Pod;
 
-/// The services, with a backend on this node and on another machine: pods 2 and 1.
-const SERVICES: [(&str, &str); 2] =
-    [("198.51.100.200:80", "203.0.113.138:8080"), ("198.51.100.201:80", "203.0.113.134:8080")];
+/// The services, each with two addresses, and with a backend on this node and on another machine: pods 2 and 1.
+const SERVICES: [(&str, &str); 4] = [
+    ("198.51.100.200:80", "203.0.113.138:8080"),
+    ("198.51.100.202:80", "203.0.113.138:8080"),
+    ("198.51.100.201:80", "203.0.113.134:8080"),
+    ("198.51.100.203:80", "203.0.113.134:8080"),
+];
+/// The UDP clients use these ports again and again, and for every address: a flow finds its key and its port in use.
+const FIRST_PORT: u16 = 20_000;
 /// Flows at a time.
 const FLOWS: usize = 32;
 /// Entries that make each copy of a map last.
 const OTHERS: u32 = 30_000;
-const STARTS: usize = 4;
+/// The sizes of each start: both maps are replaced, or only one.
+const SIZES: [(u32, u32); 5] =
+    [(100_000, 4_096), (120_000, 8_192), (100_000, 8_192), (100_000, 4_096), (120_000, 8_192)];
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn address(text: &str, protocol: Protocol) -> L4Addr {
@@ -34,7 +42,7 @@ fn address(text: &str, protocol: Protocol) -> L4Addr {
 }
 
 fn sizes(env: &Sandbox, start: usize) -> Options {
-    let (connections, handshakes) = if start.is_multiple_of(2) { (100_000, 4_096) } else { (120_000, 8_192) };
+    let (connections, handshakes) = SIZES[start];
     let options = with_packets(env, |packets| {
         packets.max_connections = connections;
         packets.max_handshakes = handshakes;
@@ -88,7 +96,8 @@ fn serve_tcp(listener: &TcpListener) {
 
 /// A few flows at a time, which exchange three datagrams each: every answer arrives, and the backend sees one port.
 fn exchange_udp(service: &str, failures: &mut Vec<String>) -> usize {
-    let flows: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind("0.0.0.0:0").expect("a socket")).collect();
+    let bind = |port| UdpSocket::bind(("0.0.0.0", port)).expect("a socket");
+    let flows: Vec<UdpSocket> = (FIRST_PORT..).take(FLOWS).map(bind).collect();
     for flow in &flows {
         flow.connect(service).expect("a route");
         flow.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
@@ -191,7 +200,7 @@ fn no_flow_is_lost_while_maps_are_replaced() {
             let udp = scope.spawn(|| exchange(&client, &are_clients_over, exchange_udp));
             let tcp = scope.spawn(|| exchange(&client, &are_clients_over, exchange_tcp));
             let mut counters = vec![Arc::clone(&node.packets.counter)];
-            for start in 1..=STARTS {
+            for start in 1..SIZES.len() {
                 thread::sleep(Duration::from_millis(100));
                 drop(node);
                 node = Node::open(&sizes(env, start));

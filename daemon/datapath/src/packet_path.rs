@@ -74,7 +74,7 @@ pub(crate) fn start(
     let given = given(generation.into_iter().chain([(bloom::NAME, bloom)]), &connections, pins)?;
     let readable = || failed("preparing to read the maps of", pins.root());
     let connection_reader = ConnectionReader::new(&given).map_err(readable())?;
-    let has_forwarded = connection_reader.has_forwarded().map_err(readable())?;
+    let has_forwarded = connections.has_forwarded().map_err(readable())?;
     let direct_return = options.direct_return || has_forwarded || !pins.is_marked(WITHOUT_DIRECT_RETURN);
     let options = &PacketOptions { direct_return, ..options.clone() };
     let programs = PacketPrograms::load_or_keep(options, given, Some(kept))?;
@@ -99,7 +99,6 @@ pub(crate) fn start(
     let method = hook_method.unwrap_or_else(HookMethod::find);
     let (xdp, not_loaded) = load_xdp(options, &maps, kept);
     let mut hooks = DeviceHooks::new(programs, method, (pins.clone(), kept), xdp);
-    connections.catch_up(pins)?;
     connections.show_former(&maps)?;
     if has_forwarded {
         settings.show_direct_return();

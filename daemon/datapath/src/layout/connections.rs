@@ -110,6 +110,14 @@ pub(crate) fn is_forwarded(value: &ConnectionBytes) -> bool {
     u32::from_ne_bytes(field_of!(value, types::connection, flags)) & bits::CONNECTION_FORWARDED.0 != 0
 }
 
+/// The entry of an established connection for which `connections` has no room: it is kept in `half_open`.
+pub(crate) fn assured(mut entry: Vec<u8>) -> Vec<u8> {
+    let at = offset_of!(types::connection, flags);
+    let flags = u32::from_ne_bytes(field_of!(entry, types::connection, flags)) | bits::CONNECTION_ASSURED.0;
+    entry[at..at + size_of::<u32>()].copy_from_slice(&flags.to_ne_bytes());
+    entry
+}
+
 #[cfg(test)]
 #[path = "tests/connections.rs"]
 mod tests;

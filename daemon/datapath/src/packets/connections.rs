@@ -132,18 +132,6 @@ impl ConnectionReader {
         Ok(ConnectionCount { connections, handshakes, forwarded })
     }
 
-    /// Whether there is one with direct return.
-    pub(crate) fn has_forwarded(&self) -> io::Result<bool> {
-        let mut found = ControlFlow::Continue(());
-        sys::each_batch_until::<KEY, VALUE>(&self.half_open, |_, values| {
-            if values.iter().any(is_forwarded) {
-                found = ControlFlow::Break(());
-            }
-            found
-        })?;
-        Ok(found.is_break())
-    }
-
     /// Ends connections. The next datagram of a client begins a new flow, and the next TCP packet is refused. Returns how many
     /// entries are deleted.
     pub fn end(&self, is_over: &dyn Fn(&ConnectionEnds) -> bool) -> io::Result<u64> {

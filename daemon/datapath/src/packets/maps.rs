@@ -1,13 +1,15 @@
 //! The maps of connections, which outlive generations and the daemon, and are carried over when their sizes change.
 //!
-//! A map of another size is created next to the old one, pinned as `NAME-new`, and gets the old one's entries. Then the
-//! programs are replaced by those that use it. Until that moment, the old programs add entries to the old map: these
-//! are copied just before the replacement and once more after it, without overwriting newer ones. In between, the new
-//! programs look into the old map themselves (`bpf/former.h`). A rename makes the new map the only one. After a crash
-//! in between, the next start finds both and does the same again. A map that is too small for the entries is not used:
-//! the present size remains.
+//! A map of another size is created empty next to the old one, pinned as `NAME-new`. Then the programs are replaced by those
+//! that use it: they look into the old map, too, and bring what they find there (`bpf/former.h`). The old map is the truth
+//! about a connection until the new programs have seen one of its packets, so that nothing is copied before: the old
+//! programs may have ended what was copied, and begun another connection with the same addresses and ports. When no device
+//! runs the old programs any more, the rest is copied, and a rename makes the new map the only one. After a crash in
+//! between, the next start finds both and does the same again. A map that is too small for the entries is not used: the
+//! present size remains.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use std::time::Duration;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::error::{OpenError, failed, into_io};
-use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
+use crate::layout::connections::{ConnectionBytes, PacketKeyBytes, assured, is_forwarded};
 use crate::packets::bloom;
 use crate::packets::handles::PacketMaps;
 use crate::packets::load::PacketOptions;
@@ -26,7 +28,10 @@ use crate::sys;
 use crate::versions;
 
 /// The maps, by their names in `bpf/packet_maps.h`, which are also the names of their pins.
-pub(crate) const PERSISTENT: [&str; 4] = ["connections", "half_open", "fragments", "snat_cursors"];
+pub(crate) const PERSISTENT: [&str; 4] = [CONNECTIONS, HALF_OPEN, FRAGMENTS, "snat_cursors"];
+const CONNECTIONS: &str = "connections";
+const HALF_OPEN: &str = "half_open";
+const FRAGMENTS: &str = "fragments";
 
 /// The maps that contain the predecessors of the first two.
 const FORMER: [&str; 2] = ["former_connections", "former_half_open"];
@@ -84,7 +89,7 @@ struct PersistentMap {
 }
 
 impl ConnectionMaps {
-    /// Opens or creates the maps, with the entries of maps of other sizes.
+    /// Opens or creates the maps. Maps of other sizes keep their entries until [`Self::commit`].
     pub(crate) fn open(pins: &Pins, options: &PacketOptions) -> Result<Self, OpenError> {
         let specs = specs(options.max_connections, options.max_handshakes, options.max_fragments);
         let open = |i: usize| PersistentMap::open(pins, PERSISTENT[i], specs[i]);
@@ -101,10 +106,19 @@ impl ConnectionMaps {
         self.maps[0].map.max_entries() / ENTRIES_PER_CONNECTION
     }
 
-    /// Copies what has begun since the maps were opened. Loading programs takes up to seconds: after this, only the
-    /// connections of a moment are not in the new maps when the hooks are switched.
-    pub(crate) fn catch_up(&self, pins: &Pins) -> Result<(), OpenError> {
-        self.maps.iter().try_for_each(|map| map.copy(&pins.persistent(map.name)).map(drop))
+    /// Whether a connection has direct return.
+    pub(crate) fn has_forwarded(&self) -> io::Result<bool> {
+        let [_, half_open, ..] = &self.maps;
+        let mut found = ControlFlow::Continue(());
+        for map in half_open.sources.iter().chain([&half_open.map]) {
+            sys::each_batch_until::<PACKET_KEY, CONNECTION>(map, |_, values| {
+                if values.iter().any(is_forwarded) {
+                    found = ControlFlow::Break(());
+                }
+                found
+            })?;
+        }
+        Ok(found.is_break())
     }
 
     /// Lets the new programs look for connections in the maps that are replaced, until [`Self::commit`].
@@ -116,8 +130,9 @@ impl ConnectionMaps {
         for (map, name) in replaced {
             let path = Path::new(name);
             let former = programs.get(name).ok_or_else(|| failed("finding the map", path)("the object has none"))?;
-            // The programs check by the first of these maps whether there is any, so each has an entry.
-            let shown = if map.sources.is_empty() { std::slice::from_ref(&map.map) } else { &map.sources };
+            // The programs check by the first of these maps whether there is any.
+            let is_first = map.name == CONNECTIONS && map.sources.is_empty();
+            let shown = if is_first { std::slice::from_ref(&map.map) } else { &map.sources };
             for (index, source) in (0_u32..).zip(shown) {
                 let descriptor = source.as_fd().as_raw_fd().to_ne_bytes();
                 let shown = former.update(&index.to_ne_bytes(), &descriptor, MapFlags::ANY);
@@ -139,30 +154,42 @@ impl ConnectionMaps {
 
     /// Completes the take-over, after every hook runs programs that use these maps.
     pub(crate) fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
-        self.maps.iter_mut().try_for_each(|map| map.commit(pins))
+        let [connections, half_open, others @ ..] = &mut self.maps;
+        connections.commit(pins, None, Some(&half_open.map))?;
+        half_open.commit(pins, Some(&connections.map), None)?;
+        others.iter_mut().try_for_each(|map| map.commit(pins, None, None))
     }
 }
 
 impl PersistentMap {
-    /// Opens or creates the map. If its entries do not fit into the wanted size, it keeps the largest present size.
+    /// Opens or creates the map. If the entries do not fit into the wanted size, it keeps the largest present size.
     fn open(pins: &Pins, name: &'static str, wanted: Spec) -> Result<Self, OpenError> {
         let opened = Self::find(pins, name, wanted)?;
-        let fits = opened.copy(&pins.persistent(name))?;
         let sizes = opened.sources.iter().map(MapCore::max_entries);
         let largest = sizes.chain([wanted.max_entries]).max().unwrap_or(wanted.max_entries);
-        let kept = if fits || largest == wanted.max_entries {
-            opened
-        } else {
-            let kept = Self::find(pins, name, Spec { max_entries: largest, ..wanted })?;
-            // Two maps may have more entries than fit into the larger one: the others are lost.
-            kept.copy(&pins.persistent(name))?;
-            kept
-        };
+        let fits = largest == wanted.max_entries || opened.fits().map_err(failed("reading", &pins.persistent(name)))?;
+        let kept = if fits { opened } else { Self::find(pins, name, Spec { max_entries: largest, ..wanted })? };
+        // Of two, the second was pinned by a start that did not end, and programs may use it: it loses its pin.
+        if let Some(second) = kept.sources.get(1) {
+            kept.copy(second, None, None).map_err(failed("copying connections from", &pins.persistent(name)))?;
+        }
         kept.pin(pins)?;
         Ok(kept)
     }
 
-    /// The map of this size, without the entries of the others.
+    /// Whether the map has room for the entries of all. Most recently used ones always fit into a map that evicts others.
+    fn fits(&self) -> io::Result<bool> {
+        if self.name != CONNECTIONS {
+            return Ok(true);
+        }
+        let mut count = 0;
+        for map in self.sources.iter().chain([&self.map]) {
+            sys::each_batch::<PACKET_KEY, CONNECTION>(map, |keys, _| count += keys.len())?;
+        }
+        Ok(count <= self.map.max_entries() as usize)
+    }
+
+    /// The map of this size.
     fn find(pins: &Pins, name: &'static str, wanted: Spec) -> Result<Self, OpenError> {
         let [current, unfinished] = paths(pins, name);
         let found = [open_pinned(&current, wanted)?, open_pinned(&unfinished, wanted)?];
@@ -183,18 +210,6 @@ impl PersistentMap {
         Ok(opened)
     }
 
-    /// Copies entries that the map does not have; returns whether all fit.
-    fn copy(&self, path: &Path) -> Result<bool, OpenError> {
-        let mut fits = true;
-        for source in &self.sources {
-            match copy(self.name, source, &self.map) {
-                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => fits = false,
-                copied => copied.map_err(failed("copying connections from", path))?,
-            }
-        }
-        Ok(fits)
-    }
-
     /// Pins a new map, and replaces one that an interrupted start has left.
     fn pin(&self, pins: &Pins) -> Result<(), OpenError> {
         let [_, unfinished] = paths(pins, self.name);
@@ -205,10 +220,27 @@ impl PersistentMap {
         pins.pin(self.map.as_fd(), &unfinished)
     }
 
-    fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
+    /// Copies the entries of a former map; see [`Copy`].
+    fn copy(&self, from: &MapHandle, later: Option<&MapHandle>, without_room: Option<&MapHandle>) -> io::Result<()> {
+        let copy = Copy { from, to: &self.map, later, without_room };
+        match self.name {
+            CONNECTIONS | HALF_OPEN => copy.run::<PACKET_KEY, CONNECTION>(),
+            FRAGMENTS => copy.run::<FRAGMENT_KEY, FRAGMENT>(),
+            // Where a search for a port begins does not matter.
+            _ => Ok(()),
+        }
+    }
+
+    fn commit(
+        &mut self,
+        pins: &Pins,
+        later: Option<&MapHandle>,
+        without_room: Option<&MapHandle>,
+    ) -> Result<(), OpenError> {
         let [current, unfinished] = paths(pins, self.name);
-        // New connections may have filled the map since the first copy.
-        self.copy(&current)?;
+        for from in &self.sources {
+            self.copy(from, later, without_room).map_err(failed("copying connections from", &current))?;
+        }
         self.sources.clear();
         if self.is_unfinished {
             pins.rename(&unfinished, &current)?;
@@ -263,41 +295,70 @@ fn open_pinned(path: &Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, O
     }
 }
 
-/// Copies the entries that `to` does not have. The order of least recent use is not kept.
-fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
-    match name {
-        "connections" | "half_open" => copy_entries::<PACKET_KEY, CONNECTION>(from, to),
-        "fragments" => copy_entries::<FRAGMENT_KEY, FRAGMENT>(from, to),
-        // Where a search for a port begins does not matter.
-        _ => Ok(()),
-    }
-}
-
-/// Stores an entry that the map does not have. The kernel allocates entries from a reserve of each CPU, which it fills
-/// again in the background: ENOMEM may mean only that it is empty now.
-fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> libbpf_rs::Result<()> {
+/// Stores an entry, unless the map has one with this key. Returns whether it did. The kernel allocates entries from a reserve
+/// of each CPU, which it fills again in the background: ENOMEM may mean only that it is empty now.
+fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> libbpf_rs::Result<bool> {
     for _ in 0..ALLOCATION_TRIES {
         match to.update(key, value, MapFlags::NO_EXIST) {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::sleep(ALLOCATION_PAUSE),
-            result => return result,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            result => return result.map(|()| true),
         }
     }
-    to.update(key, value, MapFlags::NO_EXIST)
+    to.update(key, value, MapFlags::NO_EXIST).map(|()| true)
 }
 
-fn copy_entries<const K: usize, const V: usize>(from: &MapHandle, to: &MapHandle) -> io::Result<()> {
-    let mut refused: Option<io::Error> = None;
-    sys::each_batch::<K, V>(from, |keys, values| {
-        for (key, value) in keys.iter().zip(values) {
-            if refused.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
-                return;
+/// Copies what a map does not have from a former one. Programs use both meanwhile, and `forget()` of `bpf/connections.h`
+/// deletes in the former map first.
+struct Copy<'m> {
+    from: &'m MapHandle,
+    to: &'m MapHandle,
+    /// The map that entries move to after this one.
+    later: Option<&'m MapHandle>,
+    /// The map for connections that do not fit, which evicts others.
+    without_room: Option<&'m MapHandle>,
+}
+
+impl Copy<'_> {
+    /// The order of least recent use is not kept.
+    fn run<const K: usize, const V: usize>(&self) -> io::Result<()> {
+        let mut failed: Option<io::Error> = None;
+        sys::each_batch::<K, V>(self.from, |keys, _| {
+            let mut rest = keys.iter();
+            while failed.is_none()
+                && let Some(key) = rest.next()
+            {
+                failed = self.copy(key).err().map(into_io);
             }
-            match add(to, key, value) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => refused = Some(into_io(error)),
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Copies an entry, unless a program has brought or deleted it.
+    fn copy(&self, key: &[u8]) -> libbpf_rs::Result<()> {
+        // As it is now, and not as it was when the batch was read.
+        let Some(value) = self.from.lookup(key, MapFlags::ANY)? else { return Ok(()) };
+        if self.has_moved_on(key)? {
+            return Ok(());
+        }
+        match (add(self.to, key, &value), self.without_room) {
+            (Ok(true), _) => {}
+            (Ok(false), _) => return Ok(()),
+            (Err(error), None) => return Err(error),
+            // As bring_connection().
+            (Err(_no_room), Some(other)) => return add(other, key, &assured(value)).map(drop),
+        }
+        let is_over = self.from.lookup(key, MapFlags::ANY)?.is_none() || self.has_moved_on(key)?;
+        if is_over && self.to.lookup(key, MapFlags::ANY)?.is_some_and(|present| present == value) {
+            match self.to.delete(key) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
         }
-    })?;
-    refused.map_or(Ok(()), Err)
+        Ok(())
+    }
+
+    fn has_moved_on(&self, key: &[u8]) -> libbpf_rs::Result<bool> {
+        self.later.map_or(Ok(false), |later| Ok(later.lookup(key, MapFlags::ANY)?.is_some()))
+    }
 }
