@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nodelb_prober::{Plan, Probe, Tally, Transport};
 
@@ -97,6 +97,9 @@ pub(crate) struct Load<'a> {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     flows: usize,
+    /// When the probes began, and what has ended since then.
+    began: Instant,
+    steps: Vec<(Duration, String)>,
 }
 
 impl<'a> Load<'a> {
@@ -121,7 +124,8 @@ impl<'a> Load<'a> {
         };
         let workers = queues.into_iter().enumerate().map(start).collect();
         let (probed, probes, ended) = (probed.clone(), Vec::new(), Tally::default());
-        let mut load = Self { lab, probed, probes, ended, shared, workers, flows };
+        let (began, steps) = (Instant::now(), Vec::new());
+        let mut load = Self { lab, probed, probes, ended, shared, workers, flows, began, steps };
         load.connect();
         load.assert_unharmed("at the start");
         load
@@ -131,6 +135,8 @@ impl<'a> Load<'a> {
     fn connect(&mut self) {
         let addresses = [self.probed.load_balancer(), self.probed.node_ports()].concat();
         let rate = number("OUTSIDE_RATE", 1_000) / 8;
+        self.began = Instant::now();
+        self.steps.clear();
         for (address, transport) in addresses.iter().flat_map(|to| TRANSPORTS.map(|transport| (to, transport))) {
             let plan = Plan { rate, timeout: TIMEOUT, ..Plan::new(socket(address), transport) };
             self.probes.push(self.lab.client.run(|| Probe::start(plan)));
@@ -141,7 +147,7 @@ impl<'a> Load<'a> {
     fn end_probes(&mut self, when: &str) {
         for probe in self.probes.drain(..) {
             let tally = probe.finish();
-            assert_eq!(tally.failures(), 0, "{when}: {tally}, {:?}", tally.first_failure);
+            assert_eq!(tally.failures(), 0, "{when}: {tally}; ended before: {:.1?}", self.steps);
             self.ended.merge(&tally);
         }
     }
@@ -156,8 +162,9 @@ impl<'a> Load<'a> {
         assert!(failures.is_empty(), "{when}: {} of {} connections: {failures:#?}", failures.len(), self.flows);
         for probe in &self.probes {
             let tally = probe.tally();
-            assert_eq!(tally.failures(), 0, "{when}: {tally}, {:?}", tally.first_failure);
+            assert_eq!(tally.failures(), 0, "{when}: {tally}; ended before: {:.1?}", self.steps);
         }
+        self.steps.push((self.began.elapsed(), when.to_owned()));
     }
 
     /// Runs `cut`. Packets may be lost meanwhile, and new connections may fail. Established ones go on.

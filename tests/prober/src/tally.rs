@@ -13,7 +13,7 @@ pub struct Tally {
     pub answered: BTreeMap<String, u64>,
     /// Failed exchanges by reason.
     pub failed: BTreeMap<String, u64>,
-    /// The first failure and how long after the start it happened.
+    /// The first failure and how long after the start its exchange began.
     pub first_failure: Option<(Duration, String)>,
     /// The longest exchange.
     pub slowest: Duration,
@@ -29,7 +29,7 @@ impl Tally {
             Err(failure) => {
                 let reason = failure.to_string();
                 if self.first_failure.is_none() {
-                    self.first_failure = Some((at, reason.clone()));
+                    self.first_failure = Some((at.saturating_sub(took), reason.clone()));
                 }
                 *self.failed.entry(reason).or_default() += 1;
             }
@@ -102,7 +102,7 @@ impl fmt::Display for Tally {
         if let Some((at, _)) = &self.first_failure
             && self.ok() > 0
         {
-            write!(f, ", first after {at:.1?}")?;
+            write!(f, ", the first began after {at:.1?}")?;
         }
         write!(f, "; slowest {:.1?}", self.slowest)
     }
