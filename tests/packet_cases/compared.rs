@@ -77,8 +77,9 @@ fn shown(table: usize, (key, value): &Entry) -> String {
 /// The entries that only the kernel or only the host has, but for times.
 fn compare_tables([kernel, host]: &[Tables; 2], text: &mut String) {
     for table in 0..TABLES.len() {
-        let without = |entries: &Entries| -> Entries { entries.iter().map(|it| without_times(table, it)).collect() };
-        let (kernel, host) = (without(&kernel[table]), without(&host[table]));
+        // Most entries have the same times, too: the host has them from the kernel.
+        let [kernel, host] = changes(&kernel[table], &host[table])
+            .map(|entries| -> Entries { entries.into_iter().map(|it| without_times(table, it)).collect() });
         let [only_kernel, only_host] = changes(&kernel, &host);
         for (who, entries) in [("kernel", only_kernel), ("host", only_host)] {
             for entry in entries {

@@ -109,7 +109,7 @@ static struct map *find_map(const char *name)
 	uint32_t at;
 
 	for (at = 0; at < map_count; at++)
-		if (!strcmp(maps[at].name, name))
+		if (maps[at].name[0] == name[0] && !strcmp(maps[at].name, name))
 			return &maps[at];
 	return NULL;
 }
