@@ -43,10 +43,12 @@ fn chosen(world: &World, before: &[Entry], after: &[Entry]) -> u32 {
     let [_, put] = changes(before, after);
     let begun = put.iter().find_map(|(key, value)| {
         let entry = layout::connection(value);
-        // The entry of a connection that goes on has counted packets.
-        (find(before, key).is_none_or(|(_, old)| layout::connection(old).created != entry.created)
-            && !entry.flags.is_reverse)
-            .then_some(entry)
+        // The entry of a connection that goes on has counted packets. Another may have begun in the same second.
+        let is_begun = find(before, key).is_none_or(|(_, old)| {
+            let old = layout::connection(old);
+            (old.created, old.offset) != (entry.created, entry.offset) || entry.bytes <= old.bytes
+        });
+        (is_begun && !entry.flags.is_reverse).then_some(entry)
     });
     let Some(entry) = begun else { return 0 };
     let Some(service) = world.state.services.get(&ServiceId(entry.service.0)) else { return 0 };
