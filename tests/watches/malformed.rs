@@ -119,11 +119,12 @@ fn an_object_of_ten_megabytes() {
     let event = json!({"type": "ADDED", "object": large}).to_string();
     for kind in Kind::SERVED {
         // More than once: on a slow machine nodelb may close the connection before the event is complete.
-        faults.events_next(20, kind.resource(), EventFault::Garbage { bytes: event.clone() });
+        let inject = || faults.events_next(20, kind.resource(), EventFault::Garbage { bytes: event.clone() });
+        inject();
         rig.apply(objects::slice("s0", 1, &["203.0.113.1".into()]));
         rig.apply(objects::service("new", 9));
-        // Before it converges: a list that is complete ends the problem.
-        rig.wait_for_problem(kind, Some("an object of more than 8388608 bytes"));
+        // Before it converges: a list that is complete ends the problem, perhaps before this sees it.
+        rig.wait_for_problem_of(kind, Some("an object of more than 8388608 bytes"), inject);
         rig.converge("a large event");
         faults.clear();
     }
