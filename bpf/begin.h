@@ -345,7 +345,7 @@ static __always_inline int put_claimed(struct scratch *here)
 		result =
 			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
 	}
-	/* In a moment, the old programs have taken the same port. */
+	/* The old programs have taken the port since is_in_the_way(). */
 	if (!result && !store_in_former()) {
 		bpf_map_delete_elem(&half_open, &here->packet.key);
 		result = -EEXIST;

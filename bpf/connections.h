@@ -225,8 +225,8 @@ static __always_inline bool has_former(void)
 }
 
 /*
- * Whether old programs may use half_open, too, but not connections: they would
- * not find what is moved.
+ * Whether only connections is being replaced. Old programs may then use the
+ * same half_open, and would not find what is moved from there.
  */
 static __always_inline bool is_sharing_half_open(void)
 {
@@ -272,8 +272,8 @@ VERIFIED_ONCE int delete_former(__u32 index)
 
 /*
  * Deletes both entries of the connection, and with them its source port. The
- * former maps come first: what the daemon has just copied from there is then
- * deleted here, and of what it copies afterwards it finds the end.
+ * former maps come first: if the daemon is copying an entry, it finds that the
+ * former map no longer has it, or its copy is deleted here.
  */
 VERIFIED_ONCE int forget(void)
 {

@@ -144,7 +144,7 @@ VERIFIED_ONCE bool is_taken_in_former(__u32 index)
 	return former && bpf_map_lookup_elem(former, &here->partner_key);
 }
 
-/* The same for all of them. */
+/* The same for the former maps of both starts. */
 VERIFIED_ONCE bool is_in_way_in_former(void)
 {
 	return has_former() && (is_taken_in_former(0) || is_taken_in_former(1));

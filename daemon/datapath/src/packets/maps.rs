@@ -177,7 +177,7 @@ impl PersistentMap {
         Ok(kept)
     }
 
-    /// Whether the map has room for the entries of all. Most recently used ones always fit into a map that evicts others.
+    /// Whether the map has room for the entries of all. One that evicts old entries has.
     fn fits(&self) -> io::Result<bool> {
         if self.name != CONNECTIONS {
             return Ok(true);
@@ -297,15 +297,15 @@ fn open_pinned(path: &Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, O
 
 /// Stores an entry, unless the map has one with this key. Returns whether it did. The kernel allocates entries from a reserve
 /// of each CPU, which it fills again in the background: ENOMEM may mean only that it is empty now.
-fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> libbpf_rs::Result<bool> {
+fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<bool> {
     for _ in 0..ALLOCATION_TRIES {
         match to.update(key, value, MapFlags::NO_EXIST) {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::sleep(ALLOCATION_PAUSE),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-            result => return result.map(|()| true),
+            result => return result.map(|()| true).map_err(into_io),
         }
     }
-    to.update(key, value, MapFlags::NO_EXIST).map(|()| true)
+    to.update(key, value, MapFlags::NO_EXIST).map(|()| true).map_err(into_io)
 }
 
 /// Copies what a map does not have from a former one. Programs use both meanwhile, and `forget()` of `bpf/connections.h`
@@ -322,22 +322,18 @@ struct Copy<'m> {
 impl Copy<'_> {
     /// The order of least recent use is not kept.
     fn run<const K: usize, const V: usize>(&self) -> io::Result<()> {
-        let mut failed: Option<io::Error> = None;
-        sys::each_batch::<K, V>(self.from, |keys, _| {
-            let mut rest = keys.iter();
-            while failed.is_none()
-                && let Some(key) = rest.next()
-            {
-                failed = self.copy(key).err().map(into_io);
-            }
+        let mut copied = Ok(());
+        sys::each_batch_until::<K, V>(self.from, |keys, _| {
+            copied = keys.iter().try_for_each(|key| self.copy(key));
+            if copied.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        failed.map_or(Ok(()), Err)
+        copied
     }
 
     /// Copies an entry, unless a program has brought or deleted it.
-    fn copy(&self, key: &[u8]) -> libbpf_rs::Result<()> {
+    fn copy(&self, key: &[u8]) -> io::Result<()> {
         // As it is now, and not as it was when the batch was read.
-        let Some(value) = self.from.lookup(key, MapFlags::ANY)? else { return Ok(()) };
+        let Some(value) = sys::look_up(self.from, key)? else { return Ok(()) };
         if self.has_moved_on(key)? {
             return Ok(());
         }
@@ -348,17 +344,14 @@ impl Copy<'_> {
             // As bring_connection().
             (Err(_no_room), Some(other)) => return add(other, key, &assured(value)).map(drop),
         }
-        let is_over = self.from.lookup(key, MapFlags::ANY)?.is_none() || self.has_moved_on(key)?;
-        if is_over && self.to.lookup(key, MapFlags::ANY)?.is_some_and(|present| present == value) {
-            match self.to.delete(key) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        let is_over = sys::look_up(self.from, key)?.is_none() || self.has_moved_on(key)?;
+        if is_over && sys::look_up(self.to, key)?.is_some_and(|present| present == value) {
+            sys::delete(self.to, key)?;
         }
         Ok(())
     }
 
-    fn has_moved_on(&self, key: &[u8]) -> libbpf_rs::Result<bool> {
-        self.later.map_or(Ok(false), |later| Ok(later.lookup(key, MapFlags::ANY)?.is_some()))
+    fn has_moved_on(&self, key: &[u8]) -> io::Result<bool> {
+        self.later.map_or(Ok(false), |later| Ok(sys::look_up(later, key)?.is_some()))
     }
 }
