@@ -2,6 +2,8 @@
 //! Each test has its own namespaces and needs root.
 
 #[cfg(test)]
+mod crash_points;
+#[cfg(test)]
 #[path = "devices/mod.rs"]
 mod devices;
 #[cfg(test)]
@@ -13,6 +15,7 @@ mod links;
 mod part;
 #[cfg(test)]
 mod pod;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod sandbox;

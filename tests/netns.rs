@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
+mod crash_points;
 mod extent;
 mod forward;
 mod links;

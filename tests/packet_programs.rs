@@ -6,6 +6,7 @@ mod pod;
 #[cfg(test)]
 #[path = "packet_programs/mod.rs"]
 mod programs;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod sandbox;

@@ -2,6 +2,8 @@
 //! needs root.
 
 #[cfg(test)]
+mod crash_points;
+#[cfg(test)]
 mod extent;
 #[cfg(test)]
 mod links;
@@ -9,6 +11,7 @@ mod links;
 mod part;
 #[cfg(test)]
 mod pod;
+#[cfg(test)]
 mod reach;
 #[cfg(test)]
 mod sandbox;

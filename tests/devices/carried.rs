@@ -6,7 +6,7 @@ use libbpf_rs::MapInfo;
 use nodelb_datapath::packets::ConnectionCount;
 
 use super::*;
-use crate::extent::crash_points;
+use crate::crash_points::crash_points;
 use crate::links::attached;
 
 fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {

@@ -6,7 +6,7 @@ use nodelb_datapath::packets::XdpMode;
 use nodelb_datapath::{CrashPoint, ProgramCount, StartReport, cleanup};
 
 use super::*;
-use crate::extent::crash_points;
+use crate::crash_points::crash_points;
 use crate::links::{Attached, attached};
 
 /// The programs of each object, with packets and XDP.

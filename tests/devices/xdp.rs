@@ -7,7 +7,8 @@ use nodelb_datapath::XdpState;
 use nodelb_datapath::packets::XdpMode;
 
 use super::*;
-use crate::extent::{self, crash_points};
+use crate::crash_points::crash_points;
+use crate::extent;
 
 /// What runs at a device: `xdp`, `xdpgeneric`, or nothing; and the id of the program.
 fn runs(device: &str) -> Option<(String, String)> {

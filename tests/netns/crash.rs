@@ -4,7 +4,7 @@
 use nodelb_prober::Backend;
 
 use crate::continuity::Traffic;
-use crate::extent::crash_points;
+use crate::crash_points::crash_points;
 use crate::host::{Daemon, Host, answering, backend, eventually, is_served_by, service, was_killed};
 use crate::sandbox;
 

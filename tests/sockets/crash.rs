@@ -13,7 +13,7 @@ use nodelb_datapath::{CrashPoint, Options, cleanup};
 use super::{
     Kernel, Prober, SocketMode, backends, entry, in_sandbox, l4, list, options, part, part_command, point, put,
 };
-use crate::extent::crash_points;
+use crate::crash_points::crash_points;
 use crate::sandbox::Sandbox;
 
 const SERVICE: &str = "198.51.100.1:80";

@@ -16,7 +16,7 @@ use super::{
     Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, part, part_command, point,
     put,
 };
-use crate::extent::crash_points;
+use crate::crash_points::crash_points;
 use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox::Sandbox;
 
