@@ -22,7 +22,6 @@ const SERVER: &str = "192.0.2.53";
 const APISERVER: &str = "192.0.2.6:6443";
 const QUICK: &str = "type = \"tcp\"\ninterval = \"100ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
 
-/// A generator of numbers (xorshift), so that a seed repeats a round.
 /// Where a service comes from, and thus what happens to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
