@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,9 @@ use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport, exchange};
 
 use super::atomic::show_backends;
-use super::{Kernel, Random, SocketMode, backends, entry, in_sandbox, l4, options, point, put};
+use super::crash::survived;
+use super::{Kernel, Random, SocketMode, backends, entry, in_sandbox, l4, options, part, part_command, point, put};
+use crate::crash_points::crash_points;
 use crate::pod::Pod;
 use crate::sandbox::Sandbox;
 
@@ -130,7 +133,7 @@ fn keep(own: u32, done: &AtomicUsize) {
 
 /// The backend of the host, the one of the pod, and all backends.
 const OWN: [u32; 2] = [20, 21];
-const HOSTS: std::ops::RangeInclusive<u32> = 10..=40;
+const HOSTS: RangeInclusive<u32> = 10..=40;
 
 #[test]
 fn ten_thousand_connections_keep_their_backend_while_others_come_and_go() {
@@ -276,6 +279,78 @@ fn each_service_port_has_an_affinity_of_its_own() {
     });
 }
 
+/// The services of the tests that restart, each of which a client meets for the first time at some moment.
+const SERVICES: RangeInclusive<u32> = 1..=200;
+
+fn serve_all(kernel: &mut Kernel) {
+    for id in SERVICES {
+        kernel.apply(&[put(id, with(&ALL, 3600)), point(&format!("198.51.100.1:{}/TCP", 1000 + id), id)]);
+    }
+}
+
+/// The backend of a new connection to this service.
+fn reached_at(id: u32) -> L4Addr {
+    super::exchange(SocketMode::Tcp, format!("198.51.100.1:{}", 1000 + id).parse().unwrap()).unwrap().backend
+}
+
+#[test]
+fn a_backend_that_a_client_gets_while_maps_are_replaced_is_kept() {
+    in_sandbox("sockets::affinity::a_backend_that_a_client_gets_while_maps_are_replaced_is_kept", |env| {
+        let mut options = options(env);
+        serve_all(&mut Kernel::open(&options));
+        backends(&ALL);
+        let mut services = SERVICES;
+        for what in ["slots", "affinity"] {
+            let limit = if what == "slots" { &mut options.limits.slots } else { &mut options.limits.affinity };
+            *limit += 1;
+            let is_open = AtomicBool::new(false);
+            let first = thread::scope(|scope| {
+                let client = scope.spawn(|| {
+                    let mut first = Vec::new();
+                    while !is_open.load(Ordering::Relaxed) {
+                        first.extend(services.by_ref().take(1).map(|id| (id, reached_at(id))));
+                        sleep(Duration::from_millis(4));
+                    }
+                    first
+                });
+                drop(Kernel::open(&options));
+                is_open.store(true, Ordering::Relaxed);
+                client.join().unwrap()
+            });
+            for (id, backend) in first {
+                assert_eq!(reached_at(id), backend, "service {id}, max-{what}");
+            }
+        }
+    });
+}
+
+/// After the crash, some hooks may run the programs of the start that has ended, and their maps are given up.
+#[test]
+fn a_crash_while_maps_are_replaced_moves_no_client() {
+    const TEST: &str = "sockets::affinity::a_crash_while_maps_are_replaced_moves_no_client";
+    in_sandbox(TEST, |env| {
+        let usual = options(env);
+        if let Some(after) = part() {
+            let mut other = Options { crash_after: Some(after.parse().unwrap()), ..usual };
+            other.limits.slots += 1;
+            drop(Kernel::open(&other));
+            return;
+        }
+        Kernel::open(&usual).apply(&[put(1, with(&ALL, 3600)), point("198.51.100.1:80/TCP", 1)]);
+        backends(&ALL);
+        let end = crash_points(200).find(|after| {
+            let status = part_command(TEST, &after.to_string()).status().unwrap();
+            let first = reached();
+            let generation = Kernel::open(&usual).report.generation;
+            assert_eq!(reached(), first, "a crash after operation {after}");
+            let map = usual.pin_directory.join(format!("v1/g{generation}/affinity"));
+            forget_clients(&MapHandle::from_pinned_path(map).unwrap());
+            survived(status, *after)
+        });
+        assert!(end.is_some_and(|after| after > 25), "a start has more operations: {end:?}");
+    });
+}
+
 /// The kernel's affinity entry of the only client of the only service.
 struct Kept {
     map: MapHandle,
@@ -294,9 +369,7 @@ impl Kept {
     }
 
     fn forget(&self) {
-        for key in self.map.keys().collect::<Vec<_>>() {
-            self.map.delete(&key).unwrap();
-        }
+        forget_clients(&self.map);
     }
 
     /// Sets the time of last use, relative to now.
@@ -320,6 +393,12 @@ impl Kept {
         let mut value = self.map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         value[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
         self.map.update(&key, &value, MapFlags::ANY).unwrap();
+    }
+}
+
+fn forget_clients(affinity: &MapHandle) {
+    for key in affinity.keys().collect::<Vec<_>>() {
+        affinity.delete(&key).unwrap();
     }
 }
 

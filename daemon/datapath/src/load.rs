@@ -133,15 +133,16 @@ fn spec(map: &OpenMap<'_>) -> Spec {
 impl Prepared<'_> {
     /// Loads the object with these maps; creates those that are not given, except those of clients. Programs that an
     /// earlier start has loaded with the same maps are taken over.
-    pub(crate) fn load(
+    pub(crate) fn load<'m>(
         mut self,
-        generation: Option<&Handles>,
+        used: impl Iterator<Item = (&'static str, &'m MapHandle)>,
         outside: &OutsideMaps,
-        persistent: &[Option<MapHandle>; PERSISTENT.len()],
+        persistent: &'m [Option<MapHandle>; PERSISTENT.len()],
         kept: &KeptPrograms,
     ) -> Result<Loaded, OpenError> {
         let failed_to_use = || failed("using the pinned maps with", Path::new("sock.bpf.o"));
-        let given = given(generation, persistent);
+        let persistent = PERSISTENT.into_iter().zip(persistent).filter_map(|(name, map)| Some((name, map.as_ref()?)));
+        let given: BTreeMap<_, _> = used.chain(persistent).collect();
         self.reuse(&given).map_err(failed_to_use())?;
         self.use_ranges(outside).map_err(failed_to_use())?;
         let of_clients = |name: &str| {
@@ -183,16 +184,6 @@ impl Prepared<'_> {
         }
         Ok(())
     }
-}
-
-/// The given maps by their names.
-fn given<'m>(
-    generation: Option<&'m Handles>,
-    persistent: &'m [Option<MapHandle>; PERSISTENT.len()],
-) -> BTreeMap<&'static str, &'m MapHandle> {
-    let generation = generation.into_iter().flat_map(|Handles(handles, _)| NAMES.into_iter().zip(handles));
-    let persistent = PERSISTENT.into_iter().zip(persistent).filter_map(|(name, map)| Some((name, map.as_ref()?)));
-    generation.chain(persistent).collect()
 }
 
 fn take(loaded: &LoadedObject, is_counting: bool) -> io::Result<Loaded> {

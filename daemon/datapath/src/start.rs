@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::device_hooks::{self, HookMethod};
 use crate::error::{OpenError, failed};
 use crate::kept::KeptPrograms;
+use crate::layout::Client;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES};
 use crate::outside::OutsideMaps;
@@ -67,6 +68,13 @@ impl CurrentGeneration {
         }
         Ok(Self { number, handles, fits })
     }
+
+    /// The map of clients, unless another one is wanted.
+    fn fitting_affinity(&self, prepared: &Prepared<'_>) -> Option<&MapHandle> {
+        let at = NAMES.iter().position(|name| *name == AFFINITY)?;
+        let map = &self.handles.0[at];
+        Spec::read(map).is_ok_and(|found| found == prepared.specs[at]).then_some(map)
+    }
 }
 
 /// The pinned persistent maps. For missing ones, the maps of the predecessor are used if possible.
@@ -88,6 +96,8 @@ fn pinned_lasting(
     };
     Ok([open(0)?, open(1)?, open(2)?, open(3)?, open(4)?, open(5)?])
 }
+
+const AFFINITY: &str = NAMES[NAMES.len() - 1];
 
 const EPOCH: &str = PERSISTENT[PERSISTENT.len() - 1];
 
@@ -126,8 +136,16 @@ struct NewGeneration {
     origin: Origin,
     /// The content to copy into them.
     carried: Option<PinnedContent>,
-    /// The directory of the maps that it comes from.
-    previous: Option<PathBuf>,
+    /// The map of clients that stays in use.
+    affinity: Option<MapHandle>,
+    /// Where the rest comes from.
+    previous: Option<Previous>,
+}
+
+/// The maps that others replace, and what reads them.
+struct Previous {
+    directory: PathBuf,
+    clients: fn(&Path) -> Result<Vec<Client>, OpenError>,
 }
 
 pub(crate) struct Opened {
@@ -180,7 +198,8 @@ impl<'p> Start<'p> {
         if !content.broken.is_empty() {
             return self.resize(prepared, old);
         }
-        let loaded = prepared.load(Some(&old.handles), &old.handles.1, &self.persistent, self.kept)?;
+        let used = NAMES.into_iter().zip(&old.handles.0);
+        let loaded = prepared.load(used, &old.handles.1, &self.persistent, self.kept)?;
         self.pin_lasting(&loaded)?;
         let Loaded { programs, persistent, counters, are_taken_over, .. } = loaded;
         if let Some(counters) = counters.as_ref().filter(|_| are_taken_over) {
@@ -212,15 +231,26 @@ impl<'p> Start<'p> {
         let carried = versions::read_maps(&self.pins.generation(old.number), prepared.service_words)?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
+        let directory = self.pins.generation(old.number);
+        // What the programs store in it until the switch, and after a start that a crash ends, is not lost.
+        let affinity = old.fitting_affinity(&prepared).map(MapHandle::try_from).transpose();
+        let affinity = affinity.map_err(failed("duplicating the maps of", &directory))?;
         // The current generation never has the highest number.
-        let (generation, previous) = (old.number + 1, Some(self.pins.generation(old.number)));
-        self.rebuild(prepared, NewGeneration { generation, origin, carried: Some(carried), previous })
+        let generation = old.number + 1;
+        let previous = Some(Previous { directory, clients: versions::read_clients });
+        self.rebuild(prepared, NewGeneration { generation, origin, carried: Some(carried), affinity, previous })
     }
 
     /// The first maps of this layout version.
     fn first(&self) -> Result<NewGeneration, OpenError> {
         let Some(predecessor) = &self.predecessor else {
-            return Ok(NewGeneration { generation: 1, origin: Origin::Created, carried: None, previous: None });
+            return Ok(NewGeneration {
+                generation: 1,
+                origin: Origin::Created,
+                carried: None,
+                affinity: None,
+                previous: None,
+            });
         };
         let reader = predecessor.reader;
         let carried = (reader.read)(&predecessor.generation)?;
@@ -229,19 +259,21 @@ impl<'p> Start<'p> {
             generation: 1,
             origin: Origin::Upgraded { from: reader.layout },
             carried: Some(carried),
-            previous: Some(predecessor.generation.clone()),
+            affinity: None,
+            previous: Some(Previous { directory: predecessor.generation.clone(), clients: reader.clients }),
         })
     }
 
     /// Creates new maps and fills them before any program uses them.
     fn rebuild(self, prepared: Prepared<'_>, next: NewGeneration) -> Result<Opened, OpenError> {
-        let NewGeneration { generation, origin, carried, previous } = next;
+        let NewGeneration { generation, origin, carried, affinity, previous } = next;
         let limits = prepared.limits;
         let (outside, no_maps) = match OutsideMaps::create(limits) {
             Ok(outside) => (outside, Ok(())),
             Err(error) => (OutsideMaps::default(), Err(error)),
         };
-        let mut loaded = prepared.load(None, &outside, &self.persistent, self.kept)?;
+        let used = affinity.iter().map(|map| (AFFINITY, map));
+        let mut loaded = prepared.load(used, &outside, &self.persistent, self.kept)?;
         self.pin_lasting(&loaded)?;
         loaded.handles.1 = outside;
         let directory = self.pins.begin(generation)?;
@@ -251,17 +283,23 @@ impl<'p> Start<'p> {
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
         let mut writer = self.writer(maps, (runs, Placements::default()), (&persistent, counters))?;
-        let filled = carried.map(|carried| fill(carried, &mut writer)).transpose();
+        let filled = carried.map(|carried| fill(carried, affinity.is_none(), &mut writer)).transpose();
         if filled.is_err() {
             self.pins.abandon(generation)?;
         }
         let corrupt = filled?.unwrap_or_default();
         let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory, epoch_of(&persistent)));
-        let packets = packets.map_err(|error| packet_path::end_earlier(self.pins, previous.as_deref(), &error));
+        let packets = packets.map_err(|error| {
+            packet_path::end_earlier(self.pins, previous.as_ref().map(|from| &*from.directory), &error)
+        });
         writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attach_all(&attachment, self.pins, &mut open_links)?;
+        if let Some(Previous { directory, clients }) = previous.filter(|_| affinity.is_none()) {
+            // Those that the programs have stored since they were copied.
+            writer.merge_affinity(&clients(&directory)?).map_err(failed("copying affinity from", &directory))?;
+        }
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
         Ok(Opened { writer, attachment, open_links, persistent, generation, origin, links, corrupt, packets })
@@ -345,7 +383,7 @@ fn attach_all(
 }
 
 /// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.
-fn fill(carried: PinnedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+fn fill(carried: PinnedContent, has_new_affinity: bool, to: &mut Writer) -> Result<Vec<String>, OpenError> {
     let PinnedContent { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();
     let mut ops: Vec<MapOp> = Vec::new();
@@ -368,7 +406,9 @@ fn fill(carried: PinnedContent, to: &mut Writer) -> Result<Vec<String>, OpenErro
             result => result.map_err(failed("filling", new))?,
         }
     }
-    to.copy_affinity(&clients).map_err(failed("copying affinity to", new))?;
+    if has_new_affinity {
+        to.copy_affinity(clients).map_err(failed("copying affinity to", new))?;
+    }
     Ok(corrupt)
 }
 

@@ -293,12 +293,15 @@ pub(crate) struct Reader {
     pub(crate) layout: u32,
     /// Reads the maps that are pinned in the directory of a generation.
     pub(crate) read: fn(&Path) -> Result<PinnedContent, OpenError>,
+    /// Reads only the last backend of each client.
+    pub(crate) clients: fn(&Path) -> Result<Vec<Client>, OpenError>,
     /// Whether its per-socket state has the same meaning as in the current layout. If so, and if the maps have the same
     /// kind, they stay in use, and open sockets keep the names of their peers.
     pub(crate) has_todays_sockets: bool,
 }
 
-const READERS: [Reader; 1] = [Reader { layout: 1, read: read_layout_1, has_todays_sockets: true }];
+const READERS: [Reader; 1] =
+    [Reader { layout: 1, read: read_layout_1, clients: read_clients, has_todays_sockets: true }];
 
 fn read_layout_1(directory: &Path) -> Result<PinnedContent, OpenError> {
     read_maps(directory, ServiceWords::CURRENT)
@@ -326,6 +329,12 @@ pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<Pinne
     read::runs(&maps, &mut content);
     let clients = read::clients(&maps).map_err(failed("reading affinity from", directory))?;
     Ok(PinnedContent { content, clients, limits })
+}
+
+/// Reads the clients in maps that [`read_maps`] has read before.
+pub(crate) fn read_clients(directory: &Path) -> Result<Vec<Client>, OpenError> {
+    let maps = Maps::new(Handles::open(directory)?).map_err(failed("mapping", directory))?;
+    read::clients(&maps).map_err(failed("reading affinity from", directory))
 }
 
 /// The reason why a map is not touched.
