@@ -275,9 +275,10 @@ VERIFIED_ONCE int make_way(void)
 	if (!is_in_bloom(answer->source, answer->source_port_be, IPPROTO_UDP,
 			 PACKET_LEAVING))
 		return 0;
-	found = bpf_map_lookup_elem(&half_open, answer);
+	/* A flow may have come back from a map of another size. */
+	found = bpf_map_lookup_elem(&connections, answer);
 	if (!found)
-		found = bpf_map_lookup_elem(&connections, answer);
+		found = bpf_map_lookup_elem(&half_open, answer);
 	if (!found || !copy_entry(answer, found, other) ||
 	    !(other->flags & CONNECTION_REVERSE))
 		return 0;

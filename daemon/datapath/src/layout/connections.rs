@@ -118,6 +118,11 @@ pub(crate) fn assured(mut entry: Vec<u8>) -> Vec<u8> {
     entry
 }
 
+/// Whether the entry is of an established connection for which there was no room.
+pub(crate) fn is_assured(entry: &[u8]) -> bool {
+    u32::from_ne_bytes(field_of!(entry, types::connection, flags)) & bits::CONNECTION_ASSURED.0 != 0
+}
+
 #[cfg(test)]
 #[path = "tests/connections.rs"]
 mod tests;

@@ -8,16 +8,18 @@
 //! between, the next start finds both and does the same again. A map that is too small for the entries is not used: the
 //! present size remains.
 
+use std::cell::Cell;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::error::{OpenError, failed, into_io};
-use crate::layout::connections::{ConnectionBytes, PacketKeyBytes, assured, is_forwarded};
+use crate::layout::connections::{ConnectionBytes, PacketKeyBytes, assured, is_assured, is_forwarded};
 use crate::packets::bloom;
 use crate::packets::handles::PacketMaps;
 use crate::packets::load::PacketOptions;
@@ -222,7 +224,7 @@ impl PersistentMap {
 
     /// Copies the entries of a former map; see [`Copy`].
     fn copy(&self, from: &MapHandle, later: Option<&MapHandle>, without_room: Option<&MapHandle>) -> io::Result<()> {
-        let copy = Copy { from, to: &self.map, later, without_room };
+        let copy = Copy { from, to: &self.map, later, without_room, tries: Cell::new(ALLOCATION_TRIES) };
         match self.name {
             CONNECTIONS | HALF_OPEN => copy.run::<PACKET_KEY, CONNECTION>(),
             FRAGMENTS => copy.run::<FRAGMENT_KEY, FRAGMENT>(),
@@ -295,19 +297,6 @@ fn open_pinned(path: &Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, O
     }
 }
 
-/// Stores an entry, unless the map has one with this key. Returns whether it did. The kernel allocates entries from a reserve
-/// of each CPU, which it fills again in the background: ENOMEM may mean only that it is empty now.
-fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<bool> {
-    for _ in 0..ALLOCATION_TRIES {
-        match to.update(key, value, MapFlags::NO_EXIST) {
-            Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::sleep(ALLOCATION_PAUSE),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-            result => return result.map(|()| true).map_err(into_io),
-        }
-    }
-    to.update(key, value, MapFlags::NO_EXIST).map(|()| true).map_err(into_io)
-}
-
 /// Copies what a map does not have from a former one. Programs use both meanwhile, and `forget()` of `bpf/connections.h`
 /// deletes in the former map first.
 struct Copy<'m> {
@@ -317,6 +306,8 @@ struct Copy<'m> {
     later: Option<&'m MapHandle>,
     /// The map for connections that do not fit, which evicts others.
     without_room: Option<&'m MapHandle>,
+    /// How often memory for an entry is asked for: once, after it could not be had.
+    tries: Cell<u32>,
 }
 
 impl Copy<'_> {
@@ -337,12 +328,12 @@ impl Copy<'_> {
         if self.has_moved_on(key)? {
             return Ok(());
         }
-        match (add(self.to, key, &value), self.without_room) {
+        match (self.add(self.to, key, &value), self.without_room) {
             (Ok(true), _) => {}
             (Ok(false), _) => return Ok(()),
             (Err(error), None) => return Err(error),
             // As bring_connection().
-            (Err(_no_room), Some(other)) => return add(other, key, &assured(value)).map(drop),
+            (Err(_no_room), Some(other)) => return self.add(other, key, &assured(value)).map(drop),
         }
         let is_over = sys::look_up(self.from, key)?.is_none() || self.has_moved_on(key)?;
         if is_over && sys::look_up(self.to, key)?.is_some_and(|present| present == value) {
@@ -351,7 +342,32 @@ impl Copy<'_> {
         Ok(())
     }
 
+    /// Whether a program has brought it to another map: connections without room are marked there.
     fn has_moved_on(&self, key: &[u8]) -> io::Result<bool> {
+        if let Some(without_room) = self.without_room
+            && sys::look_up(without_room, key)?.is_some_and(|value| is_assured(&value))
+        {
+            return Ok(true);
+        }
         self.later.map_or(Ok(false), |later| Ok(sys::look_up(later, key)?.is_some()))
+    }
+
+    /// Stores an entry, unless the map has one with this key. Returns whether it did. The kernel allocates entries from a
+    /// reserve of each CPU, which it fills again in the background: ENOMEM may mean only that it is empty now.
+    fn add(&self, to: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<bool> {
+        for tries in (0..self.tries.get()).rev() {
+            match to.update(key, value, MapFlags::NO_EXIST) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::OutOfMemory && tries > 0 => sleep(ALLOCATION_PAUSE),
+                Err(error) => {
+                    if error.kind() == ErrorKind::OutOfMemory {
+                        self.tries.set(1);
+                    }
+                    return Err(into_io(error));
+                }
+                Ok(()) => return Ok(true),
+            }
+        }
+        Err(io::ErrorKind::OutOfMemory.into())
     }
 }
