@@ -287,7 +287,8 @@ static __always_inline long sweep(struct visited *now,
 		partner = NULL;
 	visit(now, partner);
 	is_client = !(now->entry.flags & CONNECTION_REVERSE);
-	if (is_client && is_counted(&now->entry, timeouts))
+	if (is_client && is_counted(&now->entry, timeouts) &&
+	    bpf_map_lookup_elem(map, &now->key))
 		count_outcome(now, now->key.source, is_established);
 	if (is_established || now->any & CONNECTION_ASSURED)
 		timeout = timeout_of(now, timeouts, &reason);
@@ -304,7 +305,7 @@ static __always_inline long sweep(struct visited *now,
 		return 0;
 	if (partner) {
 		bpf_map_delete_elem(map, &now->partner_key);
-		/* The client's entry will not be visited. */
+		/* The client's entry will not be visited while it is there. */
 		if (!is_client && is_counted(&now->entry, timeouts))
 			count_outcome(now, now->partner_key.source,
 				      is_established);

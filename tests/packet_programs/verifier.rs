@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, Result<&str, u32>); 6] = [
     ("packet_in", Ok("UplinkIn")),
     ("packet_out", Ok("UplinkOut")),
     ("pod_in", Ok("PodIn")),
-    ("sweep_connectio", Err(1286)),
+    ("sweep_connectio", Err(1486)),
     ("sweep_half_open", Err(1487)),
     ("xdp_in", Err(26_500)),
 ];
