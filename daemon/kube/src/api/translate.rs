@@ -29,6 +29,11 @@ const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// The maximum number of characters of a value that a notice quotes.
 const MAX_QUOTED: usize = 64;
 
+/// The maximum number of frontends of one Service, and of backends of one EndpointSlice: each has the product of its
+/// addresses and its ports, of which etcd takes thousands in one object.
+const MAX_FRONTENDS: usize = 1 << 16;
+const MAX_BACKENDS: usize = 1 << 18;
+
 /// How packets reach backends of Services without the annotation [`FORWARD`], by load balancer class.
 pub type ForwardByClass = BTreeMap<String, Forward>;
 
@@ -72,7 +77,16 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
         return (None, vec![reason]);
     }
     let mut notices = Vec::new();
-    let addresses = addresses(spec, status, &mut notices);
+    let mut addresses = addresses(spec, status, &mut notices);
+    // ClusterIPs and node ports come first, and always remain.
+    let most = (MAX_FRONTENDS / spec.ports.len().max(1)).max(4);
+    if let Some(ignored) = addresses.len().checked_sub(most).filter(|ignored| *ignored > 0) {
+        notices.push(format!(
+            "{ignored} of its addresses are ignored, because it has more than {MAX_FRONTENDS} pairs of address and port; \
+             divide it"
+        ));
+        addresses.truncate(most);
+    }
     if !addresses.iter().any(|(kind, _)| *kind == FrontendKind::ClusterIP) {
         notices.push("no usable clusterIP; left out".into());
         return (None, notices);
@@ -382,6 +396,14 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
             continue;
         };
         ports.push((reader.names.shared(called), protocol, number));
+    }
+    let most = MAX_BACKENDS / backends.len().max(1);
+    if let Some(ignored) = ports.len().checked_sub(most).filter(|ignored| *ignored > 0) {
+        notices.push(format!(
+            "{ignored} of its ports are ignored, because it has more than {MAX_BACKENDS} pairs of endpoint and port; \
+             divide it"
+        ));
+        ports.truncate(most);
     }
     let namespace = reader.names.shared(namespace(metadata));
     let slice = Slice {

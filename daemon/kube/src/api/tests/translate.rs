@@ -491,3 +491,33 @@ fn a_load_balancer_class_says_how_packets_are_forwarded_unless_the_annotation_do
     let (wrong, notice) = forward("example.com/t", "annotations: {nodelb.io/forward: straight}");
     assert!(wrong == Forward::Translate && notice.contains("`straight` is neither"), "{notice}");
 }
+
+/// A small object may have thousands of addresses and of ports, whose product would fill memory.
+#[test]
+fn the_product_of_addresses_and_ports_is_bounded() {
+    let ports: String = (1..=5_000).map(|port| format!("\n  - {{name: p{port}, port: {port}}}")).collect();
+    let ips: String = (0..5_000).map(|n| format!("\n  - 198.51.{}.{}", n / 250, n % 250 + 1)).collect();
+    let (found, notices) = service_of(&format!(
+        "metadata: {{name: web, namespace: shop}}\nspec:\n  clusterIP: 10.96.0.1\n  externalIPs:{ips}\n  ports:{ports}"
+    ));
+    let found = found.unwrap();
+    let count: usize = found.ports.iter().map(|port| port.frontends.len()).sum();
+    assert!((5_000..=MAX_FRONTENDS).contains(&count), "{count}");
+    assert_eq!(found.ports[4_999].frontends[0].addr, "10.96.0.1".parse().unwrap());
+    let expected =
+        "4989 of its addresses are ignored, because it has more than 65536 pairs of address and port; divide it";
+    assert_eq!(notices, [expected]);
+
+    let endpoints: String =
+        (0..1_000).map(|n| format!("\n- {{addresses: [10.1.{}.{}]}}", n / 250, n % 250 + 1)).collect();
+    let (found, notices) = slice_of(&format!(
+        "metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}\naddressType: IPv4\n\
+         endpoints:{endpoints}\nports:{}",
+        ports.replace("\n  ", "\n")
+    ));
+    let count: usize = found.unwrap().ports.iter().map(|port| port.backends.len()).sum();
+    assert_eq!(count, 262_000);
+    let expected =
+        "4738 of its ports are ignored, because it has more than 262144 pairs of endpoint and port; divide it";
+    assert_eq!(notices, [expected]);
+}
