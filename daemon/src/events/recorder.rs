@@ -170,6 +170,8 @@ pub(super) struct Recorder {
     known: HashMap<(ServiceName, Reason), Occurrence>,
     /// Services that had backends: only these can have *lost* their backends.
     had_backends: BTreeSet<ServiceName>,
+    /// The time of the last attempt to write an Event of each namespace.
+    turns: BTreeMap<Arc<str>, u64>,
     /// Until when the rate limit is used up; at most [`BURST`] times [`ONE_MORE`] after now.
     used_until: u64,
     paused_until: u64,
@@ -184,6 +186,7 @@ impl Recorder {
             delay: MIN_DURATION + hash(node) % (SPREAD + 1),
             known: HashMap::new(),
             had_backends: BTreeSet::new(),
+            turns: BTreeMap::new(),
             used_until: 0,
             paused_until: 0,
             pause: FIRST_PAUSE,
@@ -218,8 +221,7 @@ impl Recorder {
             let is_recent = now.saturating_sub(known.last_seen) <= REMEMBERED;
             known.next > now || is_recent && (is_seen || known.count > 0)
         });
-        let mut due = Vec::new();
-        let room = BURST.saturating_sub(self.used_until.saturating_sub(now).div_ceil(ONE_MORE));
+        let mut ready = Vec::new();
         for (key, message) in &problems.texts {
             let (service, reason) = key;
             let is_new = *reason != Reason::NoBackends || self.had_backends.contains(service);
@@ -233,29 +235,48 @@ impl Recorder {
                 known.first = unix;
             }
             let since = *known.since.get_or_insert(now);
-            if now.saturating_sub(since) >= self.delay && now >= known.next && (due.len() as u64) < room {
-                let (first, count) = (known.first, known.count + 1);
+            if now.saturating_sub(since) >= self.delay && now >= known.next {
                 // Equal for the same problem, different on each node.
-                let id = hash((&self.node, &service.namespace, &service.name, reason, first));
-                let name = format!("{}.{id:016x}", service.name);
-                due.push(Due {
+                let id = hash((&self.node, &service.namespace, &service.name, reason, known.first));
+                let due = Due {
                     service: service.clone(),
                     reason: *reason,
                     message: message.clone(),
-                    name,
-                    first,
-                    count,
-                });
+                    name: format!("{}.{id:016x}", service.name),
+                    first: known.first,
+                    count: known.count + 1,
+                };
+                ready.push(((known.next, since), due));
             }
         }
+        let room = BURST.saturating_sub(self.used_until.saturating_sub(now).div_ceil(ONE_MORE));
+        let due = self.in_turn(ready, now).take(usize::try_from(room).unwrap_or(usize::MAX)).collect();
         let has_problem = |service: &ServiceName| problems.texts.contains_key(&(service.clone(), Reason::NoBackends));
         self.had_backends.retain(|service| problems.with_backends.contains(service) || has_problem(service));
         due
     }
 
+    /// One of each namespace after the other, beginning with the one whose last turn is longest ago, and of a namespace what
+    /// has waited longest first: no namespace keeps another one waiting.
+    fn in_turn(&mut self, mut ready: Vec<((u64, u64), Due)>, now: u64) -> impl Iterator<Item = Due> {
+        self.turns.retain(|_, last| now.saturating_sub(*last) < REPEAT_AFTER);
+        ready.sort_by_key(|(waiting, _)| *waiting);
+        let mut before: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let ranked = ready.into_iter().map(|(_, due)| {
+            let namespace = &due.service.namespace;
+            let turn = before.entry(Arc::clone(namespace)).or_default();
+            *turn += 1;
+            ((*turn, self.turns.get(namespace).copied()), due)
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.into_iter().map(|(_, due)| due)
+    }
+
     /// Records an attempt to write an Event. Each attempt counts in the rate limit.
     pub(super) fn record(&mut self, due: &Due, now: u64, outcome: Outcome) {
         self.used_until = self.used_until.max(now) + ONE_MORE;
+        self.turns.insert(Arc::clone(&due.service.namespace), now);
         let key = (due.service.clone(), due.reason);
         let mut known = self.known.get_mut(&key);
         match outcome {
