@@ -100,7 +100,7 @@ packages() {
             sed "s/ v$//; s/^/$package depends on /" | grep -vE " on ($package$allowed)\$"
     done <<-END | none
 	nodelb-core all
-	nodelb-programs all |nodelb-core
+	nodelb-programs no-dev |nodelb-core
 	nodelb-datapath all |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
 	nodelb-report all |nodelb-core
 	nodelb-host all

@@ -256,7 +256,7 @@ fn note(text: &mut String, step: &str, compared: Option<(String, Outcome)>) -> u
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/packet_programs/fixtures")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packet_programs/fixtures")
 }
 
 fn all_cases() -> Vec<Case> {

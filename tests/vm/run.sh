@@ -36,7 +36,7 @@ fi
 # Tests that run in the guest, with the files that they read where they expect them.
 tests=(packet_programs)
 [ "${runs[*]}" = load ] || tests+=(packet_cases)
-mkdir -p "$payload/tests" "$payload/repository/tests/packet_programs"
+mkdir -p "$payload/tests" "$payload/repository/tests/packet_programs" "$payload/repository/tests/programs"
 cp -r tests/packet_programs/fixtures "$payload/repository/tests/packet_programs"
 printf '%s\n' packet_cases "packet_programs the_verifier_is_soon_done" "packet_programs variants::" \
     >"$payload/tests/list"
