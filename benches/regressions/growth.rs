@@ -1,5 +1,5 @@
-//! How the costs of the core, of merging service files and of `trace` grow with the number of services, endpoints and
-//! files: `make growth`. Prints CPU times at three sizes, and the exponent between each two: 1 is proportional, 2 is
+//! How the costs of the core, of merging service files and of `trace` grow with the number of services, endpoints, ports
+//! and files: `make growth`. Prints CPU times at three sizes, and the exponent between each two: 1 is proportional, 2 is
 //! quadratic. Fails above 1.5.
 
 #![expect(
@@ -26,6 +26,7 @@ use nodelb_core::change::Change;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{ServicePort, SlicePort};
 use nodelb_core::state::map_ops::Touched;
 use nodelb_report::explain::explanation::{Client, explain};
 use nodelb_sources::files::merge::{Contents, Merged};
@@ -36,6 +37,8 @@ use node::{LIMITS, Node};
 const SIZES: [u32; 3] = [1_000, 10_000, 100_000];
 /// Endpoints of each service.
 const ENDPOINTS: u32 = 10;
+/// The numbers of ports of a single service.
+const PORTS: [u32; 3] = [100, 1_000, 10_000];
 /// The sizes of a single service. A view has at most 65,535 slots.
 const LISTS: [u32; 3] = [600, 6_000, 60_000];
 const LIMIT: f64 = 1.5;
@@ -55,10 +58,15 @@ fn main() -> ExitCode {
         LISTS.map(measure_list),
         &["first list", "one endpoint more", "results of checks", "one result more", "trace"],
     );
+    let ports = lines(PORTS.map(measure_ports), &["first ports", "one endpoint more", "one port less", "end of ports"]);
     let files = lines(SIZES.map(measure_files), &["first merge", "one file changes", "one file is gone"]);
-    let is_within =
-        [print("services", SIZES, &services), print("endpoints", LISTS, &lists), print("files", SIZES, &files)];
-    if is_within == [true; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_within = [
+        print("services", SIZES, &services),
+        print("endpoints", LISTS, &lists),
+        print("ports", PORTS, &ports),
+        print("files", SIZES, &files),
+    ];
+    if is_within == [true; 4] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn lines<const N: usize>(columns: [[Duration; N]; 3], names: &[&'static str; N]) -> Vec<Line> {
@@ -153,6 +161,39 @@ fn measure_list(count: u32) -> [Duration; 5] {
     let (trace, explanation) = time(|| explain(&snapshot, to, Client::Host));
     drop(explanation);
     [first, more, checked, result, trace]
+}
+
+/// The costs of a service with this many ports and a few endpoints: to add it; to add and remove an endpoint, ten times; to
+/// remove and add a port, ten times; and to remove it.
+fn measure_ports(count: u32) -> [Duration; 4] {
+    let name = |port: u32| format!("port-{port}").into();
+    let service = |count: u32| {
+        let Change::UpsertService(mut service) = services::service(0, Protocol::Udp) else { unreachable!("a service") };
+        let one = service.ports.remove(0);
+        service.ports.extend((0..count).map(|number| {
+            let mut port = ServicePort { name: name(number), ..one.clone() };
+            port.frontends[0].port = u16::try_from(1_000 + number).unwrap();
+            port
+        }));
+        Change::UpsertService(service)
+    };
+    let list = |endpoints: u32| {
+        let all = services::slice(0, Protocol::Udp, (0..endpoints).map(services::backend));
+        let Change::UpsertSlice(mut slice) = all else { unreachable!("a slice") };
+        let one = slice.ports.remove(0);
+        slice.ports.extend((0..count).map(|number| SlicePort { name: name(number), ..one.clone() }));
+        Change::UpsertSlice(slice)
+    };
+    let mut node = Node::new(MemoryDatapath::new(LIMITS));
+    let changes = [service(count), list(3), services::synced()];
+    let (first, ()) = time(|| node.apply(changes));
+    let changes: Vec<Change> = (0..10).map(|turn| list(4 - turn % 2)).collect();
+    let (endpoint, ()) = time(|| changes.into_iter().for_each(|change| node.apply([change])));
+    let changes: Vec<Change> = (0..10).map(|turn| service(count - 1 + turn % 2)).collect();
+    let (port, ()) = time(|| changes.into_iter().for_each(|change| node.apply([change])));
+    let removed = removals(0);
+    let (end, ()) = time(|| node.apply(removed));
+    [first, endpoint, port, end]
 }
 
 /// The costs of this many service files: to merge them; to merge them and compute the changes when one file has changed,

@@ -2,12 +2,13 @@
 //! Pure: the result depends only on the arguments, so after a change of one slice it is enough to compile its service
 //! again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdSet;
 use smallvec::SmallVec;
 
-use crate::model::addr::{Addr, Family};
+use crate::model::addr::{Addr, Family, Protocol};
 use crate::model::drain::Drains;
 use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
@@ -39,6 +40,9 @@ pub struct CompileContext<'a> {
     pub packets: PacketsConfig,
 }
 
+/// From more ports on, a search of all costs more than an index.
+const MANY_PORTS: usize = 16;
+
 /// Compiles every port of the service, in the order of its description. Ports with the same name and protocol have the
 /// same backends, so they are merged into one and share an entry in the maps.
 pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
@@ -56,6 +60,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
 
 fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
+    let mut places: BTreeMap<(Arc<str>, Protocol, Family), usize> = BTreeMap::new();
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
             let frontends = plan_frontends(service, (port, family), context);
@@ -63,7 +68,14 @@ fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileCont
                 continue;
             }
             let key = key(service, slices, (port, family), context.packets);
-            if let Some(plan) = plans.iter_mut().find(|plan| plan.key == key) {
+            // Most services have few ports, and no index.
+            let same = if service.ports.len() > MANY_PORTS {
+                let place = places.entry((Arc::clone(&key.port), key.protocol, key.family)).or_insert(plans.len());
+                plans.get_mut(*place)
+            } else {
+                plans.iter_mut().find(|plan| plan.key == key)
+            };
+            if let Some(plan) = same {
                 plan.frontends.extend(frontends);
                 continue;
             }
@@ -93,9 +105,9 @@ pub fn key(
     (port, family): (&ServicePort, Family),
     packets: PacketsConfig,
 ) -> PortKey {
-    let offered = || slices.iter().flat_map(|slice| &slice.ports).filter(|it| it.protocol == port.protocol);
+    let offered = || slices.iter().flat_map(|slice| slice.ports_of(&port.name, port.protocol));
     let lists = |family| {
-        let mut backends = offered().filter(|it| it.name == port.name).flat_map(|it| &it.backends);
+        let mut backends = offered().flat_map(|it| &it.backends);
         backends.any(|backend| backend.addr.family() == family)
     };
     let is_wrapped = packets.forward_of(service) == Forward::Tunnel
@@ -115,8 +127,7 @@ fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], context: &CompileContext
     if numbers.is_empty() {
         return false;
     }
-    let ports = slices.iter().flat_map(|slice| &slice.ports);
-    let named = ports.filter(|port| port.name == plan.key.port && port.protocol == plan.key.protocol);
+    let named = slices.iter().flat_map(|slice| slice.ports_of(&plan.key.port, plan.key.protocol));
     let is_here = |port: u16, addr: &Addr| numbers.contains(&port) && context.node.addresses.contains(addr);
     !context.node_addrs.iter().any(|addr| addr.family() == plan.key.family)
         || named.flat_map(|port| &port.backends).any(|backend| is_here(backend.port, &backend.addr))

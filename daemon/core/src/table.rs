@@ -230,6 +230,7 @@ impl Table {
 
     fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
         let source = slice.source;
+        slice.sort_ports();
         if lists_apiservers(&slice) {
             let new = Arc::make_mut(&mut self.facts.apiservers).learn(&slice);
             self.newly_known.extend(new);

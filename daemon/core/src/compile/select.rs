@@ -109,7 +109,7 @@ pub(crate) fn merge_admitted<'a>(
     // Most services have one slice, and many sources sort it.
     let (mut last, mut is_ascending) = (None, true);
     for slice in slices {
-        for port in slice.ports.iter().filter(|p| p.protocol == protocol && *p.name == *port) {
+        for port in slice.ports_of(port, protocol) {
             merged.reserve(port.backends.len());
             for backend in port.backends.iter().filter(|b| b.addr.family() == family) {
                 let candidate = Candidate { backend, slice, failure: None, drain: None };

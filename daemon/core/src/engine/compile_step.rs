@@ -141,7 +141,7 @@ impl Engine {
             spare_cluster_ips(plan);
         }
         let frontends: SmallVec<[L4Addr; 1]> = plan.frontends.iter().map(|f| f.address).collect();
-        let before = old.ports.iter().find(|port| *port.key == plan.key);
+        let before = old.port(&plan.key);
         let tag = OwnerTag::new(&plan.key, service.source);
         let id = before.and_then(|port| port.id).or_else(|| {
             let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());
@@ -243,7 +243,7 @@ impl Engine {
         (subject, turned, here): (&Subject<'_>, Option<What>, Option<&'static str>),
     ) {
         // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
-        let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
+        let is_new = subject.old.port(key).is_none_or(|port| port.id != Some(id));
         let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
         let lists = before.as_ref().map(|before| (&*before.cluster, &*before.local)).unwrap_or_default();
         let (cluster, gone) = self.backends.replace(lists.0, &plan.cluster);
@@ -327,8 +327,7 @@ impl Engine {
     }
 
     fn retire_ports(&mut self, old: &Compiled, new: &Compiled, reason: &DirtyReason) {
-        let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
-        for port in old.ports.iter().filter(|port| !is_kept(port)) {
+        for port in old.ports.iter().filter(|port| new.port(&port.key).is_none()) {
             self.round.released.extend(self.holds.forget_port(&port.key, port.id));
             if let Some(id) = port.id
                 && let Some(entry) = self.desired.services.remove(&id)
@@ -355,7 +354,7 @@ impl Engine {
     /// Records which addresses the ports have and had, for ports that the service still has.
     fn note_addresses(&mut self, source: Source, (old, new): (&Compiled, &Compiled), reason: &DirtyReason) {
         for port in &new.ports {
-            let before = old.ports.iter().find(|before| before.key == port.key);
+            let before = old.port(&port.key);
             let (Some(id), Some(addresses)) = (port.id, self.change_of_addresses(before, Some(port), new)) else {
                 continue;
             };

@@ -16,7 +16,14 @@ use crate::state::status::Status;
 /// A compiled service: the ids of its ports and the addresses it claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compiled {
+    /// In the order of their keys.
     pub(super) ports: SmallVec<[CompiledPort; 1]>,
+}
+
+impl Compiled {
+    pub(super) fn port(&self, key: &PortKey) -> Option<&CompiledPort> {
+        self.ports.binary_search_by(|port| (*port.key).cmp(key)).ok().map(|place| &self.ports[place])
+    }
 }
 
 #[derive(Clone, Debug)]

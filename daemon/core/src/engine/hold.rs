@@ -11,7 +11,7 @@ use crate::compile::plan::{PortPlan, Rest};
 use crate::holds::{HeldPort, ReleaseReason};
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
-use crate::model::service::{FrontendKind, PortKey, Slice, SlicePort};
+use crate::model::service::{FrontendKind, PortKey, Slice};
 use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::remembered::Views;
 
@@ -197,8 +197,8 @@ impl Engine {
 /// Whether the slice states that its source does not know the backends of the port. A slice with a problem that lacks
 /// the port states that there are none.
 fn is_unknown(slice: &Slice, key: &PortKey) -> bool {
-    let is_of = |port: &&SlicePort| *port.name == *key.port && port.protocol == key.protocol;
-    slice.problem.is_some() && slice.ports.iter().find(is_of).is_some_and(|port| port.backends.is_empty())
+    slice.problem.is_some()
+        && slice.ports_of(&key.port, key.protocol).first().is_some_and(|port| port.backends.is_empty())
 }
 
 /// The selected backends of the port that come from slices with a problem, with the first such slice; `None` if there
@@ -207,8 +207,7 @@ fn unconfirmed<'s>(slices: &'s [Arc<Slice>], key: &PortKey, plan: &PortPlan) -> 
     let doubtful = || slices.iter().filter(|slice| slice.problem.is_some());
     doubtful().next()?;
     let of_slice = |slice: &Slice| -> BTreeSet<L4Addr> {
-        let ports = slice.ports.iter().filter(|port| *port.name == *key.port && port.protocol == key.protocol);
-        let backends = ports.flat_map(|port| &port.backends);
+        let backends = slice.ports_of(&key.port, key.protocol).iter().flat_map(|port| &port.backends);
         backends.map(|backend| L4Addr { addr: backend.addr, port: backend.port, protocol: key.protocol }).collect()
     };
     let selected: BTreeSet<L4Addr> = plan.cluster.iter().map(|(addr, _)| *addr).collect();

@@ -324,6 +324,20 @@ pub struct Slice {
     pub problem: Option<Arc<str>>,
 }
 
+impl Slice {
+    /// The order of its ports in the table.
+    pub(crate) fn sort_ports(&mut self) {
+        self.ports.sort_by(|a, b| a.order().cmp(&b.order()));
+    }
+
+    /// Its ports with this name and protocol. Only for a slice of the table.
+    pub fn ports_of(&self, name: &str, protocol: Protocol) -> &[SlicePort] {
+        let first = self.ports.partition_point(|port| port.order() < (name, protocol));
+        let found = &self.ports[first..];
+        &found[..found.partition_point(|port| port.order() == (name, protocol))]
+    }
+}
+
 /// The backends that a slice has for one port name and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlicePort {
@@ -331,6 +345,12 @@ pub struct SlicePort {
     pub protocol: Protocol,
     /// The backends in the order of the source.
     pub backends: Vec<Backend>,
+}
+
+impl SlicePort {
+    fn order(&self) -> (&str, Protocol) {
+        (&self.name, self.protocol)
+    }
 }
 
 /// A backend as a source describes it.

@@ -327,3 +327,25 @@ fn a_report_about_bound_nodeports_makes_nothing_dirty_and_replaces_the_previous_
     assert_eq!(table.apply(Change::Bound(BTreeMap::new())), Effect::None);
     assert_eq!((table.bound.get(&at), table.bound.len()), (None, 0));
 }
+
+#[test]
+fn the_ports_of_a_slice_are_found_whatever_their_order() {
+    let mut table = Table::default();
+    let mut sent = slice("ns/web-1", "ns/web", Source::Kubernetes);
+    let one = sent.ports.remove(0);
+    // 7 and 50 have no common divisor.
+    for number in (0..50).map(|place| place * 7 % 50) {
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            sent.ports.push(SlicePort { name: format!("p{number}").into(), protocol, ..one.clone() });
+        }
+    }
+    sent.ports.push(one.clone());
+    table.apply(Change::UpsertService(service("ns/web", Source::Kubernetes, None)));
+    table.apply(Change::UpsertSlice(sent.clone()));
+    let (_, slices) = table.owner(&name("ns/web")).expect("described");
+    for port in &sent.ports {
+        assert_eq!(slices[0].ports_of(&port.name, port.protocol), std::slice::from_ref(port));
+    }
+    assert_eq!(slices[0].ports_of("p50", Protocol::Tcp), []);
+    assert_eq!(slices[0].ports_of("p1", Protocol::Sctp), []);
+}
