@@ -68,9 +68,17 @@ pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<
 }
 
 /// Replaces a JSON file atomically. May block.
-pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
+///
+/// # Errors
+/// The contents have more than `max_bytes` bytes, which [`read_json`] would not read, or the file cannot be replaced. It is
+/// unchanged.
+pub fn write_json(path: &Path, max_bytes: usize, contents: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(contents)?;
     bytes.push(b'\n');
+    if bytes.len() > max_bytes {
+        let why = format!("it would have {} bytes, and a start reads at most {max_bytes}", bytes.len());
+        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
+    }
     replace(path, &path.with_extension("json.new"), |mut file| file.write_all(&bytes))
 }
 

@@ -259,3 +259,15 @@ async fn what_is_stored_is_in_the_file_when_that_is_said() {
     file.store(2).await.expect("stored");
     assert_eq!(world.begun.try_iter().collect::<Vec<_>>(), [1, 2]);
 }
+
+#[test]
+fn what_a_start_would_not_read_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.json");
+    let contents = |text: &str| serde_json::json!({ "version": 1, "text": text });
+    write_json(&path, 64, &contents("short")).unwrap();
+    let refused = write_json(&path, 64, &contents(&"long".repeat(100))).unwrap_err();
+    assert_eq!(refused.to_string(), "it would have 433 bytes, and a start reads at most 64");
+    let read = read_json::<serde_json::Value>(&path, 64, 1).unwrap();
+    assert_eq!(read, Some(contents("short")), "what was there");
+}

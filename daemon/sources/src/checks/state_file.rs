@@ -63,7 +63,7 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     };
     let entries = unhealthy.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| entry(name, failure)));
     let form = Form { version: VERSION, unhealthy: entries.collect() };
-    state_file::write_json(path, &form)
+    state_file::write_json(path, MAX_BYTES, &form)
 }
 
 /// What the previous run has stored, and the file for what this one stores.

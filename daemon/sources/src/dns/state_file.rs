@@ -117,7 +117,7 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
         used: saved.used.iter().map(used).collect(),
         boot: boot_id()?,
     };
-    state_file::write_json(path, &form)
+    state_file::write_json(path, MAX_BYTES, &form)
 }
 
 /// What the previous run has stored, and the file for what this one stores.

@@ -125,7 +125,7 @@ pub(super) fn write(path: &Path, all: &All) -> io::Result<()> {
     };
     let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
     let form = Form { version: VERSION, drains: entries.collect(), boot: boot_id()?, set: unix_of_boot() };
-    state_file::write_json(path, &form)
+    state_file::write_json(path, MAX_BYTES, &form)
 }
 
 #[cfg(test)]

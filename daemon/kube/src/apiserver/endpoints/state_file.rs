@@ -83,7 +83,7 @@ fn read(path: &Path) -> io::Result<Option<EndpointsState>> {
 
 fn write(path: &Path, state: EndpointsState) -> io::Result<()> {
     let authority = state.authorities.last().cloned().unwrap_or_default();
-    state_file::write_json(path, &Form { version: VERSION, authority, state })
+    state_file::write_json(path, MAX_BYTES, &Form { version: VERSION, authority, state })
 }
 
 /// Decides when the file is written.
