@@ -1,5 +1,5 @@
-//! CONTRIBUTING.md, ARCHITECTURE.md and the tour name what exists: the recipes and the tour their files, the invariants their
-//! tests.
+//! CONTRIBUTING.md, ARCHITECTURE.md, the tour and the table of shares name what exists: the recipes and the tour their files,
+//! the invariants and the shares their tests.
 
 use std::path::Path;
 
@@ -45,6 +45,18 @@ fn the_tour_names_what_exists() {
     let files = part(&tour, "## Ten files, in this order").lines().filter(|line| line.contains(". `")).count();
     let rows = part(&tour, "## Where to look").lines().filter(|line| line.starts_with("| ")).count() - 1;
     assert_eq!((files, rows), (10, 12), "the tour stays one screen");
+}
+
+#[test]
+fn the_table_of_shares_names_what_exists() {
+    let path = "docs/development/shares.md";
+    let document = read(path);
+    assert!(check(path, &document) > 30, "the table names too little");
+    // A row without a test says so.
+    for row in document.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| resource |")) {
+        let shown = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        assert!(shown == "none" || shown.contains('`'), "shown by? {row}");
+    }
 }
 
 /// Each invariant names a test or a lint, by its function or key and the file.
