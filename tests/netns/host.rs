@@ -21,8 +21,8 @@ use crate::sandbox::Sandbox;
 
 /// Maximum number of polls for a condition that should hold at once: two minutes, for a busy machine.
 /// Counts sleeps instead of time because the clock jumps when a virtual machine is paused.
-const MAX_POLLS: u32 = 24_000;
-const NAP: Duration = Duration::from_millis(5);
+const MAX_POLLS: u32 = 6_000;
+const NAP: Duration = Duration::from_millis(20);
 
 /// The binary under test.
 pub(crate) const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");

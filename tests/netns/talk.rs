@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::sys::socket::{SetSockOpt as _, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use nodelb_prober::Transport;
 
 use crate::host::socket;
@@ -17,7 +19,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long clients that expect silence wait.
 pub(crate) const SHORT: Duration = Duration::from_millis(600);
 /// A server checks at this interval whether to stop.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_MILLIS: u8 = 50;
+const POLL_INTERVAL: Duration = Duration::from_millis(POLL_MILLIS as u64);
 /// The largest datagram over IPv4.
 const MAX_DATAGRAM: usize = 65_507;
 
@@ -55,7 +58,8 @@ impl Server {
         for address in addresses {
             let at = SocketAddr::new(address.parse().unwrap(), port);
             let (listener, datagrams) = (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap());
-            listener.set_nonblocking(true).unwrap();
+            // Also the time limit of accept().
+            sockopt::ReceiveTimeout.set(&listener, &TimeVal::milliseconds(POLL_MILLIS.into())).unwrap();
             datagrams.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
             let [(name, stopped), (other_name, other_stopped)] = [(); 2].map(|()| (name.to_owned(), Arc::clone(&stop)));
             threads.push(thread::spawn(move || accept(&listener, &name, &stopped)));
@@ -82,18 +86,15 @@ impl Drop for Server {
 
 fn accept(listener: &TcpListener, name: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                let name = name.to_owned();
-                thread::spawn(move || answer_lines(&stream, &name, peer));
-            }
-            Err(_) => thread::sleep(Duration::from_millis(1)),
+        if let Ok((stream, peer)) = listener.accept() {
+            let name = name.to_owned();
+            thread::spawn(move || answer_lines(&stream, &name, peer));
         }
     }
 }
 
 fn answer_lines(stream: &TcpStream, name: &str, peer: SocketAddr) {
-    drop(stream.set_nonblocking(false));
+    drop(stream.set_read_timeout(None));
     drop(stream.set_nodelay(true));
     let mut line = String::new();
     let mut reader = BufReader::new(stream);
