@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,12 +65,19 @@ pub(crate) fn connected(to: &str) -> UdpSocket {
     socket
 }
 
-/// The backend that answers a connected socket.
+/// The backend that answers a connected socket. Skips answers to earlier questions, which came too late.
 pub(crate) fn ask(socket: &UdpSocket) -> io::Result<String> {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let question = format!("?{}", ASKED.fetch_add(1, Ordering::Relaxed));
+    socket.send(question.as_bytes())?;
     let mut buffer = [0; 64];
-    socket.send(b"?")?;
-    let length = socket.recv(&mut buffer)?;
-    Ok(String::from_utf8_lossy(&buffer[..length]).trim_end_matches(" ?").to_owned())
+    loop {
+        let length = socket.recv(&mut buffer)?;
+        let answer = String::from_utf8_lossy(&buffer[..length]);
+        if let Some(name) = answer.strip_suffix(&question) {
+            return Ok(name.trim_end().to_owned());
+        }
+    }
 }
 
 /// The backend that answers an unconnected socket.
