@@ -67,6 +67,7 @@ times=$(realpath -m "${CARGO_TARGET_DIR:-target}")/test-times-$part
 rm -f "$times"
 variables=(NODELB_TEST_TIMES="$times")
 [ "$part" != rest ] || variables+=(NODELB_TEST_ALL=1)
+[ -z "${CRASH_EVERY:-}" ] || variables+=(CRASH_EVERY="$CRASH_EVERY")
 # Files in memory: what a test stores waits for no disk, which may be busy for longer than the daemon waits.
 [ ! -w /dev/shm ] || variables+=(TMPDIR=/dev/shm)
 # run THREADS PROGRAM ARGUMENT...
