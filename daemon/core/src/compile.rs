@@ -2,13 +2,12 @@
 //! Pure: the result depends only on the arguments, so after a change of one slice it is enough to compile its service
 //! again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdSet;
 use smallvec::SmallVec;
 
-use crate::model::addr::{Addr, Family, Protocol};
+use crate::model::addr::{Addr, Family};
 use crate::model::drain::Drains;
 use crate::model::forward::Forward;
 use crate::model::node::NodeFacts;
@@ -40,9 +39,6 @@ pub struct CompileContext<'a> {
     pub packets: PacketsConfig,
 }
 
-/// From more ports on, a search of all costs more than an index.
-const MANY_PORTS: usize = 16;
-
 /// Compiles every port of the service, in the order of its description. Ports with the same name and protocol have the
 /// same backends, so they are merged into one and share an entry in the maps.
 pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
@@ -59,29 +55,28 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
 }
 
 fn compile_ports(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
-    let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
-    let mut places: BTreeMap<(Arc<str>, Protocol, Family), usize> = BTreeMap::new();
+    let mut described: SmallVec<[(usize, PortKey, Vec<FrontendPlan>); 2]> = SmallVec::new();
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
             let frontends = plan_frontends(service, (port, family), context);
-            if frontends.is_empty() {
-                continue;
+            if !frontends.is_empty() {
+                described.push((described.len(), key(service, slices, (port, family), context.packets), frontends));
             }
-            let key = key(service, slices, (port, family), context.packets);
-            // Most services have few ports, and no index.
-            let same = if service.ports.len() > MANY_PORTS {
-                let place = places.entry((Arc::clone(&key.port), key.protocol, key.family)).or_insert(plans.len());
-                plans.get_mut(*place)
-            } else {
-                plans.iter_mut().find(|plan| plan.key == key)
-            };
-            if let Some(plan) = same {
-                plan.frontends.extend(frontends);
-                continue;
-            }
-            let (candidates, has_refused) = admitted(slices, &key, context);
-            plans.push(plan_port(service, key, (&candidates, has_refused), context, frontends));
         }
+    }
+    described.sort_by(|(_, a, _), (_, b, _)| a.cmp(b));
+    described.dedup_by(|(_, key, frontends), (_, before, all)| {
+        let is_same = key == before;
+        if is_same {
+            all.append(frontends);
+        }
+        is_same
+    });
+    described.sort_by_key(|(place, ..)| *place);
+    let mut plans: Vec<PortPlan> = Vec::with_capacity(described.len());
+    for (_, key, frontends) in described {
+        let (candidates, has_refused) = admitted(slices, &key, context);
+        plans.push(plan_port(service, key, (&candidates, has_refused), context, frontends));
     }
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);

@@ -138,7 +138,7 @@ impl Engine {
     fn event_of_former(&self, tag: OwnerTag, entry: Option<&Arc<ServiceEntry>>, lost: &[L4Addr]) -> Option<Event> {
         let key = self.before.ports.get(&(tag.service, tag.port))?;
         let compiled = self.compiled.get(&key.service);
-        let is_described = compiled.is_some_and(|it| it.ports.iter().any(|port| port.key == *key));
+        let is_described = compiled.is_some_and(|it| it.port(key).is_some());
         let is_removed = !is_described && self.table.is_synced(tag.source);
         let what = if is_removed { What::Removed } else { What::Changed };
         let gone = entry.filter(|_| is_removed).into_iter().flat_map(|entry| backends_of(&entry.cluster));

@@ -314,9 +314,7 @@ fn ports(named: &Named, backends: impl Iterator<Item = Backend>) -> Vec<SlicePor
 
 fn slice(named: &Named, origin: Origin, ports: Vec<SlicePort>, problem: Option<Arc<str>>) -> Slice {
     let (name, service): (SliceName, ServiceName) = (named.slice.clone(), named.service.clone());
-    let mut slice = Slice { name, service, source: Source::Files, origin, ports, problem };
-    slice.sort_ports();
-    slice
+    Slice { name, service, source: Source::Files, origin, ports, problem }
 }
 
 #[cfg(test)]

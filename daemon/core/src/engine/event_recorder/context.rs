@@ -94,8 +94,7 @@ impl Context<'_> {
     /// The backends in the port's slices that may get no connection.
     pub(super) fn refused_backends(&self, key: &PortKey) -> Addresses {
         let Some((service, slices)) = self.table.owner(&key.service) else { return Addresses::default() };
-        let is_of_port = |name: &str, protocol| *name == *key.port && protocol == key.protocol;
-        let ports = slices.iter().flat_map(|slice| &slice.ports).filter(|port| is_of_port(&port.name, port.protocol));
+        let ports = slices.iter().flat_map(|slice| slice.ports_of(&key.port, key.protocol));
         let backends = ports.flat_map(|port| &port.backends).filter(|backend| backend.addr.family() == key.family);
         let addresses = backends.map(|backend| L4Addr::new(backend.addr, backend.port, key.protocol));
         let admits = |at: &L4Addr| self.config.guard.admits_backend(*at, service.source, self.table.apiservers());
