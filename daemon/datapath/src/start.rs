@@ -71,9 +71,8 @@ impl CurrentGeneration {
 
     /// The map of clients, unless another one is wanted.
     fn fitting_affinity(&self, prepared: &Prepared<'_>) -> Option<&MapHandle> {
-        let at = NAMES.iter().position(|name| *name == AFFINITY)?;
-        let map = &self.handles.0[at];
-        Spec::read(map).is_ok_and(|found| found == prepared.specs[at]).then_some(map)
+        let ([.., map], [.., wanted]) = (&self.handles.0, prepared.specs);
+        Spec::read(map).is_ok_and(|found| found == wanted).then_some(map)
     }
 }
 
@@ -228,13 +227,16 @@ impl<'p> Start<'p> {
 
     /// Creates maps of the configured sizes and copies the content of the old maps into them, except corrupt entries.
     fn resize(self, prepared: Prepared<'_>, old: &CurrentGeneration) -> Result<Opened, OpenError> {
-        let carried = versions::read_maps(&self.pins.generation(old.number), prepared.service_words)?;
+        let directory = self.pins.generation(old.number);
+        let mut carried = versions::read_maps(&directory, prepared.service_words)?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
-        let directory = self.pins.generation(old.number);
         // What the programs store in it until the switch, and after a start that a crash ends, is not lost.
         let affinity = old.fitting_affinity(&prepared).map(MapHandle::try_from).transpose();
         let affinity = affinity.map_err(failed("duplicating the maps of", &directory))?;
+        if affinity.is_some() {
+            carried.clients.clear();
+        }
         // The current generation never has the highest number.
         let generation = old.number + 1;
         let previous = Some(Previous { directory, clients: versions::read_clients });
@@ -283,7 +285,7 @@ impl<'p> Start<'p> {
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
         let mut writer = self.writer(maps, (runs, Placements::default()), (&persistent, counters))?;
-        let filled = carried.map(|carried| fill(carried, affinity.is_none(), &mut writer)).transpose();
+        let filled = carried.map(|carried| fill(carried, &mut writer)).transpose();
         if filled.is_err() {
             self.pins.abandon(generation)?;
         }
@@ -297,8 +299,8 @@ impl<'p> Start<'p> {
         let mut open_links = OpenLinks::default();
         let links = attach_all(&attachment, self.pins, &mut open_links)?;
         if let Some(Previous { directory, clients }) = previous.filter(|_| affinity.is_none()) {
-            // Those that the programs have stored since they were copied.
-            writer.merge_affinity(&clients(&directory)?).map_err(failed("copying affinity from", &directory))?;
+            // What the programs have stored meanwhile.
+            writer.copy_affinity(clients(&directory)?).map_err(failed("copying affinity from", &directory))?;
         }
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
@@ -383,7 +385,7 @@ fn attach_all(
 }
 
 /// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.
-fn fill(carried: PinnedContent, has_new_affinity: bool, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+fn fill(carried: PinnedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
     let PinnedContent { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();
     let mut ops: Vec<MapOp> = Vec::new();
@@ -406,9 +408,7 @@ fn fill(carried: PinnedContent, has_new_affinity: bool, to: &mut Writer) -> Resu
             result => result.map_err(failed("filling", new))?,
         }
     }
-    if has_new_affinity {
-        to.copy_affinity(clients).map_err(failed("copying affinity to", new))?;
-    }
+    to.copy_affinity(clients).map_err(failed("copying affinity to", new))?;
     Ok(corrupt)
 }
 

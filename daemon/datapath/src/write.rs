@@ -168,33 +168,20 @@ impl Writer {
         self.placed.left.retain(|_, round| !runs.is_released(*round));
     }
 
-    /// Copies the backends of the clients that fit: those that were used last, which the kernel evicts last.
+    /// Copies the backends of the clients that fit, those that were used last, unless the map has a later use of them. The
+    /// kernel evicts last what is stored last.
     pub(crate) fn copy_affinity(&self, mut clients: Vec<Client>) -> io::Result<()> {
         clients.sort_unstable_by_key(|client| client.last_used_ns);
         let too_many = clients.len().saturating_sub(self.maps.limits.affinity as usize);
         for client in &clients[too_many..] {
-            self.put_client(client)?;
-        }
-        Ok(())
-    }
-
-    /// Copies the backends of the clients that were used later than what the map has of them.
-    pub(crate) fn merge_affinity(&self, clients: &[Client]) -> io::Result<()> {
-        for client in clients {
-            let (key, _) = layout::client(client);
-            let known = sys::look_up(&self.maps.affinity, &key)?.and_then(|value| value.try_into().ok());
-            let known = known.map(|value| layout::parse_client(&key, &value));
+            let (key, value) = layout::client(client);
+            let known = sys::look_up(&self.maps.affinity, &key)?.and_then(|known| known.try_into().ok());
+            let known = known.map(|known| layout::parse_client(&key, &known));
             if known.is_none_or(|known| known.last_used_ns < client.last_used_ns) {
-                self.put_client(client)?;
+                sys::update(&self.maps.affinity, &key, &value)?;
+                self.crash.pass();
             }
         }
-        Ok(())
-    }
-
-    fn put_client(&self, client: &Client) -> io::Result<()> {
-        let (key, value) = layout::client(client);
-        sys::update(&self.maps.affinity, &key, &value)?;
-        self.crash.pass();
         Ok(())
     }
 

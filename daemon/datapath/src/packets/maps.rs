@@ -355,19 +355,19 @@ impl Copy<'_> {
     /// Stores an entry, unless the map has one with this key. Returns whether it did. The kernel allocates entries from a
     /// reserve of each CPU, which it fills again in the background: ENOMEM may mean only that it is empty now.
     fn add(&self, to: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<bool> {
-        for tries in (0..self.tries.get()).rev() {
-            match to.update(key, value, MapFlags::NO_EXIST) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::OutOfMemory && tries > 0 => sleep(ALLOCATION_PAUSE),
-                Err(error) => {
-                    if error.kind() == ErrorKind::OutOfMemory {
-                        self.tries.set(1);
-                    }
+        let mut tries = self.tries.get();
+        loop {
+            let Err(error) = to.update(key, value, MapFlags::NO_EXIST) else { return Ok(true) };
+            tries -= 1;
+            match error.kind() {
+                ErrorKind::AlreadyExists => return Ok(false),
+                ErrorKind::OutOfMemory if tries > 0 => sleep(ALLOCATION_PAUSE),
+                ErrorKind::OutOfMemory => {
+                    self.tries.set(1);
                     return Err(into_io(error));
                 }
-                Ok(()) => return Ok(true),
+                _ => return Err(into_io(error)),
             }
         }
-        Err(io::ErrorKind::OutOfMemory.into())
     }
 }
