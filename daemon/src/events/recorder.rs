@@ -49,11 +49,14 @@ pub(super) enum Reason {
     NoBackends,
 }
 
+/// A problem of a service.
+type Key = (ServiceName, Reason);
+
 /// The problems in a snapshot that deserve an Event.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     /// A text for each service and reason: that of the first occurrence.
-    texts: BTreeMap<(ServiceName, Reason), String>,
+    texts: BTreeMap<Key, String>,
     /// Services with an available backend, on this node or on another.
     with_backends: BTreeSet<ServiceName>,
 }
@@ -167,7 +170,7 @@ pub(super) struct Recorder {
     node: String,
     /// How long a problem must last before this node reports it, in seconds.
     delay: u64,
-    known: HashMap<(ServiceName, Reason), Occurrence>,
+    known: HashMap<Key, Occurrence>,
     /// Services that had backends: only these can have *lost* their backends.
     had_backends: BTreeSet<ServiceName>,
     /// The time of the last attempt to write an Event of each namespace.
@@ -222,7 +225,7 @@ impl Recorder {
             known.next > now || is_recent && (is_seen || known.count > 0)
         });
         let mut ready = Vec::new();
-        for (key, message) in &problems.texts {
+        for key in problems.texts.keys() {
             let (service, reason) = key;
             let is_new = *reason != Reason::NoBackends || self.had_backends.contains(service);
             if !is_new || self.known.len() >= MAX_KNOWN && !self.known.contains_key(key) {
@@ -236,41 +239,47 @@ impl Recorder {
             }
             let since = *known.since.get_or_insert(now);
             if now.saturating_sub(since) >= self.delay && now >= known.next {
-                // Equal for the same problem, different on each node.
-                let id = hash((&self.node, &service.namespace, &service.name, reason, known.first));
-                let due = Due {
-                    service: service.clone(),
-                    reason: *reason,
-                    message: message.clone(),
-                    name: format!("{}.{id:016x}", service.name),
-                    first: known.first,
-                    count: known.count + 1,
-                };
-                ready.push(((known.next, since), due));
+                ready.push(((known.next, since), key));
             }
         }
         let room = BURST.saturating_sub(self.used_until.saturating_sub(now).div_ceil(ONE_MORE));
-        let due = self.in_turn(ready, now).take(usize::try_from(room).unwrap_or(usize::MAX)).collect();
+        let mut due = Vec::new();
+        for key in self.in_turn(ready, now).into_iter().take(usize::try_from(room).unwrap_or(usize::MAX)) {
+            let ((service, reason), Some(message), Some(known)) = (key, problems.texts.get(key), self.known.get(key))
+            else {
+                continue;
+            };
+            // Equal for the same problem, different on each node.
+            let id = hash((&self.node, &service.namespace, &service.name, reason, known.first));
+            due.push(Due {
+                service: service.clone(),
+                reason: *reason,
+                message: message.clone(),
+                name: format!("{}.{id:016x}", service.name),
+                first: known.first,
+                count: known.count + 1,
+            });
+        }
         let has_problem = |service: &ServiceName| problems.texts.contains_key(&(service.clone(), Reason::NoBackends));
         self.had_backends.retain(|service| problems.with_backends.contains(service) || has_problem(service));
         due
     }
 
-    /// One of each namespace after the other, beginning with the one whose last turn is longest ago, and of a namespace what
-    /// has waited longest first: no namespace keeps another one waiting.
-    fn in_turn(&mut self, mut ready: Vec<((u64, u64), Due)>, now: u64) -> impl Iterator<Item = Due> {
+    /// One of each namespace after the other, beginning with the one that had its last turn longest ago, and of a namespace
+    /// what has waited longest first: no namespace keeps another one waiting.
+    fn in_turn<'p>(&mut self, mut ready: Vec<((u64, u64), &'p Key)>, now: u64) -> Vec<&'p Key> {
         self.turns.retain(|_, last| now.saturating_sub(*last) < REPEAT_AFTER);
         ready.sort_by_key(|(waiting, _)| *waiting);
-        let mut before: BTreeMap<Arc<str>, usize> = BTreeMap::new();
-        let ranked = ready.into_iter().map(|(_, due)| {
-            let namespace = &due.service.namespace;
-            let turn = before.entry(Arc::clone(namespace)).or_default();
+        let mut before: BTreeMap<&str, usize> = BTreeMap::new();
+        let ranked = ready.into_iter().map(|(_, key)| {
+            let namespace = &*key.0.namespace;
+            let turn = before.entry(namespace).or_default();
             *turn += 1;
-            ((*turn, self.turns.get(namespace).copied()), due)
+            ((*turn, self.turns.get(namespace).copied()), key)
         });
         let mut ranked: Vec<_> = ranked.collect();
         ranked.sort_by_key(|(rank, _)| *rank);
-        ranked.into_iter().map(|(_, due)| due)
+        ranked.into_iter().map(|(_, key)| key).collect()
     }
 
     /// Records an attempt to write an Event. Each attempt counts in the rate limit.
