@@ -80,13 +80,7 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
     let mut addresses = addresses(spec, status, &mut notices);
     // ClusterIPs and node ports come first, and always remain.
     let most = (MAX_FRONTENDS / spec.ports.len().max(1)).max(4);
-    if let Some(ignored) = addresses.len().checked_sub(most).filter(|ignored| *ignored > 0) {
-        notices.push(format!(
-            "{ignored} of its addresses are ignored, because it has more than {MAX_FRONTENDS} pairs of address and port; \
-             divide it"
-        ));
-        addresses.truncate(most);
-    }
+    truncate(&mut addresses, most, ("addresses", MAX_FRONTENDS, "address and port"), &mut notices);
     if !addresses.iter().any(|(kind, _)| *kind == FrontendKind::ClusterIP) {
         notices.push("no usable clusterIP; left out".into());
         return (None, notices);
@@ -398,13 +392,7 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
         ports.push((reader.names.shared(called), protocol, number));
     }
     let most = MAX_BACKENDS / backends.len().max(1);
-    if let Some(ignored) = ports.len().checked_sub(most).filter(|ignored| *ignored > 0) {
-        notices.push(format!(
-            "{ignored} of its ports are ignored, because it has more than {MAX_BACKENDS} pairs of endpoint and port; \
-             divide it"
-        ));
-        ports.truncate(most);
-    }
+    truncate(&mut ports, most, ("ports", MAX_BACKENDS, "endpoint and port"), &mut notices);
     let namespace = reader.names.shared(namespace(metadata));
     let slice = Slice {
         name: SliceName { namespace: Arc::clone(&namespace), name: metadata.name.as_str().into() },
@@ -415,6 +403,17 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
         problem: None,
     };
     (Some(slice), notices)
+}
+
+/// Leaves the first ones of an object's list, of which `limit` pairs would become too many.
+fn truncate<T>(list: &mut Vec<T>, most: usize, (what, limit, pairs): (&str, usize, &str), notices: &mut Vec<String>) {
+    if list.len() > most {
+        let ignored = list.len() - most;
+        notices.push(format!(
+            "{ignored} of its {what} are ignored, because it has more than {limit} pairs of {pairs}; divide it"
+        ));
+        list.truncate(most);
+    }
 }
 
 /// The ports, each with all backends at its number. The last one gets the backends themselves: most slices have one port.

@@ -492,7 +492,7 @@ fn a_load_balancer_class_says_how_packets_are_forwarded_unless_the_annotation_do
     assert!(wrong == Forward::Translate && notice.contains("`straight` is neither"), "{notice}");
 }
 
-/// A small object may have thousands of addresses and of ports, whose product would fill memory.
+/// A small object may have thousands of addresses and of ports: their product would fill memory.
 #[test]
 fn the_product_of_addresses_and_ports_is_bounded() {
     let ports: String = (1..=5_000).map(|port| format!("\n  - {{name: p{port}, port: {port}}}")).collect();
