@@ -14,8 +14,8 @@ const EVERY: &str = "CRASH_EVERY";
 /// The same, if the variable does not say it and not all tests are run.
 const STRIDE: u32 = 7;
 
-/// The numbers of operations, below `most`, after which a test kills nodelb: all, or every seventh one, beginning with
-/// another one in each run.
+/// The numbers of operations, below `most`, after which a test kills nodelb: all, every seventh one, or as `CRASH_EVERY` says,
+/// beginning with another one in each run.
 #[expect(clippy::print_stdout, reason = "a failure needs the first number")]
 pub(crate) fn crash_points(most: u32) -> impl Iterator<Item = u32> {
     let given = |name| env::var(name).ok().map(|text| text.parse::<u32>().expect("a number of operations"));

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nix::sys::socket::{SetSockOpt as _, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike as _};
 use nodelb_prober::Transport;
+use socket2::SockRef;
 
 use crate::host::socket;
 
@@ -19,8 +18,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long clients that expect silence wait.
 pub(crate) const SHORT: Duration = Duration::from_millis(600);
 /// A server checks at this interval whether to stop.
-const POLL_MILLIS: u8 = 50;
-const POLL_INTERVAL: Duration = Duration::from_millis(POLL_MILLIS as u64);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The largest datagram over IPv4.
 const MAX_DATAGRAM: usize = 65_507;
 
@@ -59,7 +57,7 @@ impl Server {
             let at = SocketAddr::new(address.parse().unwrap(), port);
             let (listener, datagrams) = (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap());
             // Also the time limit of accept().
-            sockopt::ReceiveTimeout.set(&listener, &TimeVal::milliseconds(POLL_MILLIS.into())).unwrap();
+            SockRef::from(&listener).set_read_timeout(Some(POLL_INTERVAL)).unwrap();
             datagrams.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
             let [(name, stopped), (other_name, other_stopped)] = [(); 2].map(|()| (name.to_owned(), Arc::clone(&stop)));
             threads.push(thread::spawn(move || accept(&listener, &name, &stopped)));
