@@ -12,9 +12,9 @@ const FIRST: &str = "CRASH_FIRST";
 const EVERY: &str = "CRASH_EVERY";
 
 /// The same, if the variable does not say it and not all tests are run.
-const STRIDE: u32 = 7;
+const STRIDE: u32 = 11;
 
-/// The numbers of operations, below `most`, after which a test kills nodelb: all, every seventh one, or as `CRASH_EVERY` says,
+/// The numbers of operations, below `most`, after which a test kills nodelb: all, every eleventh one, or as `CRASH_EVERY` says,
 /// beginning with another one in each run.
 #[expect(clippy::print_stdout, reason = "a failure needs the first number")]
 pub(crate) fn crash_points(most: u32) -> impl Iterator<Item = u32> {

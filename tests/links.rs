@@ -18,7 +18,9 @@ pub(crate) struct Attached {
 /// The links pinned in a directory.
 pub(crate) fn attached(directory: &Path) -> Vec<Attached> {
     let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    // A directory is a mark.
+    let links = entries.map(|entry| entry.unwrap()).filter(|entry| !entry.file_type().unwrap().is_dir());
+    let mut names: Vec<_> = links.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     let info = |name: &String| {
         let link = Link::open(directory.join(name)).unwrap();

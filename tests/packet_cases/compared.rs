@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::ServiceId;
+use nodelb_programs::connections::Connection;
 use nodelb_programs::layout;
 use nodelb_programs::node::{Node, Packet, Reason};
 use nodelb_programs::programs::Outcome;
@@ -37,11 +38,10 @@ fn clock(clock: ClockId) -> u64 {
     u64::try_from(now.tv_sec()).unwrap() * NANOS + u64::try_from(now.tv_nsec()).unwrap()
 }
 
-/// The random number that lets the host choose what the kernel has chosen: the offset of the client's entry of the
-/// connection that the packet began, if it did.
-fn chosen(world: &World, before: &[Entry], after: &[Entry]) -> u32 {
+/// The client's entry of the connection that the packet began, if it did.
+fn begun(before: &[Entry], after: &[Entry]) -> Option<Connection> {
     let [_, put] = changes(before, after);
-    let begun = put.iter().find_map(|(key, value)| {
+    put.iter().find_map(|(key, value)| {
         let entry = layout::connection(value);
         // The entry of a connection that goes on has counted packets. Another may have begun in the same second.
         let is_begun = find(before, key).is_none_or(|(_, old)| {
@@ -49,7 +49,11 @@ fn chosen(world: &World, before: &[Entry], after: &[Entry]) -> u32 {
             (old.created, old.offset) != (entry.created, entry.offset) || entry.bytes <= old.bytes
         });
         (is_begun && !entry.flags.is_reverse).then_some(entry)
-    });
+    })
+}
+
+/// The random number that lets the host choose what the kernel has chosen: the offset of the connection.
+fn chosen(world: &World, begun: Option<&Connection>) -> u32 {
     let Some(entry) = begun else { return 0 };
     let Some(service) = world.state.services.get(&ServiceId(entry.service.0)) else { return 0 };
     let view = if entry.flags.is_local_view { &service.local } else { &service.cluster };
@@ -147,7 +151,8 @@ pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Op
     }
     wait_for_second();
     let early = if kernel.has_xdp { kernel.compare_xdp(world, &packet) } else { String::new() };
-    let half_open = sorted(kernel.entries("half_open"));
+    let before =
+        kernel.known.take().map_or_else(|| sorted(kernel.entries("half_open")), |[_, half_open, ..]| half_open);
     kernel.follow_cursors();
     let started = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let ran = kernel.run(&packet)?;
@@ -158,7 +163,10 @@ pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Op
         kernel.host.save();
     }
     let after = kernel.own_tables();
-    kernel.host.fix_random(Some(chosen(world, &half_open, &after[1])));
+    let begun = begun(&before, &after[1]);
+    kernel.host.fix_random(Some(chosen(world, begun.as_ref())));
+    // Nothing else moves a cursor.
+    kernel.has_cursors = begun.is_none() && ran.reasons.is_empty();
     let mut both = [after, Tables::default()];
     let mut compared = |kernel: &mut Kernel, now_ns: u64| {
         let outcome = kernel.host.run(&Node { now_ns, ..world.node() }, &packet);
@@ -174,6 +182,8 @@ pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Op
     }
     let (text, outcome) = found;
     kernel.follow(&both);
+    let [after, _] = both;
+    kernel.known = Some(after);
     Some((text + &early, outcome))
 }
 

@@ -68,6 +68,10 @@ pub(crate) struct Kernel {
     counts: Counts,
     /// What [`ARRAYS`] have.
     written: [Vec<u8>; ARRAYS.len()],
+    /// What [`TABLES`] have in the kernel, unless something has changed them since they were read.
+    pub(crate) known: Option<Tables>,
+    /// Whether the host has the kernel's cursors.
+    pub(crate) has_cursors: bool,
 }
 
 /// Bytes of `struct packet_settings`, and of the part that the daemon writes.
@@ -153,6 +157,8 @@ impl Kernel {
             host: Programs::load(load_as_here(world.limits), &world.node()),
             counts: Counts::new(),
             written: Default::default(),
+            known: None,
+            has_cursors: false,
         };
         kernel.counts = kernel.read_counts();
         kernel.set(world);
@@ -206,6 +212,7 @@ impl Kernel {
             self.written = Default::default();
         }
         self.host = Programs::load(load_as_here(world.limits), &world.node());
+        (self.known, self.has_cursors) = (None, false);
         TABLES.iter().for_each(|map| self.clear(map));
         self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
         self.put_first("snat_cursors", &[0; 4 * CURSORS as usize]);
@@ -258,6 +265,7 @@ impl Kernel {
         let both = self.tables();
         self.follow(&both);
         self.host.age(seconds);
+        self.known = None;
         for map in TABLES {
             let entries = self.host.list(map);
             self.put_entries(map, &entries);
@@ -271,6 +279,7 @@ impl Kernel {
 
     /// Removes an entry of `half_open`, as the kernel does when the map is full.
     pub(crate) fn displace(&mut self, number: usize) {
+        self.known = None;
         let entries = sorted(self.entries("half_open"));
         if !entries.is_empty() {
             let (key, _) = &entries[number % entries.len()];
@@ -281,6 +290,7 @@ impl Kernel {
 
     /// Deletes what is due.
     pub(crate) fn sweep(&mut self, timeouts: &SweepTimeouts) {
+        self.known = None;
         self.sweep.run(timeouts, Interval::default(), &mut |_| {}).unwrap();
     }
 
@@ -313,6 +323,9 @@ impl Kernel {
 
     /// Lets the host's searches for a source port begin where the kernel's do, which has moved by a random number.
     pub(crate) fn follow_cursors(&mut self) {
+        if std::mem::replace(&mut self.has_cursors, true) {
+            return;
+        }
         let moved: Entries = self.cursors().filter(|(_, value)| value.iter().any(|byte| *byte != 0)).collect();
         moved.iter().for_each(|(index, value)| self.host.put("snat_cursors", index, value));
     }

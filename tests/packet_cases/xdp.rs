@@ -60,11 +60,15 @@ impl Kernel {
         if packet.hook != Hook::In || packet.l2_length != ETHERNET || packet.is_gso || packet.bytes.len() < ETHERNET {
             return text;
         }
-        let (both, cursors) = (self.tables(), self.cursors().collect::<Entries>());
-        self.follow(&both);
+        let before = self.known.take().unwrap_or_else(|| {
+            let both = self.tables();
+            self.follow(&both);
+            let [before, _] = both;
+            before
+        });
+        let cursors = self.cursors().collect::<Entries>();
         self.follow_cursors();
         self.host.save();
-        let before = &both[0];
         let now = || clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
         let (started, now_ns) = (now().tv_sec(), u64::try_from(now().tv_sec() * 1_000_000_000).unwrap());
         // On each processor, the first packet to a neighbour in each second is passed on, and the kernel may have passed
@@ -93,8 +97,9 @@ impl Kernel {
         if now().tv_sec() != started {
             text.clear();
         }
-        self.undo(before, &cursors);
+        self.undo(&before, &cursors);
         self.host.restore();
+        self.known = Some(before);
         text
     }
 }
