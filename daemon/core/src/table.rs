@@ -224,6 +224,7 @@ impl Table {
         }
         self.names.note_claims();
         self.verdicts.forget(&name, source);
+        self.names.forget_used(&name, source);
         self.judge_again(&name);
         if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
     }
@@ -293,10 +294,15 @@ impl Table {
         if self.facts.named.get(&named.slice).is_some_and(|known| **known == named) {
             return;
         }
+        // A service that was described when the source had reported had all its names then.
+        let is_described = || self.claims(&named.service).iter().any(|claim| claim.source == Source::Files);
+        let is_new = self.facts.is_read(Source::Files, &named.service.namespace)
+            || self.facts.is_synced(Source::Files) && is_described();
+        let is_start = self.names.is_of_start(&named.slice) || !is_new;
         if let Some(before) = self.facts.named.get(&named.slice) {
             self.names.forget(before);
         }
-        self.names.describe(&named, !self.facts.is_read(Source::Files, &named.service.namespace));
+        self.names.describe(&named, is_start);
         self.facts.named.insert(named.slice.clone(), Arc::new(named));
     }
 

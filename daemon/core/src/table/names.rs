@@ -71,7 +71,7 @@ impl Names {
         Self { used, ..Self::default() }
     }
 
-    /// `is_start` says whether the file source has not reported everything yet.
+    /// `is_start` says whether the maps may have backends of the name from before the start.
     pub(super) fn describe(&mut self, named: &Named, is_start: bool) {
         if is_start {
             self.from_start.insert(named.slice.clone());
@@ -80,6 +80,15 @@ impl Names {
         let siblings = self.siblings.entry(named.service.clone()).or_default();
         siblings.insert(named.slice.clone(), Arc::clone(&named.port));
         self.dirty.insert(named.slice.clone());
+    }
+
+    pub(super) fn is_of_start(&self, slice: &SliceName) -> bool {
+        self.from_start.contains(slice)
+    }
+
+    /// The service is removed: if it is described again, it is new.
+    pub(super) fn forget_used(&mut self, service: &ServiceName, source: Source) {
+        self.used.forget(service, source);
     }
 
     pub(super) fn forget(&mut self, named: &Named) {

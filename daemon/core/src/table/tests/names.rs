@@ -291,3 +291,26 @@ proptest! {
         }
     }
 }
+
+/// A backend that had been removed came back weeks later: the maps of the start had it, and no file could be read completely.
+#[test]
+fn a_name_that_is_new_has_nothing_of_the_maps_whatever_another_file_says() {
+    let mut table = table(&[1, 2]);
+    [listed(&[1, 2]), described(), synced(), listed(&[1])].into_iter().for_each(|change| drop(table.apply(change)));
+    let broken = Change::Synced { source: Source::Files, incomplete: Some("z.toml".into()) };
+    assert_eq!(after(&mut table, "c", [broken, named("c")]), some(&[]));
+}
+
+/// It had the backends from before the start, although it was removed in between.
+#[test]
+fn a_service_that_is_described_again_has_nothing_of_the_maps() {
+    let mut table = table(&[1]);
+    let remove = [
+        Change::RemoveSlice(named_as("a", RecordType::A).slice, Source::Files),
+        Change::RemoveService(service(), Source::Files),
+    ];
+    let first = [named("a"), described(), synced()];
+    first.into_iter().chain(remove).for_each(|change| drop(table.apply(change)));
+    let broken = Change::Synced { source: Source::Files, incomplete: Some("z.toml".into()) };
+    assert_eq!(after(&mut table, "a", [broken, named("a"), described()]), some(&[]));
+}
