@@ -439,6 +439,7 @@ impl Engine {
             degraded: self.degraded.clone(),
             degraded_here: self.degraded_here.clone(),
             is_ready: self.sync.is_ready,
+            was_pruned: self.sync.was_pruned,
             stale_generation: self.stale_generation,
             absent: self.sync.absent.clone(),
             ringless: self.ringless.ids.clone(),

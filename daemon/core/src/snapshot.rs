@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub realised: Realised,
     /// Whether every source had synced and the first full reconcile after that was complete.
     pub is_ready: bool,
+    /// Whether every source had once reported everything. Since then, nothing in the maps is from before the start.
+    pub was_pruned: bool,
     pub stale_generation: StaleGeneration,
     /// The desired state, except that NodePorts are answered only on those node addresses that the maps contain. This
     /// is the state that clients see.

@@ -60,14 +60,15 @@ pub enum Stale {
 ///
 /// A backend counts as removed once the source of its service has reported everything that it could read. What another
 /// source has not reported, or a file that could never be read, concerns other services, and backends that the maps
-/// still offer are not taken away. A frontend counts as removed only once every source has reported everything.
+/// still offer are not taken away. A frontend counts as removed only once every source has reported everything,
+/// whatever one of them reports later.
 pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<Stale> {
     if is_offered(snapshot, frontend, backend) {
         return None;
     }
     let mut rows = keys(snapshot, frontend).filter_map(|key| snapshot.rows.get(&key)).peekable();
     if rows.peek().is_none() {
-        return snapshot.is_complete().then_some(Stale::Frontend(frontend));
+        return (snapshot.was_pruned || snapshot.is_complete()).then_some(Stale::Frontend(frontend));
     }
     let (claim, _) = rows.find_map(|row| row.owner())?;
     let key = &claim.key;

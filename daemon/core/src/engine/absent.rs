@@ -34,6 +34,8 @@ pub(super) struct SyncState {
     pub(super) is_prune_due: bool,
     /// Whether every entry was removed that no source describes.
     pub(super) is_pruned: bool,
+    /// Whether it was true once: then nothing in the maps is from before the start.
+    pub(super) was_pruned: bool,
     /// Whether every source is synced and the first full reconcile after that is complete.
     pub(super) is_ready: bool,
     /// The service ports that a source has recalled, and the source whose ports the next round adds.
@@ -58,6 +60,7 @@ impl SyncState {
             absent: before.filter(is_absent).collect(),
             is_prune_due: true,
             is_pruned: false,
+            was_pruned: false,
             is_ready: false,
             recalled: BTreeSet::new(),
             recall_due: None,

@@ -77,6 +77,7 @@ impl Engine {
         }
         self.touched.services.extend(self.ids.take_orphans(|tag| sources.awaited_by(tag).is_none()));
         self.sync.is_pruned = sources.awaited_by(None).is_none();
+        self.sync.was_pruned |= self.sync.is_pruned;
         if self.sync.is_pruned {
             self.at_start.clear();
             self.ids.end_expecting();

@@ -221,6 +221,21 @@ fn no_socket_is_stale_before_every_source_is_synced() {
     assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "no service has 198.51.100.9:53/UDP");
 }
 
+/// Sockets of a removed service stayed for as long as any file was broken.
+#[test]
+fn a_file_that_breaks_later_keeps_no_socket_of_a_removed_service() {
+    let mut node = Node::new();
+    node.send([service("shop/dns", &[DNS]), slice("shop/dns", &[(TWO, BackendState::Active)]), synced()]);
+    let broken = Change::Synced { source: Source::Files, incomplete: Some("z.toml".into()) };
+    let slice_name = SliceName::new("shop", "dns");
+    let snapshot = node.send([
+        broken,
+        Change::RemoveService(name("shop/dns"), Source::Files),
+        Change::RemoveSlice(slice_name, Source::Files),
+    ]);
+    assert_eq!(verdict(&snapshot, DNS, TWO), format!("no service has {DNS}"));
+}
+
 #[test]
 fn a_backend_that_one_service_loses_may_remain_one_of_another() {
     let mut node = Node::new();
