@@ -341,7 +341,7 @@ impl Engine {
         if self.dirty.is_waiting_for_room() && self.ids.is_any_resting(now) {
             self.failures.retry_soon();
         }
-        self.failures.schedule_retry(self.dirty.is_waiting_for_room(), now);
+        self.failures.schedule_retry(self.dirty.is_waiting_for_room() || self.drift.is_to_undo(), now);
         self.deferred.end_round(now);
         self.sync.is_ready |= self.unsynced().is_empty();
         if !self.has_surplus() {

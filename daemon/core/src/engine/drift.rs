@@ -24,6 +24,11 @@ pub(super) struct UnrepairedDrift {
 }
 
 impl UnrepairedDrift {
+    /// Whether entries are still to be written again.
+    pub(super) fn is_to_undo(&self) -> bool {
+        !self.to_undo.is_empty()
+    }
+
     pub(super) fn take_repaired(
         &mut self,
         desired: &Desired,

@@ -80,7 +80,8 @@ impl Failures {
         self.retry.is_some_and(|retry| retry.at <= now)
     }
 
-    /// Schedules the next attempt after a round. `is_waiting` says whether a service waits for a free id.
+    /// Schedules the next attempt after a round. `is_waiting` says whether something waits that has no error, such as a
+    /// service for a free id.
     pub(super) fn schedule_retry(&mut self, is_waiting: bool, now: Moment) {
         let is_wanted = is_waiting || !self.is_empty();
         let (first, longest) = RETRY_MILLIS;

@@ -101,6 +101,23 @@ fn a_failed_repair_is_reported_when_it_succeeds() {
     assert_eq!(engine.reconcile(&mut maps, due).repaired.len(), 1);
 }
 
+/// The next attempt waited for an unrelated round.
+#[test]
+fn a_failed_repair_is_tried_again_while_a_source_is_incomplete() {
+    let (mut engine, mut maps) = settled();
+    engine.change(Change::Synced { source: Source::Files, incomplete: Some("z.toml".into()) });
+    engine.reconcile(&mut maps, Moment(1));
+    maps.apply(&[MapOp::DeleteFrontend(l4(FRONTEND))], Moment(1));
+    let mut maps = maps.with_fault(Box::new(|op| matches!(op, MapOp::PutFrontend(..))));
+    check(&mut engine, &maps);
+    engine.reconcile(&mut maps, Moment(1));
+    maps.clear_fault();
+    let due = engine.next_round().expect("a retry is due");
+    engine.reconcile(&mut maps, due);
+    assert!(maps.dump().expect("memory can be read").frontends.contains_key(&l4(FRONTEND)));
+    assert_eq!(engine.next_round(), None);
+}
+
 /// Another program zeroed the entry, and its service was removed before the repair. The slots of its list are free
 /// again.
 #[test]
