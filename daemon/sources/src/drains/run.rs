@@ -1,11 +1,13 @@
 //! The task that keeps the drains: carries out requests, and ends those that are over.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::model::drain::{Drain, DrainCause, Drained};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::drain::{self, Drain, DrainCause, Drained};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceEntry};
@@ -71,16 +73,31 @@ async fn start_with(
     to
 }
 
-/// Forgets the drains that had ended before the start, as the maps show: the previous run could not store that. In
-/// `default/kubernetes`, which is never empty, a drained backend is in use if there is no other one.
-fn forget_ended(all: &mut All, maps: &MapState) {
-    let kubernetes = ServiceName::new("default", "kubernetes");
-    for (service, drains) in all.iter_mut().filter(|(service, _)| **service != kubernetes) {
+/// Removes and returns the drains that had ended before the start, as the maps show: the previous run could not store that.
+/// Drains give way where an API server is reached and no other backend is left, so that such a list shows nothing.
+fn take_ended(all: &mut All, maps: &MapState, is_apiserver: impl Fn(L4Addr) -> bool) -> Vec<(ServiceName, Drained)> {
+    let of = |service: &ServiceName| {
         let hash = hash_of(service);
-        let own = |entry: &&Arc<ServiceEntry>| entry.tag.is_some_and(|tag| tag.service == hash);
-        drains.retain(|backend, _| !maps.services.values().filter(own).any(|it| includes(Some(it), *backend)));
+        maps.services.values().filter(move |entry| entry.tag.is_some_and(|tag| tag.service == hash))
+    };
+    let slots = |entry: &Arc<ServiceEntry>| -> BTreeSet<L4Addr> {
+        entry.cluster.iter().chain(&*entry.local).map(|slot| slot.addr).collect()
+    };
+    let of_kubernetes: BTreeSet<L4Addr> = of(&ServiceName::new("default", "kubernetes")).flat_map(slots).collect();
+    let mut ended = Vec::new();
+    for (service, drains) in all.iter_mut() {
+        let lists: Vec<BTreeSet<L4Addr>> = of(service).map(slots).collect();
+        let gives_way = lists.iter().flatten().any(|at| of_kubernetes.contains(at) || is_apiserver(*at));
+        let is_drained = |at: &L4Addr| drain::find(drains, (at.addr, at.port)).is_some();
+        let shows = |list: &&BTreeSet<L4Addr>| !gives_way || !list.iter().all(is_drained);
+        let used: Vec<&L4Addr> = lists.iter().filter(shows).flatten().collect();
+        let is_used = |backend: &Drained| used.iter().any(|at| backend.includes((at.addr, at.port)));
+        let over: Vec<Drained> = drains.keys().filter(|backend| is_used(backend)).copied().collect();
+        drains.retain(|backend, _| !over.contains(backend));
+        ended.extend(over.into_iter().map(|backend| (service.clone(), backend)));
     }
     all.retain(|_, drains| !drains.is_empty());
+    ended
 }
 
 /// Waits until the drains have been read; forever if they have been.
@@ -159,9 +176,14 @@ impl Drainer {
         self.unread = None;
         let path = self.file.path();
         unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
-        let stored = all.clone();
-        forget_ended(&mut all, &std::mem::take(&mut self.maps));
-        if all != stored {
+        let apiservers = self.owner.snapshot.borrow().facts.apiservers().clone();
+        let ended = take_ended(&mut all, &std::mem::take(&mut self.maps), |at| apiservers.has(at));
+        for (service, backend) in &ended {
+            let others = all.get(service).map(|drains| others(drains, *backend, "still ")).unwrap_or_default();
+            let text = format!("the drain of {backend} had ended before this start, as the maps show{others}");
+            journal::log(service, &DrainCause::Ended(text.into()), !others.is_empty());
+        }
+        if !ended.is_empty() {
             self.file.save(Arc::new(all.clone()));
         }
         let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));

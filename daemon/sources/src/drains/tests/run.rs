@@ -151,8 +151,8 @@ async fn a_drain_that_the_maps_show_to_have_ended_does_not_begin_again() {
     let mut maps = Owner::with(&TWO).send([]).realised;
     let ended = |backend: &str, maps: &MapState| {
         let mut all = drained(&[backend]);
-        forget_ended(&mut all, maps);
-        all.is_empty()
+        take_ended(&mut all, maps, |_| false) == [(ServiceName::new("shop", "web"), backend.parse().unwrap())]
+            && all.is_empty()
     };
     assert!(ended(ONE, &maps) && ended("192.0.2.11", &maps) && !ended("192.0.2.13:8080", &maps));
     // A reboot.
@@ -170,6 +170,18 @@ async fn a_drain_that_the_maps_show_to_have_ended_does_not_begin_again() {
         )])
         .realised;
     assert!(!ended(ONE, &maps), "it ends when the service is known, with an event");
+}
+
+/// It was forgotten by a restart while it gave way, so that its backend stayed in use when the others had returned.
+#[test]
+fn a_drain_that_had_given_way_outlives_a_restart() {
+    let mut maps = Owner::with(&TWO[..1]).send([]).realised;
+    let mut all = drained(&[ONE]);
+    let is_apiserver = |at: L4Addr| ONE.parse::<Drained>().unwrap().includes((at.addr, at.port));
+    assert_eq!(take_ended(&mut all, &maps, is_apiserver), []);
+    assert_eq!(all, drained(&[ONE]));
+    maps = Owner::with(&TWO).send([]).realised;
+    assert_eq!(take_ended(&mut all, &maps, is_apiserver).len(), 1, "another backend is in use, so that it had ended");
 }
 
 /// Commands would replace what the file has.
