@@ -3,7 +3,7 @@
 //! programs only to a process with CAP_SYS_ADMIN, but any process that may read the BPF file systems can look up pinned
 //! links.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,11 +29,15 @@ impl Links {
         attached(own, &self.attachment.cgroup, &mountinfo)
     }
 
-    /// The programs of the links that are pinned in these directories.
-    pub(crate) fn foreign_programs(&self) -> BTreeSet<u32> {
-        let directories = self.foreign_pin_directories();
-        let versions = directories.iter().filter_map(|directory| versions::all(directory).ok()).flatten();
-        versions.flat_map(|(_, version)| attach::programs_in(&version.join("links"))).collect()
+    /// The programs of the links that are pinned there, each with the pin directory.
+    pub(crate) fn foreign_programs(&self) -> BTreeMap<u32, PathBuf> {
+        let mut found = BTreeMap::new();
+        for directory in self.foreign_pin_directories() {
+            let versions = versions::all(&directory).unwrap_or_default();
+            let programs = versions.iter().flat_map(|(_, version)| attach::programs_in(&version.join("links")));
+            found.extend(programs.map(|id| (id, directory.clone())));
+        }
+        found
     }
 }
 

@@ -1,10 +1,12 @@
 //! Which programs of other software run at the hooks of connect and sendmsg, and whether before nodelb's, as
 //! `bpf/order.bpf.c` reports it. The first program that translates an address decides: the next one sees a backend.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use libbpf_rs::OpenObject;
@@ -33,15 +35,18 @@ pub struct SocketProgram {
     pub id: u32,
     /// Name of the program, at most 15 bytes; empty if it has none.
     pub name: String,
+    /// The pin directory of the other nodelb that has attached it.
+    pub of_nodelb: Option<PathBuf>,
 }
 
 impl fmt::Display for SocketProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hook, id, name, .. } = self;
+        let Self { hook, id, name, of_nodelb, .. } = self;
         match name.as_str() {
             "" => write!(f, "program {id} at {hook}"),
             _ => write!(f, "{name} ({id}) at {hook}"),
-        }
+        }?;
+        of_nodelb.as_ref().map_or(Ok(()), |pinned| write!(f, " of the nodelb in {}", pinned.display()))
     }
 }
 
@@ -76,20 +81,26 @@ impl ProgramOrder {
             }
         })?;
         found.sort_by_key(|program: &SocketProgram| program.hook);
-        // The self-test reports those of another nodelb, with the command that removes them.
         if found.iter().any(|program| program.name == program.hook) {
-            let of_nodelb = self.links.foreign_programs();
-            found.retain(|program| !of_nodelb.contains(&program.id));
+            found = with_pin_directories(found, &self.links.foreign_programs());
         }
         Ok(found)
     }
+}
+
+/// The self-test reports the programs of another nodelb that run first, with the command that removes them.
+fn with_pin_directories(found: Vec<SocketProgram>, foreign: &BTreeMap<u32, PathBuf>) -> Vec<SocketProgram> {
+    let known = found.into_iter().map(|it| SocketProgram { of_nodelb: foreign.get(&it.id).cloned(), ..it });
+    known.filter(|it| !it.is_first || it.of_nodelb.is_none()).collect()
 }
 
 /// The programs of a hook in the order of their execution, without that of nodelb, which has this id.
 fn others(hook: &'static str, own: u32, programs: Vec<(u32, String)>) -> Vec<SocketProgram> {
     let position = programs.iter().position(|(id, _)| *id == own).unwrap_or(programs.len());
     let numbered = programs.into_iter().enumerate().filter(|(_, (id, _))| *id != own);
-    numbered.map(|(at, (id, name))| SocketProgram { is_first: at < position, hook, id, name }).collect()
+    numbered
+        .map(|(at, (id, name))| SocketProgram { is_first: at < position, hook, id, name, of_nodelb: None })
+        .collect()
 }
 
 /// The id of the link, and the ids and names of the programs of its hook.

@@ -564,7 +564,7 @@ fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_p
 
 #[test]
 fn programs_of_others_are_a_step_if_they_run_before_nodelb() {
-    let program = |is_first, hook| SocketProgram { is_first, hook, id: 7, name: "other".into() };
+    let program = |is_first, hook| SocketProgram { is_first, hook, id: 7, name: "other".into(), of_nodelb: None };
     let others = [program(true, "connect4"), program(false, "sendmsg4"), program(true, "connect6")];
     let step = |to: &str, from| {
         let query = Query { to: Some(to.parse().unwrap()), from: Some(TraceFrom::Client(from)), ..Query::default() };
