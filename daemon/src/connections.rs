@@ -65,6 +65,12 @@ impl Ledger {
 
     /// Adds the connections since the last update.
     pub fn update(&mut self, snapshot: &Snapshot, read: impl Fn(ServiceId) -> Count) {
+        // An id rests before another port gets it. Until then it has what the port counted before it was made again.
+        for (id, (key, before)) in self.last.iter().filter(|(id, _)| !snapshot.owners.contains_key(*id)) {
+            if let Some(known) = self.own.get_mut(&Series::new(key)) {
+                known.add(read(*id).since(*before));
+            }
+        }
         self.end(snapshot.ports().map(|(_, key)| &**key));
         let counted = snapshot.ports().map(|(id, key)| (id, Arc::clone(key), read(id)));
         self.take(counted.filter(|(_, _, count)| *count != Count::default()));

@@ -1,4 +1,6 @@
 use nodelb_core::model::addr::Family;
+use nodelb_core::model::service::Source;
+use nodelb_core::state::owner::IdOwner;
 
 use super::*;
 
@@ -45,6 +47,24 @@ fn an_id_that_changes_hands_starts_at_zero() {
     assert_eq!(reported(&ledger), ["a/a 102", "a/b 3"]);
     ledger.take([counted(1, "a/a", 1)].into_iter());
     assert_eq!(reported(&ledger), ["a/a 103", "a/b 3"]);
+}
+
+/// What it had counted since the last request was lost, without a reset.
+#[test]
+fn a_port_that_is_made_again_keeps_what_it_had() {
+    let snapshot = |id| {
+        let owner = IdOwner { key: key("a/a", Family::Ipv4), source: Source::Files };
+        let mut snapshot = Snapshot::default();
+        snapshot.owners = [(ServiceId(id), owner)].into_iter().collect();
+        snapshot
+    };
+    let count = |translated| Count { translated, refused: 0 };
+    let mut ledger = Ledger::new(10);
+    ledger.update(&snapshot(1), |_| count(15));
+    ledger.update(&snapshot(2), |id| count(if id == ServiceId(1) { 35 } else { 4 }));
+    assert_eq!(reported(&ledger), ["a/a 39"]);
+    ledger.update(&snapshot(2), |_| count(4));
+    assert_eq!(reported(&ledger), ["a/a 39"]);
 }
 
 /// For a service that continues to exist.

@@ -52,7 +52,7 @@ metrics! {
         "Number of node addresses on which NodePorts are not answered because the kernel did not accept the address";
     SERVICE_CONNECTIONS: Services, Counter, "nodelb_service_connections_total",
         [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "the name of the service's port", protocol = "TCP, UDP", from = "inside, outside", result = "translated, refused"],
-        "Connections of this node's processes (inside): each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram. Connections of clients outside the node (outside); if refused or dropped, each packet. The series of a service port ends when it is removed, without the connections since the last request for the metrics";
+        "Connections of this node's processes (inside): each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram. Connections of clients outside the node (outside); if refused or dropped, each packet. The series of a service port ends when it is removed, unless it is made again before the next request for the metrics, without the connections since the last one";
 
     EVENT_TO_KERNEL: Changes, Histogram, "nodelb_event_to_kernel_duration_seconds", [],
         "Time from the receipt of a change of a service port until the kernel's maps contain it, including retries";
