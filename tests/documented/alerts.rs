@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_report::problems::Reason;
+use nodelb_report::problems::{Reason, ReasonEntry, Severity};
 use serde::Deserialize;
 
 use crate::expression;
@@ -56,6 +56,15 @@ fn the_runbook_explains_every_severity() {
             "docs/alerts.md does not explain {severity} of {alert}"
         );
     }
+}
+
+/// A node without an address had no alert.
+#[test]
+fn every_critical_problem_has_an_alert() {
+    let is_without = |it: &&ReasonEntry| it.severity == Severity::Critical && it.alerts.is_empty();
+    let without: Vec<&str> = Reason::CATALOGUE.iter().filter(is_without).map(|it| it.name).collect();
+    // What the memory has instead of maps is for tests.
+    assert_eq!(without, ["NotTranslated"]);
 }
 
 #[test]

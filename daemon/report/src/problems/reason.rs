@@ -71,7 +71,7 @@ reasons! {
         "A source has not reported everything since the start, and nothing of it is removed";
     NodeMissing, Warning, "nodelb config", [],
         "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
-    NodeWithoutAddress, Critical, "nodelb devices", [],
+    NodeWithoutAddress, Critical, "nodelb devices", ["NodelbNodeWithoutAddress"],
         "No device that is up has an address towards other machines, and backends there are not reached";
     ChecksUnsent, Warning, "nodelb backends", [],
         "Health checks cannot be sent, and the backends keep their state";
@@ -119,9 +119,9 @@ reasons! {
         "A kernel map is more than 90 % full";
     NotConsistent, Warning, "nodelb maps", [],
         "Another node may lead clients of a service to another backend, because the slots have no room for the consistent choice";
-    PacketPathFailed, Warning, "nodelb devices", [],
+    PacketPathFailed, Warning, "nodelb devices", ["NodelbOutsideUntranslated"],
         "Connections from outside the node are not translated, or only by programs of an earlier start";
-    OutsideUntranslated, Warning, "nodelb devices", [],
+    OutsideUntranslated, Warning, "nodelb devices", ["NodelbOutsideUntranslated"],
         "New connections from outside the node are not translated; a notice while another service proxy has them";
     DeviceMissing, Notice, "nodelb devices", [],
         "No device has a name that `packets.devices` contains, and connections by such a device are not translated";
@@ -171,7 +171,7 @@ reasons! {
         "Clients outside the node reach no backend of a service of a file; a warning if that concerns only some backends, or this node";
     Unanswered, Critical, "nodelb diagnose {}", ["NodelbServiceUnanswered"],
         "No backend of a service has accepted its last connections from outside the node, three or more; a warning if others do";
-    NoLocalBackend, Critical, "nodelb backends {}", ["NodelbConnectionsRefused"],
+    NoLocalBackend, Critical, "nodelb diagnose {}", ["NodelbConnectionsRefused"],
         "A service with the internal traffic policy Local has no backend on this node, and connections from here are refused";
 }
 
