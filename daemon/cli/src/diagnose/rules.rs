@@ -79,6 +79,7 @@ fn by_rule(context: &Context<'_>) -> Vec<Finding> {
     found.extend(connections::outside_cgroup(context));
     found.extend(connections::backend_unreachable(context));
     found.extend(connections::frontends(context));
+    found.extend(connections::not_admitted(context));
     found.extend(connections::accepted(context));
     found.extend(connections::dns_name(context));
     found.extend(events::findings(context));

@@ -150,7 +150,15 @@ fn add_held_ports(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differenc
 fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     for report in reports::frontends(snapshot, filter) {
         let Some(error) = report.error else { continue };
-        let owner = snapshot.rows.get(&report.address).and_then(|row| row.owner());
+        let row = snapshot.rows.get(&report.address);
+        let mut own = row
+            .into_iter()
+            .flat_map(|row| row.claims())
+            .filter(|claim| (&claim.key.service, &claim.key.port) == (&report.service, &report.port));
+        if own.any(|claim| claim.target.as_ref().is_err_and(|refusal| refusal.is_intended())) {
+            continue;
+        }
+        let owner = row.and_then(|row| row.owner());
         let is_owner =
             owner.is_some_and(|(claim, _)| (&claim.key.service, &claim.key.port) == (&report.service, &report.port));
         let (memory, action) = match (report.status, owner) {

@@ -135,6 +135,8 @@ pub enum FindingKind {
     Endpoints,
     /// nodelb itself balances the API server that this command asked.
     ApiserverBalanced,
+    /// The source ranges of the service do not contain this host.
+    NotAdmitted,
     /// Addresses that answer.
     Works,
 }

@@ -100,8 +100,21 @@ fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Sev
 
 /// Whether the source ranges of the service exclude this host, which says nothing about other clients.
 fn is_excluded(context: &Context<'_>, connect: &ConnectTest, why: &str) -> bool {
-    let mut rows = context.daemon.iter().flat_map(|daemon| &daemon.frontends).filter(|row| row.address == connect.to);
-    why.contains("EHOSTUNREACH") && rows.any(|row| row.flags.iter().any(|flag| flag.starts_with("SourceRanges=")))
+    let has_ranges = |row: &FrontendRow| row.flags.iter().any(|flag| flag.starts_with("SourceRanges="));
+    // Without a backend, every client gets the same error.
+    let excludes = |daemon: &Daemon| {
+        let mut rows = daemon.frontends.iter().filter(|row| row.address == connect.to);
+        rows.any(|row| has_ranges(row) && !daemon.reached(row).is_empty())
+    };
+    why.contains("EHOSTUNREACH") && context.daemon.is_some_and(excludes)
+}
+
+pub(super) fn not_admitted(context: &Context<'_>) -> Option<Finding> {
+    let excluded = failed(context, false).filter(|(connect, why)| is_excluded(context, connect, why));
+    let to: Vec<&str> = excluded.map(|(connect, _)| &*connect.to).collect();
+    to.first()?;
+    let what = format!("connections from here to {} get EHOSTUNREACH: the source ranges exclude this host", some(&to));
+    Some(context.finding(Kind::NotAdmitted, what))
 }
 
 /// The addresses to which connections fail, one finding for each kind of reason.

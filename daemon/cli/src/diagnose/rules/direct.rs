@@ -115,10 +115,10 @@ fn tunnels(daemon: &Daemon, kernel: &KernelSettings) -> (Vec<String>, Vec<String
     (low, smaller)
 }
 
-/// The backends to which packets are forwarded.
+/// The backends to which datagrams are forwarded. Whether TCP is answered, the client's packets show.
 fn unseen(packets: &Packets) -> Vec<String> {
     let mut by_backend: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in packets.connections.iter().filter(|row| row.state == "forwarded") {
+    for row in packets.connections.iter().filter(|row| row.state == "forwarded" && row.backend.ends_with("/UDP")) {
         *by_backend.entry(&row.backend).or_default() += 1;
     }
     by_backend.iter().map(|(backend, count)| format!("{backend} has {}", counted(*count, "connection"))).collect()

@@ -11,11 +11,12 @@ use nodelb_core::holds::says_emptied;
 use nodelb_core::model::cause::HOLD_ENDED;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::differences::CHECKS_AT_ONCE;
-use nodelb_report::problems::{self, Problem, Reason};
+use nodelb_report::problems;
 
 use super::context::{Context, because, critical_if, is_last_resort, lasting, quoted, some};
 use super::direct;
 use super::witnesses::place;
+use crate::diagnose::catalogue;
 use crate::diagnose::facts::{BackendRow, Daemon, Difference, FrontendRow, Maps};
 use crate::diagnose::objects::{canonical, is_ready};
 use crate::diagnose::rows;
@@ -44,13 +45,15 @@ pub(super) fn not_served(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding>
     });
     let refusal = refused.first().map(|_| {
         let what = format!("nodelb does not serve {}", addresses(&refused));
-        let is_full = |row: &&FrontendRow| row.error.as_ref().is_some_and(|error| error.contains(" is full "));
+        let is_because =
+            |text: &str| refused.iter().all(|row| row.error.as_ref().is_some_and(|error| error.contains(text)));
         // A process of the node is meant to have the addresses.
-        let is_intended = |it: &Problem| (it.reason, it.severity) == (Reason::Refused, problems::Severity::Notice);
-        let is_intended = daemon.problems.iter().any(is_intended);
+        let problem = context.problem(catalogue::finding(Kind::AddressRefused));
+        let is_intended = problem.is_some_and(|it| it.severity == problems::Severity::Notice);
         let case = match is_intended {
             true => "intended",
-            false if refused.iter().all(is_full) => "full",
+            false if is_because(" is full ") => "full",
+            false if is_because("datapath.own-addresses") => "own",
             false => "",
         };
         let severity = if is_intended { Severity::Info } else { critical_if(!is_served) };

@@ -65,6 +65,8 @@ fn of_entry(context: &Context<'_>) -> Vec<Finding> {
         "no-forwarding" => unforwarded.contains(&true),
         // Load balancers do not ask nodelb about services of files, and the status says what clients get.
         "no-local-backend" => daemon.is_of_file(),
+        // Only then do packets go to machines that may send them back.
+        "ttl" => !daemon.frontends.iter().any(|row| row.is_forwarded("direct")),
         _ => false,
     };
     let mut drops = drops(&packets.drops);

@@ -116,12 +116,15 @@ fn the_machine_of_a_direct_backend_needs_the_address_and_must_not_answer_for_it(
 }
 
 #[test]
-fn forwarded_connections_say_what_cannot_be_seen() {
-    let found = found("tunnel", |daemon, _| {
-        let row = daemon.packets.as_mut().unwrap().connections.first_mut().unwrap();
-        (row.path, row.state) = ("tunnel".into(), "forwarded".into());
-    });
-    check(&found, "direct-unseen", "10.1.0.1:80/TCP has 1 connection");
+fn forwarded_datagrams_say_what_cannot_be_seen() {
+    let found = |backend: &str| {
+        found("tunnel", |daemon, _| {
+            let row = daemon.packets.as_mut().unwrap().connections.first_mut().unwrap();
+            (row.path, row.state, row.backend) = ("tunnel".into(), "forwarded".into(), backend.into());
+        })
+    };
+    check(&found("10.1.0.1:80/UDP"), "direct-unseen", "10.1.0.1:80/UDP has 1 connection");
+    assert_eq!(found("10.1.0.1:80/TCP"), [], "the status has it");
 }
 
 #[test]

@@ -428,6 +428,20 @@ fn recent_drops_are_explained_by_their_reason() {
     assert_eq!((severity("no-port"), severity("source-range")), (Severity::Warning, Severity::Info));
 }
 
+/// The client is refused at once, so that no status has it.
+#[test]
+fn packets_that_come_back_from_the_machine_of_a_backend_are_explained() {
+    let mut facts = facts(&["198.51.100.1:80/TCP"], |packets, _| {
+        packets.drops = vec![typed(json!({"reason": "ttl", "verdict": "icmp", "packets": 3, "last": 5.0}))];
+    });
+    assert_eq!(findings(&Context::new(&facts)), [], "of a path that is too long");
+    let Probe::Ok(daemon) = &mut facts.daemon else { unreachable!() };
+    daemon.frontends[0].flags = vec!["Forward=direct".into()];
+    let found = findings(&Context::new(&facts));
+    let [finding] = &found[..] else { panic!("{found:?}") };
+    assert!(finding.remedy.as_deref().unwrap().contains("ip address add"), "{finding:?}");
+}
+
 /// Once, "52 packets rst".
 #[test]
 fn drops_are_said_in_words_and_with_the_service() {
