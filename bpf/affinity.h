@@ -39,8 +39,8 @@ choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
  * If several connections find no entry at the same time, one stores its choice
  * and the others use that choice. If several find an entry that has expired or
  * has no backend any more, all make the same choice: they derive it from the
- * entry instead of choosing at random. A client without an entry gets the
- * offset first; if that is NONE, a random one.
+ * entry instead of choosing at random. If first is not NONE, all nodes choose
+ * it for the client, and so does this one.
  */
 VERIFIED_ONCE int choose_for(__u64 client, __u32 service_id,
 			     __u32 affinity_seconds, __u64 view_word, int first)
@@ -61,8 +61,9 @@ VERIFIED_ONCE int choose_for(__u64 client, __u32 service_id,
 		offset = choose_last(last, now, keep, view_word);
 		if (offset >= 0)
 			return offset;
-		offset = rendezvous(client ^ scramble(used), service_id,
-				    view_word);
+		offset = first < 0 ? rendezvous(client ^ scramble(used),
+						service_id, view_word)
+				   : first;
 		flags = BPF_ANY;
 	} else {
 		offset = first < 0 ? choose_any(read.view) : first;
