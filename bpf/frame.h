@@ -144,4 +144,11 @@ frame_add_to_sum(struct frame_context *frame, __u32 sum)
 
 #endif
 
+/*
+ * An IPv6 packet with a longer length has a header that says so (RFC 2675).
+ * The kernel removes it before it splits the packet.
+ */
+#define LONGEST_V6 (65535 + sizeof(struct ipv6hdr))
+#define JUMBO_HEADER 8
+
 #endif

@@ -194,9 +194,13 @@ parse_tcp(struct frame_context *frame, struct packet *packet)
 	packet->sequence = bpf_ntohl(tcp.seq);
 	packet->acknowledgment = bpf_ntohl(tcp.ack_seq);
 	packet->has_data = tcp.fin || packet->l4 + tcp.doff * 4 < packet->end;
-	if (frame_segment_size(frame))
+	if (frame_segment_size(frame)) {
 		packet->size = packet->l4 - l2_length(packet) + tcp.doff * 4 +
 			       frame_segment_size(frame);
+		if (packet->is_v6 && packet->has_options &&
+		    packet->end - l2_length(packet) > LONGEST_V6)
+			packet->size -= JUMBO_HEADER;
+	}
 	return PARSED_FLOW;
 }
 
