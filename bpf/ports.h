@@ -25,9 +25,9 @@
  */
 #define NEAR_PORT_TRIES 8
 /*
- * Tries that only want a free port. After these, another connection gives way
- * if it has been idle for a moment. The cursor points at the port that was
- * taken longest ago, so more of them would find little more.
+ * Tries that only want a free port. After these, a connection gives way that
+ * has ended or is not proved, if it has been idle for a moment: a flood of such
+ * ones costs no more tries. What both ends use gives way after all tries.
  */
 #define FREE_PORT_TRIES 3
 /*
@@ -241,8 +241,8 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 {
 	const struct packet_key *key = &here->partner_key;
 	const struct connection *other;
-	bool is_established;
-	__s32 idle;
+	bool is_established, is_flow;
+	__s32 idle, least;
 
 	if (is_in_way_in_former())
 		return true;
@@ -262,11 +262,21 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 	    (is_established || other->flags & CONNECTION_ASSURED) &&
 	    !(other->flags & (CONNECTION_FIN | CONNECTION_RESET)))
 		return true;
+	/* Towards a backend on this node, the port is the client's own. */
+	is_flow = key->protocol == IPPROTO_UDP &&
+		  needs_port_of_node(&here->entry) &&
+		  (is_established || other->flags & CONNECTION_ASSURED);
+	least = is_flow ? here->idle_of_flow : here->idle_of_other;
 	idle = seconds_of_tick(here) - other->last_used;
-	if (idle <= here->idle_of_other)
+	if (idle <= least)
 		return true;
 	idle = idle_if_gives_way();
-	if (idle > here->idle_of_other) {
+	if (idle <= least)
+		return true;
+	if (is_flow && !RULE(flows_give_way_last, false)) {
+		here->idle_of_flow = idle;
+		here->port_of_flow_be = key->target_port_be;
+	} else {
 		here->idle_of_other = idle;
 		here->port_of_other_be = key->target_port_be;
 	}
@@ -408,6 +418,7 @@ VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 	is_udp = here->packet.key.protocol == IPPROTO_UDP;
 	reverse(here);
 	here->idle_of_other = -1;
+	here->idle_of_flow = -1;
 	set_ports(&attempt, &here->entry, is_udp);
 	/* The verifier does not know that the range is not empty. */
 	if (!attempt.count)
@@ -418,6 +429,11 @@ VERIFIED_ONCE bool claim_port(struct frame_context *frame)
 		if (attempt.cursor)
 			__sync_fetch_and_add(attempt.cursor, -attempt.moved);
 		return false;
+	}
+	if (!attempt.found && is_udp) {
+		here->idle_of_other = here->idle_of_flow;
+		here->port_of_other_be = here->port_of_flow_be;
+		attempt.found = take_port_of_other(frame, QUIET_SECONDS);
 	}
 	if (!attempt.found && RULE(active_flow_keeps_port, !is_udp))
 		attempt.found = take_port_of_other(frame, 0);

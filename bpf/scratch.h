@@ -125,7 +125,13 @@ struct scratch {
 	 * the node keeps.
 	 */
 	__s32 idle_of_other;
+	/*
+	 * The same for flows that both ends use: ports.h; stack_ports.h begins
+	 * with none.
+	 */
+	__s32 idle_of_flow;
 	__u16 port_of_other_be;
+	__u16 port_of_flow_be;
 	struct bpf_fib_lookup fib;
 	/* What find_either() and is_protected() look for. */
 	struct packet_key wanted;

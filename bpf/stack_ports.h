@@ -224,6 +224,7 @@ VERIFIED_ONCE bool keep_port(void)
 	NEVER_NULL(here);
 	reverse(here);
 	here->idle_of_other = -1;
+	here->idle_of_flow = -1;
 	return !is_in_the_way(here) &&
 	       !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
