@@ -32,15 +32,19 @@ static __always_inline void partner_of(const struct packet_key *key,
 	partner->pad = 0;
 }
 
-/* Whether the entry translates to what the key translates from. */
+/*
+ * Whether the entry translates to what the key translates from. Compares
+ * everything before it decides, as same_frontend().
+ */
 static __always_inline bool
 is_partner(const struct packet_key *key, const struct connection *entry)
 {
-	return answers_pod(entry) == (key->side == PACKET_FROM_POD) &&
-	       same_addr(entry->source, key->target) &&
-	       same_addr(entry->target, key->source) &&
-	       entry->source_port_be == key->target_port_be &&
-	       entry->target_port_be == key->source_port_be;
+	__u32 differs = addrs_differ(entry->source, key->target) |
+			addrs_differ(entry->target, key->source) |
+			(entry->source_port_be ^ key->target_port_be) |
+			(entry->target_port_be ^ key->source_port_be);
+
+	return !differs && answers_pod(entry) == (key->side == PACKET_FROM_POD);
 }
 
 /*
@@ -222,17 +226,6 @@ static __always_inline bool has_former(void)
 	__u32 first = 0;
 
 	return bpf_map_lookup_elem(&former_connections, &first);
-}
-
-/*
- * Whether only connections is being replaced. Old programs may then use the
- * same half_open, and would not find what is moved from there.
- */
-static __always_inline bool is_sharing_half_open(void)
-{
-	__u32 first = 0;
-
-	return has_former() && !bpf_map_lookup_elem(&former_half_open, &first);
 }
 
 /*

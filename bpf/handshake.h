@@ -119,6 +119,17 @@ static __always_inline __u32 *room_for_udp(void)
 }
 
 /*
+ * Whether only connections is being replaced. Old programs may then use the
+ * same half_open, and would not find what is moved from there.
+ */
+VERIFIED_ONCE bool is_sharing_half_open(void)
+{
+	__u32 first = 0;
+
+	return has_former() && !bpf_map_lookup_elem(&former_half_open, &first);
+}
+
+/*
  * Moves the connection from half_open to connections: the backend has
  * answered, and the client has answered that, so its address is not false.
  * From now on, both entries contain what their side has acknowledged last.
@@ -179,7 +190,9 @@ static __always_inline void assure(struct scratch *here,
 	}
 	__sync_fetch_and_or((__u32 *)&partner->flags, CONNECTION_ASSURED);
 	__sync_fetch_and_or((__u32 *)&entry->flags, CONNECTION_ASSURED);
-	count_dropped(here->entry.service_id, PACKET_NO_ROOM, PACKET_PASSED);
+	if (!is_sharing_half_open())
+		count_dropped(here->entry.service_id, PACKET_NO_ROOM,
+			      PACKET_PASSED);
 }
 
 /*
