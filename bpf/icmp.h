@@ -256,19 +256,59 @@ leave_error(struct __sk_buff *skb, struct scratch *here)
 			   OUTCOME_DROP | PACKET_NOT_SERVED);
 }
 
-/*
- * Type and code of the errors that only the receiver of a packet sends: no
- * process has the port, or nothing reads the protocol.
+/* What an error begins with. In ICMP, the MTU is the second half of the word.
  */
-static __always_inline bool is_of_receiver(__u8 type, __u8 code, bool is_v6)
+struct icmp_error {
+	__u8 type;
+	__u8 code;
+	__u16 check_be;
+	__u32 mtu_be;
+};
+
+/* Every link of IPv6 has room for so many bytes (RFC 8200). */
+#define LEAST_MTU 1280
+
+/*
+ * Whether the error says that a link has no room for a datagram, and may be
+ * true: no less than IPv6 needs everywhere, which QUIC needs, too, and no more
+ * than the client has sent.
+ */
+static __always_inline bool
+is_too_big(struct scratch *here, const struct icmp_error *error)
+{
+	struct packet_key *client = &here->partner_key;
+	__u32 mtu = bpf_ntohl(error->mtu_be);
+
+	if (here->packet.is_v6 ? error->type != ICMPV6_PKT_TOOBIG
+			       : error->type != ICMP_DEST_UNREACH ||
+					 error->code != ICMP_FRAG_NEEDED)
+		return false;
+	if (!(here->entry.flags & CONNECTION_REVERSE))
+		return true;
+	if (!here->packet.is_v6)
+		mtu &= 0xffff;
+	partner_of(&here->packet.key, &here->entry, client);
+	return RULE(errors_fit, mtu >= LEAST_MTU &&
+					find_either(client, &here->partner) &&
+					here->partner.bytes > mtu);
+}
+
+/*
+ * Whether routers send the error, and it says no more than that a datagram was
+ * lost: sockets go on. By all others, the receiver ends the flow.
+ */
+static __always_inline bool
+is_of_router(const struct icmp_error *error, bool is_v6)
 {
 	if (is_v6)
-		return (type == ICMPV6_DEST_UNREACH &&
-			code == ICMPV6_PORT_UNREACH) ||
-		       (type == ICMPV6_PARAMPROB &&
-			code == ICMPV6_UNKNOWN_NEXTHDR);
-	return type == ICMP_DEST_UNREACH &&
-	       (code == ICMP_PORT_UNREACH || code == ICMP_PROT_UNREACH);
+		return error->type == ICMPV6_TIME_EXCEED ||
+		       (error->type == ICMPV6_DEST_UNREACH &&
+			(error->code == ICMPV6_NOROUTE ||
+			 error->code == ICMPV6_ADDR_UNREACH));
+	return error->type == ICMP_TIME_EXCEEDED ||
+	       (error->type == ICMP_DEST_UNREACH &&
+		(error->code == ICMP_NET_UNREACH ||
+		 error->code == ICMP_HOST_UNREACH));
 }
 
 /* Errors of routers about the datagrams of one flow in a second. */
@@ -276,26 +316,33 @@ static __always_inline bool is_of_receiver(__u8 type, __u8 code, bool is_v6)
 
 /*
  * Whether the error that has arrived is about a packet that was sent, as far as
- * that can be known; entry is that of its flow, or NULL. TCP examines the
+ * that can be known; found is where its flow's entry is. TCP examines the
  * sequence number in it. A datagram has none, and the other end believes what
- * this node translates. What only the receiver sends must therefore have its
- * address, and of the rest, which routers send, a client gets a few in a
- * second.
+ * this node translates. What ends a flow must therefore have the receiver's
+ * address. Of the rest, which routers send, a client gets a few in a second.
  */
-static __always_inline bool is_credible(struct __sk_buff *skb,
-					struct scratch *here,
-					struct connection *entry)
+VERIFIED_ONCE bool is_credible(struct __sk_buff *skb, __u32 found)
 {
 	__u32 now = seconds() * (MOST_ERRORS + 1), last;
-	__u8 kind[2];
+	struct scratch *here = scratch();
+	struct connection *entry = NULL;
+	struct icmp_error error;
 
+	NEVER_NULL(here);
 	if (here->packet.key.protocol != IPPROTO_UDP ||
-	    here->packet.key.side == PACKET_LEAVING ||
-	    same_addr(here->was.source, here->packet.key.source))
+	    here->packet.key.side == PACKET_LEAVING)
 		return true;
-	if (bpf_skb_load_bytes(skb, here->packet.l4, kind, sizeof(kind)) ||
-	    is_of_receiver(kind[0], kind[1], here->packet.is_v6))
+	if (same_addr(here->was.source, here->packet.key.source))
+		return RULE(reverse_path_of_flows,
+			    !comes_by_wrong_device(skb, here));
+	if (bpf_skb_load_bytes(skb, here->packet.l4, &error, sizeof(error)) ||
+	    (!is_of_router(&error, here->packet.is_v6) &&
+	     !is_too_big(here, &error)))
 		return false;
+	if (found == FOUND_HALF_OPEN)
+		entry = bpf_map_lookup_elem(&half_open, &here->packet.key);
+	else if (found)
+		entry = bpf_map_lookup_elem(&connections, &here->packet.key);
 	if (!entry || !(here->entry.flags & CONNECTION_REVERSE))
 		return true;
 	last = entry->acknowledgment;
@@ -311,7 +358,7 @@ static __always_inline bool is_credible(struct __sk_buff *skb,
 VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	struct connection *entry;
+	__u32 found;
 
 	if (!here)
 		return NEXT;
@@ -319,13 +366,13 @@ VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
 		return leave_error(skb, here);
 	if (here->packet.key.side == PACKET_FROM_POD)
 		turn_to_answer();
-	entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (!entry)
-		entry = find_in(&half_open, &here->packet.key, &here->entry);
-	if (!entry && (here->packet.key.side != PACKET_ARRIVING ||
+	found = find_either(&here->packet.key, &here->entry);
+	if (!found && bring_former())
+		found = find_either(&here->packet.key, &here->entry);
+	if (!found && (here->packet.key.side != PACKET_ARRIVING ||
 		       here->at_pod || !find_forwarded_error(skb)))
 		return leave_error(skb, here);
-	if (!RULE(credible_errors, is_credible(skb, here, entry))) {
+	if (!RULE(credible_errors, is_credible(skb, found))) {
 		count_dropped(here->entry.service_id, PACKET_FALSE_ERROR,
 			      PACKET_DROPPED);
 		return TC_ACT_SHOT;

@@ -9,7 +9,7 @@ use crate::sequence::Flood::{First, Fragments, Guests, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Tunnel, Wait};
 use crate::strangers::By::{Eth0, Eth1, Eth2, Tap1};
 use crate::strangers::Who::{Backend, Node, Own, PortOfService, Service, User};
-use crate::strangers::{By, Forged, Sends, Who};
+use crate::strangers::{By, Forged, KINDS_OF_ERRORS, Sends, Who};
 
 /// A TCP packet with these flags and numbers; a datagram to a UDP service.
 pub(crate) const fn plain(by: By, (from, to): (Who, Who), flags: u8, (seq, ack): (u32, u32)) -> Step {
@@ -199,8 +199,8 @@ fn what_is_not_translated_is_not_sent_back_to_the_router() {
 
 #[test]
 fn an_error_of_a_stranger_refuses_no_datagram() {
-    for user in [10, 11, 12] {
-        let sends = Sends::Error { kind: 2, seq: 0 };
+    for (user, kind) in [10, 11, 12].into_iter().flat_map(|user| (0..KINDS_OF_ERRORS).map(move |kind| (user, kind))) {
+        let sends = Sends::Error { kind, seq: 0 };
         let error = |port| Stranger(Forged { by: Eth0, from: Backend(user), to: Node(port), sends });
         changes_nothing(&[vec![Do(user, Ask)], (0..8).map(error).collect()].concat());
     }

@@ -18,7 +18,8 @@ const ALONE: [&str; 4] = ["client_gets_other_port", "priority_tags", "process_ge
 
 /// The rules that are not about what strangers change for honest parties, and the file with the packet
 /// case that shows each of them.
-const ELSEWHERE: [(&str, &str); 8] = [
+const ELSEWHERE: [(&str, &str); 9] = [
+    ("flows_give_way_last", "limits.txt"),
     ("flow_admitted_again", "evidence.txt"),
     ("reverse_path", "reverse-path.txt"),
     ("reverse_path_of_flows", "reverse-path.txt"),
@@ -115,6 +116,11 @@ fn sequence_of_one_packet(rule: &str) -> Option<Vec<Step>> {
     match rule {
         "credible_errors" => {
             let sends = Sends::Error { kind: 2, seq: 0 };
+            let error = |port| Stranger(Forged { by: Eth0, from: Backend(10), to: Node(port), sends });
+            Some([vec![Do(10, Ask)], (0..8).map(error).collect()].concat())
+        }
+        "errors_fit" => {
+            let sends = Sends::Error { kind: 0, seq: 0 };
             let error = |port| Stranger(Forged { by: Eth0, from: Backend(10), to: Node(port), sends });
             Some([vec![Do(10, Ask)], (0..8).map(error).collect()].concat())
         }

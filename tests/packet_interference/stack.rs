@@ -10,6 +10,7 @@ use nodelb_programs::key::Endpoint;
 
 use crate::honest::{COUNT, User, endpoint};
 use crate::socket::{Event, Result, Socket, State};
+use crate::strangers::MOST_FALSE_MTU;
 use crate::tag::{Kind, Label, Message, has_secret};
 use crate::wire::{self, Content, Parcel, Place, Segment, TCP_NUMBER, UDP_NUMBER};
 
@@ -242,8 +243,16 @@ impl Stack {
             let again = socket.too_big(seq, mtu, header + 20);
             return again.into_iter().map(|segment| Parcel::between(ends.0, ends.1, segment)).collect();
         }
-        let is_unreachable = (bytes[0], bytes[1]) == if is_v4 { (3, 3) } else { (1, 4) };
-        if protocol == UDP_NUMBER && is_unreachable && self.role == Role::Clients {
+        // What makes the next call of a connected socket of Linux fail. A link of the node has the MTU that it says to anyone
+        // who sends more.
+        let is_true = is_too_big && u16::from_be_bytes([bytes[6], bytes[7]]) > MOST_FALSE_MTU;
+        let is_fatal = match (is_v4, bytes[0], bytes[1]) {
+            (true, 3, code) => !is_true && !matches!(code, 0 | 1 | 5 | 11 | 12),
+            (true, kind, _) => kind == 12,
+            (false, 1, code) => !matches!(code, 0 | 2 | 3),
+            (false, kind, _) => !is_true && matches!(kind, 2 | 4),
+        };
+        if protocol == UDP_NUMBER && is_fatal && self.role == Role::Clients {
             self.refused(ends, port(6), headers.source);
         }
         Vec::new()

@@ -143,9 +143,21 @@ fn odd(mut packet: Vec<u8>, at: usize, kind: u8, is_tcp: bool) -> Vec<u8> {
 /// Type and code of an ICMP error, those of the same ICMPv6 error, and their MTU.
 type KindOfError = ((u8, u8), (u8, u8), u16);
 
+/// The largest MTU in an error of strangers. The links of the lab have more.
+pub(crate) const MOST_FALSE_MTU: u16 = 1_280;
+
 /// The errors that strangers send.
-const ERRORS: [KindOfError; 5] =
-    [((3, 4), (2, 0), 1_280), ((3, 4), (2, 0), 68), ((3, 3), (1, 4), 0), ((11, 0), (3, 0), 0), ((12, 0), (4, 0), 0)];
+const ERRORS: [KindOfError; 6] = [
+    ((3, 4), (2, 0), MOST_FALSE_MTU),
+    ((3, 4), (2, 0), 68),
+    ((3, 3), (1, 4), 0),
+    ((11, 0), (3, 0), 0),
+    ((12, 0), (4, 0), 0),
+    ((3, 13), (1, 1), 0),
+];
+
+/// Their number.
+pub(crate) const KINDS_OF_ERRORS: u8 = 6;
 
 /// The device where a packet arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,7 +371,7 @@ fn sends() -> impl Strategy<Value = Sends> {
             .prop_map(|(id, bytes, has_sum)| Sends::First { id, bytes, has_sum }),
         2 => (0_u8..4, prop_oneof![Just(150_u16), 0_u16..200], 0_u16..500, any::<bool>())
             .prop_map(|(id, offset, bytes, has_more)| Sends::Later { id, offset, bytes, has_more }),
-        2 => (0_u8..5, number()).prop_map(|(kind, seq)| Sends::Error { kind, seq }),
+        2 => (0..KINDS_OF_ERRORS, number()).prop_map(|(kind, seq)| Sends::Error { kind, seq }),
         2 => (0..ODD).prop_map(Sends::Odd),
     ]
 }

@@ -62,8 +62,14 @@ fn read(bytes: &[u8]) -> Error {
     Error { source, target, ttl, about: (from, to) }
 }
 
-fn types(family: Family) -> &'static [u8] {
-    if at(family.client).is_ipv4() { &[3, 11, 12] } else { &[1, 2, 3, 4] }
+/// The errors that routers send. A flow ends by the last of them, so those of UDP must be of the receiver.
+fn types(family: Family, protocol: u8) -> &'static [u8] {
+    match (at(family.client).is_ipv4(), protocol) {
+        (true, TCP) => &[3, 11, 12],
+        (true, _) => &[3, 11],
+        (false, TCP) => &[1, 2, 3, 4],
+        (false, _) => &[1, 2, 3],
+    }
 }
 
 /// What the error contains: all of a small packet, or 8 bytes of its transport header.
@@ -88,7 +94,9 @@ fn errors_about_answers_reach_a_local_backend() {
     with_node("programs::icmp::errors_about_answers_reach_a_local_backend", |node| {
         for (family, protocol) in all_kinds() {
             begin(node, family, protocol, family.pod);
-            for (&kind, quoted) in types(family).iter().flat_map(|kind| quoted(family).map(|size| (kind, size))) {
+            for (&kind, quoted) in
+                types(family, protocol).iter().flat_map(|kind| quoted(family).map(|size| (kind, size)))
+            {
                 let about = frame(protocol, family.service, family.client);
                 let bytes = error(&about, router(family), kind, quoted);
                 let (code, bytes) = node.run(PacketHook::UplinkIn, node.uplink, &bytes);
@@ -110,7 +118,9 @@ fn errors_about_answers_reach_a_remote_backend() {
     with_node("programs::icmp::errors_about_answers_reach_a_remote_backend", |node| {
         for (family, protocol) in all_kinds() {
             let own = begin(node, family, protocol, family.remote);
-            for (&kind, quoted) in types(family).iter().flat_map(|kind| quoted(family).map(|size| (kind, size))) {
+            for (&kind, quoted) in
+                types(family, protocol).iter().flat_map(|kind| quoted(family).map(|size| (kind, size)))
+            {
                 let about = frame(protocol, family.service, family.client);
                 let bytes = error(&about, router(family), kind, quoted);
                 let (code, bytes) = node.run(PacketHook::UplinkIn, node.uplink, &bytes);
@@ -131,9 +141,13 @@ fn errors_about_answers_reach_a_remote_backend() {
 fn errors_about_requests_to_a_remote_backend_reach_the_client() {
     with_node("programs::icmp::errors_about_requests_to_a_remote_backend_reach_the_client", |node| {
         for (family, protocol) in all_kinds() {
-            for (&kind, quoted) in types(family).iter().flat_map(|kind| quoted(family).map(|size| (kind, size))) {
+            for (&kind, quoted) in
+                types(family, protocol).iter().flat_map(|kind| quoted(family).map(|size| (kind, size)))
+            {
                 // Only a few errors about a UDP flow are translated in a second.
                 let own = begin(node, family, protocol, family.remote);
+                // A packet that is too big is one of this size.
+                node.arrives(&frame(protocol, family.client, family.service).payload(1400));
                 let about = frame(protocol, &own, family.remote);
                 let bytes = error(&about, router(family), kind, quoted);
                 let (code, bytes) = node.run(PacketHook::UplinkIn, node.inner, &bytes);
@@ -155,7 +169,7 @@ fn errors_about_requests_to_a_local_backend_reach_the_client() {
     with_node("programs::icmp::errors_about_requests_to_a_local_backend_reach_the_client", |node| {
         for (family, protocol) in all_kinds() {
             begin(node, family, protocol, family.pod);
-            for (&kind, quoted) in types(family).iter().flat_map(|kind| quoted(family).map(|size| (kind, size))) {
+            for (&kind, quoted) in types(family, TCP).iter().flat_map(|kind| quoted(family).map(|size| (kind, size))) {
                 let about = frame(protocol, family.client, family.pod);
                 let from_pod = at(family.pod).ip().to_string();
                 // From the backend itself, which the client does not know, and from a router.

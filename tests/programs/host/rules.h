@@ -16,4 +16,5 @@
 					    rule(served_source) rule(priority_tags) rule(owned_addresses)             \
 						rule(sockets_keep_ports) rule(credible_errors)                        \
 						    rule(process_gets_answers) rule(direct_keeps_port)                \
-							rule(reverse_path_of_flows)
+							rule(reverse_path_of_flows) rule(errors_fit)                  \
+							    rule(flows_give_way_last)
