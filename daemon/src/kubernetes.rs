@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::change::Change;
-use nodelb_core::difference::{Between, Difference};
+use nodelb_core::difference::Difference;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
@@ -30,7 +30,7 @@ use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::Apiservers;
 use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::apiserver::{self, Parts};
-use nodelb_kube::source::live::{Live, LiveTimeouts};
+use nodelb_kube::source::live::{Live, LiveTimeouts, NotCompared};
 use nodelb_kube::source::selecting::Accept;
 use nodelb_kube::source::store::InMaps;
 use nodelb_kube::source::watch::WatchTimeouts;
@@ -59,7 +59,7 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Queries an apiserver, and returns the differences between its objects and the table, for one service or for all. May
 /// block for seconds.
-pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
+pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Result<Vec<Difference>, NotCompared> + Send + Sync>;
 
 /// The outputs, and the tasks of the supervisor and of the source, which end when their state is stored.
 pub type StartedKubernetes = (KubernetesOutputs, [JoinHandle<()>; 2]);
@@ -169,22 +169,8 @@ fn ask_live(live: Live) -> AskLive {
             // Fails only if the caller no longer waits.
             let _ = reported.send(live.differences(service.as_ref()).await);
         });
-        telling.blocking_recv().unwrap_or_else(|_stopped| vec![not_asked()])
+        telling.blocking_recv().unwrap_or_else(|_stopped| Err(NotCompared::unanswered("nodelb is stopping")))
     })
-}
-
-/// The daemon ended before there was an answer.
-fn not_asked() -> Difference {
-    Difference {
-        between: Between::SourceMemory,
-        what: "apiserver".into(),
-        service: None,
-        source: Some("not asked".into()),
-        memory: Some("as last reported".into()),
-        kernel: None,
-        cause: "nodelb is stopping".into(),
-        action: "try again after it has started".into(),
-    }
 }
 
 /// Creates the state directory.

@@ -92,8 +92,8 @@ pub fn default_addresses() -> Vec<At> {
 /// Returns the body of the answer to `target` from the first address that answers.
 ///
 /// # Errors
-/// [`Code::Unavailable`] when no address answers, or when the daemon cannot answer now; [`Code::Data`] when the daemon
-/// does not understand the request.
+/// [`Code::Unavailable`] when no address answers, or when the daemon cannot answer now; [`Code::Refused`] when it is asked
+/// again too early; [`Code::Data`] when it does not understand the request.
 pub fn get(addresses: &[At], target: &str) -> Result<Bytes, Failure> {
     first(addresses, |at| {
         let (status, body) = runtime()?.block_on(inquire(at, target))?;
@@ -291,6 +291,7 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
         }
         // The daemon understood the request, and its refusal names the remedy.
         StatusCode::CONFLICT => Failure::message(Code::Usage, said),
+        StatusCode::TOO_MANY_REQUESTS => Failure::message(Code::Refused, said),
         StatusCode::BAD_REQUEST if !said.contains("parameter `") => Failure::message(Code::Usage, said),
         _ => Failure::message(Code::Data, format!("{said}; the daemon at {at} may have another version")),
     }

@@ -28,8 +28,8 @@ pub enum Code {
     Internal = 70,
     /// The operating system refuses an operation for a reason other than permissions.
     System = 71,
-    /// The daemon refuses a change in the present state, such as a drain of the last backend. The same command may succeed
-    /// later.
+    /// The daemon refuses a request in the present state, such as a drain of the last backend, or a comparison with an
+    /// API server too soon after another one. The same command may succeed later.
     Refused = 75,
     /// A permission or a capability is missing, or BPF may not be loaded here.
     Permission = 77,

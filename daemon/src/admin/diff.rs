@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use nodelb_core::difference::{Between, Difference};
 use nodelb_core::source_report::SourceReport;
+use nodelb_kube::source::live::NotCompared;
 use nodelb_report::explain::differences::{self, ATTACHED_AGAIN, NextCheck};
 use nodelb_report::explain::reports;
 use nodelb_report::filter::Filter;
@@ -70,7 +71,11 @@ fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Prob
         reports::frontends(&state.snapshot(), filter).into_iter().next().map(|row| row.service)
     };
     let service = filter.service.clone().or_else(at_address);
-    Ok((kubernetes.live)(service.as_ref()))
+    (kubernetes.live)(service.as_ref()).map_err(|NotCompared { text, is_too_early }| {
+        let status = if is_too_early { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
+        let rest = "without --live, memory and kernel are compared";
+        Problem::new(status, format!("not compared with an API server: {text}; {rest}"))
+    })
 }
 
 /// A difference between memory and kernel counts only if no round ran between reading the maps and reading the

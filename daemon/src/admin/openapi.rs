@@ -56,9 +56,8 @@ fn generator() -> SchemaGenerator {
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let parameters: Vec<Value> = route.takes().into_iter().map(parameter).collect();
     let mut responses = responses(answer(route.shows, &forms(route, generator)), &["403", "503"]);
-    let conflicts: Vec<&str> = route.parameters.iter().filter_map(|parameter| parameter.conflict).collect();
-    if !conflicts.is_empty() {
-        responses["409"] = refused(&conflicts.join(" Or: "));
+    for (status, why) in route.parameters.iter().flat_map(|parameter| parameter.refusals) {
+        responses[*status] = refused(why);
     }
     if matches!(route.form, Form::Verdict(_)) {
         responses["503"] = answer("Not ready; the body lists the failed conditions.", &forms(route, generator));

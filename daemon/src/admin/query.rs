@@ -28,8 +28,8 @@ pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) values: Values,
     pub(super) about: &'static str,
-    /// Why a request with a value of this form may be refused nevertheless, with the status 409.
-    pub(super) conflict: Option<&'static str>,
+    /// Why a request with a value of this form may be refused nevertheless, each reason with the status.
+    pub(super) refusals: &'static [(&'static str, &'static str)],
     /// Sets the value in the query, or returns what is wrong with it.
     set: fn(&mut Query, &str) -> Result<(), String>,
 }
@@ -47,21 +47,19 @@ pub(super) enum Values {
     Flag,
 }
 
-/// Defines parameters: the name, the values, the description, how a value is set, and when it can be in conflict.
+/// Defines parameters: the name, the values, the description, how a value is set, and when it can be refused.
 macro_rules! parameters {
     ($($(#[$meta:meta])* $place:ident = $name:literal, $values:expr, $about:literal, $set:expr
-        $(, conflict $conflict:literal)?;)+) => {
+        $(, refused $status:literal $why:literal)*;)+) => {
         $($(#[$meta])*
         pub(super) static $place: Parameter = Parameter {
             name: $name,
             values: $values,
             about: $about,
-            conflict: parameters!(@conflict $($conflict)?),
+            refusals: &[$(($status, $why)),*],
             set: $set,
         };)+
     };
-    (@conflict $conflict:literal) => { Some($conflict) };
-    (@conflict) => { None };
 }
 
 parameters! {
@@ -101,7 +99,8 @@ parameters! {
     LIVE = "live", Values::Flag,
         "Also compare with the present state of an API server.",
         |query, value| flag(value).map(|live| query.live = live),
-        conflict "Kubernetes is not configured.";
+        refused "409" "Kubernetes is not configured.",
+        refused "429" "All services were compared less than 10 seconds ago, or another comparison is in progress.";
 
     TO = "to", Values::Needed("ADDRESS:PORT[/PROTOCOL]", pattern::DESTINATION),
         "The destination; TCP if no protocol is given.",
@@ -112,7 +111,7 @@ parameters! {
              (outside), the client with this address, or with this address and port, or a process in the network namespace \
              with this inode number.",
         |query, value| put(&mut query.from, value),
-        conflict "The client has an address of the other IP family.";
+        refused "409" "The client has an address of the other IP family.";
 
     LIMIT = "limit", Values::Number(1, 1_000_000),
         "Maximum number of rows [default: 1000].",

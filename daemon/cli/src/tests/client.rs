@@ -136,6 +136,15 @@ fn a_question_that_is_understood_and_refused_is_no_matter_of_versions() {
 }
 
 #[test]
+fn a_request_that_is_too_early_may_succeed_later() {
+    let (at, task) =
+        answering("HTTP/1.1 429 Too Many Requests\r\nContent-Length: 29\r\n\r\n{\"error\":\"ask again in 9 s\"}\n");
+    let failure = get(&[at], "/diff?live=true").unwrap_err();
+    assert_eq!((failure.code, failure.to_string().as_str()), (Code::Refused, "ask again in 9 s"));
+    task.join().unwrap();
+}
+
+#[test]
 fn an_answer_that_breaks_off_is_no_answer() {
     let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhalf");
     let failure = get(&[address], "/maps").unwrap_err();

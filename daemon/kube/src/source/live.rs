@@ -60,8 +60,25 @@ pub struct Live {
     last_whole: Mutex<Option<Instant>>,
 }
 
-/// The reason why there is no result, and the remedy.
-type Unanswered = (String, String);
+/// Why there is no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotCompared {
+    /// The reason and the remedy.
+    pub text: String,
+    /// Whether the same request succeeds within seconds, because only the number of comparisons is limited.
+    pub is_too_early: bool,
+}
+
+impl NotCompared {
+    fn too_early(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_too_early: true }
+    }
+
+    /// No apiserver answers, or not in time.
+    pub fn unanswered(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_too_early: false }
+    }
+}
 
 impl Live {
     /// A comparison of these services over the session in use at the time of the request.
@@ -75,45 +92,38 @@ impl Live {
         Self { apiservers, snapshot, selection, forward, timeouts, last_whole: Mutex::new(None) }
     }
 
-    /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
-    /// only row contains the reason.
-    pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
-        match self.try_compare(service).await {
-            Ok(rows) => rows,
-            Err((cause, action)) => {
-                let sides = ("cannot be asked".into(), "as last received".into());
-                vec![Difference { action, ..row("apiserver", service.cloned(), sides, cause) }]
-            }
-        }
-    }
-
-    async fn try_compare(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, Unanswered> {
-        let refused = |cause: &str, action: &str| (cause.to_owned(), action.to_owned());
+    /// The differences between the table and the apiserver, for one service or for all.
+    ///
+    /// # Errors
+    /// The comparison is too early, or the apiserver does not answer.
+    pub async fn differences(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, NotCompared> {
         let Ok(mut last_whole) = self.last_whole.try_lock() else {
-            return Err(refused("another comparison is in progress", "ask again when it is complete"));
+            return Err(NotCompared::too_early("another comparison is in progress; ask again when it is complete"));
+        };
+        let Some(session) = self.apiservers.session.borrow().clone() else {
+            let text = "no apiserver is reachable; nodelb keeps serving the last known state, see `nodelb apiservers`";
+            return Err(NotCompared::unanswered(text));
         };
         if service.is_none() {
-            if last_whole.is_some_and(|last| last.elapsed() < self.timeouts.between) {
-                let seconds = self.timeouts.between.as_secs();
-                let action = format!("ask again in {seconds} s, or about one service only");
-                let cause =
-                    format!("all services were compared less than {seconds} s ago, which is work for an apiserver");
-                return Err(refused(&cause, &action));
+            let between = self.timeouts.between;
+            let left = last_whole.and_then(|last| between.checked_sub(last.elapsed())).filter(|left| !left.is_zero());
+            if let Some(left) = left {
+                return Err(NotCompared::too_early(format!(
+                    "the last comparison of all services, which is work for an apiserver, began less than {} s ago; \
+                     ask again in {} s, or about one service only",
+                    between.as_secs(),
+                    left.as_secs() + 1
+                )));
             }
             *last_whole = Some(Instant::now());
         }
-        let Some(session) = self.apiservers.session.borrow().clone() else {
-            return Err(refused(
-                "no apiserver is reachable",
-                "nodelb keeps serving the last known state; see `nodelb apiservers`",
-            ));
-        };
         match timeout(self.timeouts.whole, self.compare(&session, service)).await {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => Err(unanswered(&error)),
             Err(_elapsed) => {
-                let cause = format!("{} took longer than {} s", session.link.at(), self.timeouts.whole.as_secs());
-                Err(refused(&cause, "ask about one service only"))
+                let (at, seconds) = (session.link.at(), self.timeouts.whole.as_secs());
+                let remedy = if service.is_none() { "ask about one service only" } else { "see `nodelb apiservers`" };
+                Err(NotCompared::unanswered(format!("{at} took longer than {seconds} s; {remedy}")))
             }
         }
     }
@@ -164,13 +174,13 @@ impl Live {
     }
 }
 
-fn unanswered(error: &LinkError) -> Unanswered {
-    let action = match error {
+fn unanswered(error: &LinkError) -> NotCompared {
+    let remedy = match error {
         LinkError::Forbidden(_) => "give nodelb's user `list` on services and endpointslices (contrib/kubernetes)",
         LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
-        _ => "try again; see `nodelb apiservers`",
+        _ => "see `nodelb apiservers`",
     };
-    (error.to_string(), format!("nodelb keeps serving the last known state; {action}"))
+    NotCompared::unanswered(format!("{error}; {remedy}"))
 }
 
 /// An object in the table or in the list.

@@ -101,7 +101,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     assert!(problem.message.contains("needs Kubernetes"), "{}", problem.message);
     let live: AskLive = Arc::new(|service| {
         assert_eq!(service, None);
-        vec![unattached("an apiserver says so".into())]
+        Ok(vec![unattached("an apiserver says so".into())])
     });
     state.kubernetes = Some(KubernetesOutputs { live, ..kubernetes(PoolReport::default()) });
     assert!(
@@ -111,6 +111,20 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
             .iter()
             .any(|row| row.kernel.as_deref() == Some("an apiserver says so"))
     );
+}
+
+/// It was "1 difference", as a change that nodelb lacks is.
+#[test]
+fn a_comparison_that_could_not_be_made_is_no_difference() {
+    let query = Query { live: true, ..Query::default() };
+    for (is_too_early, status) in [(true, StatusCode::TOO_MANY_REQUESTS), (false, StatusCode::SERVICE_UNAVAILABLE)] {
+        let live: AskLive = Arc::new(move |_| Err(NotCompared { text: "for a reason".into(), is_too_early }));
+        let kubernetes = Some(KubernetesOutputs { live, ..kubernetes(PoolReport::default()) });
+        let state = AdminState { kubernetes, ..state(Ok(Content::default())) };
+        let problem = diff(&state, &query, Clocks::default()).unwrap_err();
+        assert_eq!(problem.status, status);
+        assert!(problem.message.starts_with("not compared with an API server: for a reason; "), "{}", problem.message);
+    }
 }
 
 #[test]

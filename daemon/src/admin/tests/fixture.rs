@@ -56,7 +56,7 @@ pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::Owne
 
 /// A Kubernetes source with this report about the apiservers, and with nothing else.
 pub(super) fn kubernetes(report: PoolReport) -> kubernetes::KubernetesOutputs {
-    let live: kubernetes::AskLive = Arc::new(|_| Vec::new());
+    let live: kubernetes::AskLive = Arc::new(|_| Ok(Vec::new()));
     let accepts = tokio::sync::mpsc::channel(1).0;
     kubernetes::KubernetesOutputs { sources: always(Vec::new()), apiservers: always(report), live, accepts }
 }

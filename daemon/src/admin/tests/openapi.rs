@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::describe;
@@ -18,6 +20,10 @@ fn every_route_and_parameter_is_described() {
             operation["parameters"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
         let expected: Vec<&str> = route.takes().iter().map(|parameter| parameter.name).collect();
         assert_eq!(names, expected, "{}", route.path);
+        let statuses = route.parameters.iter().flat_map(|parameter| parameter.refusals).map(|(status, _)| *status);
+        let each: BTreeSet<&str> = statuses.clone().collect();
+        assert_eq!(statuses.count(), each.len(), "{}: each status describes one reason", route.path);
+        assert!(each.iter().all(|status| operation["responses"][*status]["description"].is_string()), "{}", route.path);
         assert!(operation["responses"]["200"]["content"].as_object().is_some_and(|forms| !forms.is_empty()));
     }
 }

@@ -1,4 +1,5 @@
 use nodelb_core::table::Table;
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::api::decode::Decode;
@@ -98,4 +99,16 @@ fn an_object_that_cannot_be_read_is_reported_and_not_taken_for_deleted() {
     let key = Key { namespace: "shop".into(), name: "a".into() };
     let rows = compare(&known, vec![ListWatchEvent::Skipped { key: Some(key), reason: "ports: no".into() }], 9, &known);
     assert_eq!(rows, ["EndpointSlice shop/a | ports: no"]);
+}
+
+/// It was a difference, and the next one said that all services had been compared.
+#[tokio::test]
+async fn without_an_apiserver_nothing_is_compared_however_often_that_is_asked_for() {
+    let apiservers = Apiservers { session: watch::channel(None).1, reports: mpsc::channel(1).0 };
+    let timeouts = LiveTimeouts::default();
+    let live = Live::new(apiservers, watch::channel(Arc::default()).1, Selection::default(), Arc::default(), timeouts);
+    for service in [None, None, Some(ServiceName::new("shop", "web"))] {
+        let refused = live.differences(service.as_ref()).await.unwrap_err();
+        assert!(!refused.is_too_early && refused.text.starts_with("no apiserver is reachable; "), "{refused:?}");
+    }
 }
