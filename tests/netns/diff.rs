@@ -3,9 +3,9 @@
 
 use std::process::{Command, Output};
 
-use nodelb_apiserver::{Cluster, EventFault, Fault, On, Replica};
+use nodelb_apiserver::{Cluster, EventFault, Fault, On, Patch, Replica};
 use nodelb_prober::SetAtEnd;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{apply, cluster_at, join, serve, service, slice};
 use crate::host::{Daemon, Host, answer, backend, eventually, get, is_served_by};
@@ -85,6 +85,33 @@ fn an_update_missing_from_the_watch_is_found_by_a_list() {
         replica.stop();
         eventually("no apiserver is in use", || get("/apiservers").unwrap()["session"]["apiserver"].is_null());
         says_that_nothing_was_compared(&["diff", "--live"], 69, "no apiserver is reachable");
+        daemon.stop();
+        host.cleanup();
+    });
+}
+
+/// nodelb asks an API server to leave such slices out: all agreed, and the service had no backend.
+#[test]
+fn a_slice_that_no_proxy_uses_is_a_difference_of_its_service() {
+    sandbox::run("diff::a_slice_that_no_proxy_uses_is_a_difference_of_its_service", |sandbox| {
+        let Shop { host, cluster, daemon, replica: _serving } = Shop::open(sandbox);
+        let label = |value: Value| {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"service.kubernetes.io/headless": value}}}));
+            cluster.patch("endpointslices", "default", "shop", &patch).unwrap();
+        };
+        label("".into());
+        eventually("no backend", || is_served_by(SHOP, &[]));
+        assert_eq!(rows("/diff"), Vec::<Value>::new());
+        for path in ["/diff?live&service=default/shop", "/diff?live"] {
+            let found = rows(path);
+            assert_eq!(found.len(), 1, "{found:#?}");
+            let [what, service, cause] = ["what", "service", "likely_cause"].map(|column| text(&found[0], column));
+            assert_eq!((what, service), ("EndpointSlice default/shop", "default/shop"));
+            assert_eq!(cause, "label service.kubernetes.io/headless; left out");
+        }
+        label(Value::Null);
+        eventually("the backend", || is_served_by(SHOP, &["192.0.2.11:8443/TCP"]));
+        assert_eq!(rows("/diff?live&service=default/shop"), Vec::<Value>::new());
         daemon.stop();
         host.cleanup();
     });

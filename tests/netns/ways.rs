@@ -215,7 +215,7 @@ fn another(fixture: &Fixture, name: &str, mut object: Value) {
 }
 
 /// The ways. A detached hook, which the daemon attaches again while a test looks, has a test of its own. The last one leaves a problem for 15 minutes: that another program changed the kernel.
-pub(crate) static WAYS: [Way; 13] = [
+pub(crate) static WAYS: [Way; 14] = [
     Way {
         name: "the selector matches no pod",
         service: "default/web",
@@ -354,6 +354,26 @@ pub(crate) static WAYS: [Way; 13] = [
         finding: ("slice-not-updated", 2, &["1 ready pod missing", "web-abc (192.0.2.80)"]),
         // The daemon does not watch Pods.
         problem: Seen::As("NoBackends", &["EndpointSlice default/web emptied by kube-apiserver"]),
+    },
+    Way {
+        name: "the EndpointSlice has the label of headless services",
+        service: "default/web",
+        breaks: |fixture| {
+            let label = json!({"metadata": {"labels": {"service.kubernetes.io/headless": ""}}});
+            fixture.change(("endpointslices", "web"), label, "no backend", is_empty);
+        },
+        repairs: |fixture| {
+            let label = json!({"metadata": {"labels": {"service.kubernetes.io/headless": null}}});
+            patch(fixture, ("endpointslices", "web"), label);
+        },
+        verdict: REFUSED,
+        finding: (
+            "slice-left-out",
+            2,
+            &["EndpointSlice web: label service.kubernetes.io/headless", "1 ready endpoint", "kubectl label"],
+        ),
+        // The API server leaves it out of the watch, too.
+        problem: Seen::As("NoBackends", &["EndpointSlice default/web"]),
     },
     Way {
         name: "no controller creates the load balancer",

@@ -162,6 +162,8 @@ pub struct Cluster {
     /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
     pub slices: ClusterAnswer<Vec<EndpointSlice>>,
+    /// The slices of the Service that no proxy uses.
+    pub left_out: Vec<EndpointSlice>,
     /// The Pods that the Service's selector matches; `None` if it has no selector.
     pub pods: Option<ClusterAnswer<Vec<Pod>>>,
     /// Pods of the namespace, if the selector matches none.

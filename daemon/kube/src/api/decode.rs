@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
-use nodelb_core::model::service::{FullName, Source, is_default_kubernetes, is_name_part};
+use nodelb_core::model::service::{FullName, ServiceName, Source, is_default_kubernetes, is_name_part};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -104,6 +104,8 @@ pub struct Object {
     pub change: Option<Change>,
     /// The ignored parts of the object.
     pub notices: Vec<String>,
+    /// The service of an EndpointSlice that nodelb ignores.
+    pub left_out_of: Option<ServiceName>,
     /// The UID as text, if this is Service `default/kubernetes`. It identifies the cluster.
     pub cluster: Option<String>,
 }
@@ -230,6 +232,10 @@ impl Decoder {
         match &change {
             Some(Change::UpsertService(service)) => decoded.key.clone_from(&service.name),
             Some(Change::UpsertSlice(slice)) => decoded.key.clone_from(&slice.name),
+            None if self.kind == Kind::EndpointSlice => {
+                let service = metadata.labels.service_name.as_deref().filter(|name| is_name_part(name));
+                decoded.left_out_of = service.map(|name| ServiceName::new(&decoded.key.namespace, name));
+            }
             _ => {}
         }
         decoded.change = change;
@@ -323,6 +329,7 @@ fn named(metadata: &Metadata) -> Result<Box<Object>, String> {
         version: Version::parse(&metadata.resource_version),
         change: None,
         notices: Vec::new(),
+        left_out_of: None,
         cluster: None,
     }))
 }

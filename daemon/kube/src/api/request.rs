@@ -51,6 +51,15 @@ impl Query {
 
     /// The objects of a scope that a proxy handles.
     pub fn of(scope: &Scope) -> Self {
+        Self::selecting(scope, of_proxies(scope.kind))
+    }
+
+    /// The same, with the EndpointSlices that no proxy uses, although a proxy may handle their Service.
+    pub fn with_unused_slices(scope: &Scope) -> Self {
+        Self::selecting(scope, of_proxies(scope.kind).filter(|_| scope.kind != Kind::EndpointSlice))
+    }
+
+    fn selecting(scope: &Scope, of_proxies: Option<&str>) -> Self {
         let Scope { kind, namespace, names, labels } = scope;
         let of_services = match (kind, &names[..]) {
             (Kind::EndpointSlice, [name]) => Some(format!("{SERVICE_LABEL}={name}")),
@@ -64,7 +73,7 @@ impl Query {
             (Kind::Service, []) => (Some("spec.clusterIP!=None".to_owned()), true),
         };
         let own = Some(&**labels).filter(|labels| !labels.is_empty());
-        let labels: Vec<&str> = of_proxies(*kind).into_iter().chain(of_services.as_deref()).chain(own).collect();
+        let labels: Vec<&str> = of_proxies.into_iter().chain(of_services.as_deref()).chain(own).collect();
         let labels = Some(labels.join(",")).filter(|labels| !labels.is_empty());
         let namespace = namespace.as_ref().map(ToString::to_string);
         Self { namespace, labels, fields, fields_can_go, ..Self::unfiltered(*kind, None) }

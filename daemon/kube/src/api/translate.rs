@@ -346,19 +346,30 @@ fn node_addresses(reported: &[NodeAddress]) -> BTreeSet<Addr> {
     found.into_values().collect()
 }
 
-/// The family of the addresses in slices of this `addressType`; `None` for FQDNs and unknown types.
-fn family(address_type: &str) -> Option<Family> {
+/// The label of slices that no proxy uses.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The family of the addresses in a slice.
+///
+/// # Errors
+/// No proxy uses the slice: why.
+fn usable(has_headless_label: bool, address_type: &str) -> Result<Family, String> {
     match address_type {
-        "IPv4" => Some(Family::Ipv4),
-        "IPv6" => Some(Family::Ipv6),
-        _ => None,
+        _ if has_headless_label => Err(format!("label {HEADLESS}")),
+        "IPv4" => Ok(Family::Ipv4),
+        "IPv6" => Ok(Family::Ipv6),
+        other => Err(format!("addressType `{other}` has no addresses to connect to")),
     }
 }
 
-/// Whether [`slice`] uses this slice, which was read by a command. The others are not for proxies.
-pub fn is_for_proxies(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) -> bool {
-    let has = |label: &str| slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
-    has("kubernetes.io/service-name") && !has("service.kubernetes.io/headless") && family(&slice.address_type).is_some()
+/// Whether a slice that was read by a command has the label of slices that no proxy uses.
+pub fn is_labelled_headless(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) -> bool {
+    slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS))
+}
+
+/// Why [`slice`] leaves out this slice of a Service, which was read by a command; `None` if it uses the slice.
+pub fn left_out(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) -> Option<String> {
+    usable(is_labelled_headless(slice), &slice.address_type).err()
 }
 
 /// Translates an EndpointSlice; `None` for slices without a service, with FQDNs, or with the label for headless services.
@@ -369,12 +380,9 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
     let Some(service) = metadata.labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
         return left_out("no label kubernetes.io/service-name, so it belongs to no service; left out");
     };
-    if metadata.labels.headless.is_some() {
-        return left_out("label service.kubernetes.io/headless; left out");
-    }
-    let Some(family) = family(&object.address_type) else {
-        let other = &object.address_type;
-        return left_out(&format!("addressType `{other}` has no addresses to connect to; left out"));
+    let family = match usable(metadata.labels.headless.is_some(), &object.address_type) {
+        Ok(family) => family,
+        Err(why) => return left_out(&format!("{why}; left out")),
     };
     let mut notices = Vec::new();
     let backends = backends(&object.endpoints, family, (&mut reader.names, &mut notices));

@@ -48,6 +48,9 @@ const MAX_REPORTED: usize = 1_000;
 /// The maximum number of reported notices about objects that could not be decoded or are ignored.
 const MAX_NOTICES: usize = 20;
 
+/// What happens to a part of an object that is ignored.
+const IGNORED: &str = "nodelb ignores it until the object is changed; see `nodelb diagnose` with the service";
+
 /// Compares the table with the apiserver on request.
 #[derive(Debug)]
 pub struct Live {
@@ -157,7 +160,7 @@ impl Live {
     }
 
     async fn read(&self, session: &Session, list: &mut List<'_>) -> Result<(), LinkError> {
-        let mut query = Query::of(list.scope);
+        let mut query = Query::with_unused_slices(list.scope);
         let LiveTimeouts { timeout, .. } = self.timeouts;
         let timeouts = Timeouts { head: timeout, silence: timeout, watch: Duration::ZERO };
         let mut response = loop {
@@ -288,6 +291,7 @@ struct Suspect {
 /// The list of one scope, compared with the table while it arrives.
 struct List<'a> {
     scope: &'a Scope,
+    facts: &'a Facts,
     known: BTreeMap<Key, Model<'a>>,
     is_narrow: bool,
     seen: HashSet<Key>,
@@ -300,6 +304,7 @@ impl<'a> List<'a> {
     fn new(scope: &'a Scope, facts: &'a Facts, is_narrow: bool) -> Self {
         Self {
             scope,
+            facts,
             known: known_models(scope, facts),
             is_narrow,
             seen: HashSet::new(),
@@ -325,18 +330,21 @@ impl<'a> List<'a> {
         }
     }
 
-    fn compare(&mut self, Object { key, change, notices, .. }: Object) {
+    fn compare(&mut self, Object { key, change, notices, left_out_of, .. }: Object) {
         let known = self.known.get(&key).copied();
-        if self.is_narrow {
+        if self.is_narrow || left_out_of.as_ref().is_some_and(|service| self.serves(service)) {
             let room = MAX_NOTICES.saturating_sub(self.notices.len());
-            let name = known.map(|known| known.service().clone());
-            let sides = || ("has it".into(), "left out".into());
-            self.notices.extend(
-                notices
-                    .into_iter()
-                    .take(room)
-                    .map(|notice| row(named(self.scope.kind, &key), name.clone(), sides(), notice)),
-            );
+            let of_key = || ServiceName::of(Arc::clone(&key.namespace), Arc::clone(&key.name));
+            let own = || (self.scope.kind == Kind::Service).then(of_key);
+            let service = known.map(|known| known.service().clone()).or(left_out_of).or_else(own);
+            let ignored = |notice| {
+                let sides = ("has it".into(), "left out".into());
+                Difference {
+                    action: IGNORED.into(),
+                    ..row(named(self.scope.kind, &key), service.clone(), sides, notice)
+                }
+            };
+            self.notices.extend(notices.into_iter().take(room).map(ignored));
         }
         let is_same = match (&known, change.as_ref().and_then(Model::from_change)) {
             (None, None) => true,
@@ -348,6 +356,11 @@ impl<'a> List<'a> {
             let (kind, known) = (self.scope.kind, known.map(|known| known.version()));
             self.suspects.push(Suspect { kind, key, listed: change, known, list_version: Version::default() });
         }
+    }
+
+    /// Whether Kubernetes describes the service: what is left out of it is missing.
+    fn serves(&self, service: &ServiceName) -> bool {
+        self.facts.claims(service).iter().any(|it| it.source == Source::Kubernetes)
     }
 
     /// The differences, after the list is complete. Adds the objects that the list lacks, except those with a newer

@@ -79,6 +79,8 @@ pub enum FindingKind {
     PortMismatch,
     /// There are slices, but their endpoints were removed.
     SliceEmptied,
+    /// No proxy uses slices of the service, because of their label or type.
+    SliceLeftOut,
     /// There is no slice at all.
     SliceMissing,
     /// Pods and slices disagree.

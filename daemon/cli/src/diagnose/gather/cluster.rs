@@ -46,10 +46,13 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
         page("list events", &events, &about),
         page("list nodes", &nodes, &this_node),
     );
-    let slices = slices.map(|mut slices| {
-        slices.retain(translate::is_for_proxies);
-        slices
-    });
+    let (slices, left_out) = match slices {
+        Ok(all) => {
+            let (left_out, used) = all.into_iter().partition(|slice| translate::left_out(slice).is_some());
+            (Ok(used), left_out)
+        }
+        Err(denial) => (Err(denial), Vec::new()),
+    };
     let service: ClusterAnswer<Option<Service>> = service.map(|found| found.into_iter().next());
     let labels = service.as_ref().ok().and_then(|found| selector(found.as_ref()?));
     let pods = match labels {
@@ -75,6 +78,7 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
         service,
         names,
         slices,
+        left_out,
         pods,
         others,
         events: events.map(|page| page.items),

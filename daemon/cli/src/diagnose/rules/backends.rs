@@ -15,6 +15,7 @@ use crate::diagnose::objects::{
 use crate::diagnose::rows;
 use crate::diagnose::suggest::{Differs, similar_pods};
 use nodelb_core::text::counted;
+use nodelb_kube::api::translate;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Time in seconds that a controller may take to follow a pod.
@@ -116,11 +117,14 @@ pub(super) fn by_condition(context: &Context<'_>) -> Option<Finding> {
     Some(context.finding(Kind::Endpoints, what).evidence(evidence).evidence(context.slices_written()))
 }
 
-/// The slices as a whole: they are missing, emptied, or do not follow the pods.
+/// The slices as a whole: they are unused, missing, emptied, or do not follow the pods.
 pub(super) fn slices(context: &Context<'_>, service: &Service) -> Option<Finding> {
     let slices = context.slices?;
     let disagreement = Disagreement::new(context);
-    if slices.is_empty() {
+    let unused = unused(context, slices, &disagreement);
+    if !unused.is_empty() {
+        Some(left_out(context, &unused))
+    } else if slices.is_empty() && context.cluster?.left_out.is_empty() {
         missing(context, service, &disagreement)
     } else if is_emptied(service, slices, context, &disagreement) {
         Some(emptied(context, service, slices))
@@ -151,6 +155,36 @@ impl<'f> Disagreement<'f> {
     }
 }
 
+/// Returns the slices that no proxy uses, and that have ready endpoints which the others lack.
+fn unused<'f>(
+    context: &Context<'f>,
+    slices: &[EndpointSlice],
+    disagreement: &Disagreement<'_>,
+) -> Vec<&'f EndpointSlice> {
+    let is_missed = |endpoint: &Endpoint| {
+        is_ready(endpoint) && (slices.is_empty() || disagreement.absent.iter().any(|pod| is_pod_of(endpoint, pod)))
+    };
+    let all = context.cluster.into_iter().flat_map(|cluster| &cluster.left_out);
+    all.filter(|slice| list(&slice.endpoints).iter().any(is_missed)).collect()
+}
+
+/// The controller of Kubernetes removes the label of headless Services only when it writes a slice for another reason.
+fn left_out(context: &Context<'_>, slices: &[&EndpointSlice]) -> Finding {
+    let names = some(slices.iter().map(|slice| named(&slice.metadata)));
+    let why = slices.iter().find_map(|slice| translate::left_out(slice)).unwrap_or_default();
+    let objects = if slices.len() == 1 { "EndpointSlice" } else { "EndpointSlices" };
+    let what = format!("no proxy uses its {objects} {names}: {why}");
+    let case = if slices.iter().any(|slice| translate::is_labelled_headless(slice)) { "label" } else { "type" };
+    let is_broken = context.usable().is_empty() && !context.is_held() || context.has_failed_connect();
+    let evidence = slices.iter().take(5).map(|slice| {
+        let ready = list(&slice.endpoints).iter().filter(|endpoint| is_ready(endpoint)).count();
+        let (name, ready) = (named(&slice.metadata), counted(ready, "ready endpoint"));
+        format!("slice {name}: {ready}, {}", context.written(&slice.metadata))
+    });
+    let finding = context.finding_in(Kind::SliceLeftOut, what, case, &[]);
+    finding.severity(critical_if(is_broken)).evidence(evidence)
+}
+
 /// Whether the endpoints were removed, and are not merely absent because there is no pod for them.
 fn is_emptied(
     service: &Service,
@@ -158,7 +192,7 @@ fn is_emptied(
     context: &Context<'_>,
     disagreement: &Disagreement<'_>,
 ) -> bool {
-    if slices.iter().any(|slice| !list(&slice.endpoints).is_empty()) {
+    if slices.is_empty() || slices.iter().any(|slice| !list(&slice.endpoints).is_empty()) {
         return false;
     }
     let written = slices.iter().filter_map(|slice| seconds(&last_write(&slice.metadata)?.time)).max();

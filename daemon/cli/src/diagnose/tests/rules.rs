@@ -48,6 +48,14 @@ fn slice(endpoints: &Value, written: u64) -> Value {
     })
 }
 
+/// A slice with the label of slices that no proxy uses.
+fn labelled(endpoints: &Value) -> Value {
+    let mut slice = slice(endpoints, 50);
+    slice["metadata"]["labels"] = json!({"service.kubernetes.io/headless": ""});
+    slice["addressType"] = "IPv4".into();
+    slice
+}
+
 fn endpoint(ready: bool) -> Value {
     json!({
         "addresses": ["10.1.0.1"], "conditions": {"ready": ready, "serving": ready}, "nodeName": "n2",
@@ -97,6 +105,7 @@ fn sound() -> Facts {
         service: Ok(Some(from(service()))),
         names: Vec::new(),
         slices: Ok(vec![from(slice(&json!([endpoint(true)]), 50))]),
+        left_out: Vec::new(),
         pods: Some(Ok(vec![from(pod(&json!({"app": "web"}), true, 60))])),
         others: Vec::new(),
         events: Ok(Vec::new()),
@@ -352,6 +361,77 @@ static CASES: &[Case] = &[
         Kind::SliceMissing,
         Severity::Critical,
         &["it has a selector but no EndpointSlice", "1 pod ready"],
+    ),
+    (
+        "a slice with the label of headless services",
+        |facts| {
+            cluster(facts).slices = Ok(Vec::new());
+            cluster(facts).left_out = vec![from(labelled(&json!([endpoint(true)])))];
+            emptied(facts, None);
+        },
+        Kind::SliceLeftOut,
+        Severity::Critical,
+        &[
+            "no proxy uses its EndpointSlice web-1: label service.kubernetes.io/headless",
+            "slice web-1: 1 ready endpoint, last written by endpointslice-controller 50s ago",
+            "-n shop -l kubernetes.io/service-name=web service.kubernetes.io/headless-",
+        ],
+    ),
+    (
+        "one of two slices with the label of headless services",
+        |facts| {
+            let mut other = endpoint(true);
+            other["addresses"] = json!(["10.1.0.2"]);
+            other["targetRef"]["name"] = "web-def".into();
+            cluster(facts).left_out = vec![from(labelled(&json!([other])))];
+            let mut pods = [pod(&json!({"app": "web"}), true, 60), pod(&json!({"app": "web"}), true, 60)];
+            pods[1]["metadata"]["name"] = "web-def".into();
+            pods[1]["status"]["podIP"] = "10.1.0.2".into();
+            cluster(facts).pods = Some(Ok(pods.map(from).into()));
+        },
+        Kind::SliceLeftOut,
+        Severity::Warning,
+        &["label service.kubernetes.io/headless"],
+    ),
+    (
+        "a slice with host names only",
+        |facts| {
+            let mut named = slice(&json!([{"addresses": ["web.example"]}]), 50);
+            named["addressType"] = "FQDN".into();
+            let mut alone = service();
+            alone["spec"]["selector"] = Value::Null;
+            cluster(facts).service = Ok(Some(from(alone)));
+            cluster(facts).slices = Ok(Vec::new());
+            cluster(facts).left_out = vec![from(named)];
+            cluster(facts).pods = None;
+            emptied(facts, None);
+        },
+        Kind::SliceLeftOut,
+        Severity::Critical,
+        &["addressType `FQDN` has no addresses to connect to", "addressType IPv4 or IPv6"],
+    ),
+    (
+        "a slice with the label, which is not updated either",
+        |facts| {
+            cluster(facts).slices = Ok(Vec::new());
+            cluster(facts).left_out = vec![from(labelled(&Value::Null))];
+            emptied(facts, None);
+        },
+        Kind::SliceNotUpdated,
+        Severity::Critical,
+        &["1 ready pod missing"],
+    ),
+    (
+        "another slice with the label",
+        |facts| {
+            let mut other = endpoint(true);
+            other["addresses"] = json!(["10.1.0.9"]);
+            other["targetRef"] = Value::Null;
+            cluster(facts).left_out = vec![from(labelled(&json!([other])))];
+        },
+        Kind::Endpoints,
+        Severity::Info,
+        &["1 endpoint in 1 slice"],
     ),
     (
         "no selector and no slice",

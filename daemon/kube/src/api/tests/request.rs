@@ -65,6 +65,16 @@ fn one_service_is_asked_for_in_its_namespace() {
 }
 
 #[test]
+fn slices_that_no_proxy_uses_are_asked_for_too() {
+    let service = "shop/web".parse().unwrap();
+    let page = |scope: &Scope| page_of(&Query::with_unused_slices(scope));
+    let [of_service, of_slices] = &Selection::default().scopes_of(&service)[..] else { panic!("two kinds") };
+    assert_eq!(page(of_service), page_of(&Query::of(of_service)), "Services of another proxy remain its own");
+    assert!(page(of_slices).ends_with("labelSelector=kubernetes.io%2Fservice-name%3Dweb"), "{}", page(of_slices));
+    assert_eq!(page(&Scope::all(Kind::EndpointSlice)), "/apis/discovery.k8s.io/v1/endpointslices?");
+}
+
+#[test]
 fn the_server_evaluates_what_the_operator_selects() {
     let pages = |selection: &Selection| {
         let scopes = selection.scopes();

@@ -8,10 +8,15 @@ const AT: &str = "192.0.2.21:6443";
 
 /// The event for an object that an apiserver sends.
 fn listed(name: &str, version: u64, backends: &[&str]) -> ListWatchEvent {
+    listed_with("", name, version, backends)
+}
+
+/// The same with another label.
+fn listed_with(label: &str, name: &str, version: u64, backends: &[&str]) -> ListWatchEvent {
     let endpoints: Vec<String> = backends.iter().map(|ip| format!(r#"{{"addresses":["{ip}"]}}"#)).collect();
     let json = format!(
         r#"{{"metadata":{{"namespace":"shop","name":"{name}","resourceVersion":"{version}",
-            "labels":{{"kubernetes.io/service-name":"web"}}}},"addressType":"IPv4",
+            "labels":{{{label}"kubernetes.io/service-name":"web"}}}},"addressType":"IPv4",
             "endpoints":[{}],"ports":[{{"name":"http","port":8080,"protocol":"TCP"}}]}}"#,
         endpoints.join(",")
     );
@@ -23,7 +28,7 @@ fn facts(events: impl IntoIterator<Item = ListWatchEvent>) -> Facts {
     let mut table = Table::default();
     for event in events {
         let ListWatchEvent::Upsert(object) = event else { panic!("{event:?}") };
-        table.apply(object.change.expect("a slice"));
+        table.apply(object.change.expect("an object that is used"));
     }
     Facts::clone(&table)
 }
@@ -99,6 +104,26 @@ fn an_object_that_cannot_be_read_is_reported_and_not_taken_for_deleted() {
     let key = Key { namespace: "shop".into(), name: "a".into() };
     let rows = compare(&known, vec![ListWatchEvent::Skipped { key: Some(key), reason: "ports: no".into() }], 9, &known);
     assert_eq!(rows, ["EndpointSlice shop/a | ports: no"]);
+}
+
+/// All agreed, and the service had no backend: the server was asked not to list such slices.
+#[test]
+fn a_slice_that_no_proxy_uses_is_reported_with_its_service() {
+    let unused = || listed_with(r#""service.kubernetes.io/headless":"","#, "a", 7, &["192.0.2.1"]);
+    let report = |facts: &Facts, is_narrow| {
+        let scope = Scope::all(Kind::EndpointSlice);
+        let mut compared = List::new(&scope, facts, is_narrow);
+        compared.take(unused());
+        let rows = std::mem::take(&mut compared.notices);
+        assert_eq!(compared.end().len(), 0, "the watch has no such slice");
+        rows.into_iter().map(|row| (row.what, row.service.unwrap().to_string(), row.cause)).collect::<Vec<_>>()
+    };
+    let cause = "label service.kubernetes.io/headless; left out";
+    let expected = [("EndpointSlice shop/a".to_owned(), "shop/web".to_owned(), cause.to_owned())];
+    assert_eq!(report(&Facts::default(), true), expected);
+    assert_eq!(report(&Facts::default(), false), [], "the service is headless");
+    let service = r#"{"metadata":{"namespace":"shop","name":"web"},"spec":{"clusterIP":"198.51.100.1","ports":[]}}"#;
+    assert_eq!(report(&facts([Decoder::new(Kind::Service).item(service.as_bytes())]), false), expected);
 }
 
 /// It was a difference, and the next one said that all services had been compared.
