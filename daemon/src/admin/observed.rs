@@ -184,6 +184,7 @@ impl AdminState {
                 .map(|(since, why)| (now.time_of(*since), why.to_string())),
             silent: sweep.as_ref().map(|report| Arc::clone(&report.silent)).unwrap_or_default(),
             answered: sweep.as_ref().map(|report| Arc::clone(&report.answered)).unwrap_or_default(),
+            accepted: sweep.as_ref().map(|report| Arc::clone(&report.accepted)).unwrap_or_default(),
             ways: Arc::clone(&self.devices().ways),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             earlier: self.earlier().clone(),

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::history::{Event, What};
 use nodelb_core::model::cause::Cause;
-use nodelb_core::packets::outcomes::{Answered, Answers, Outcome, Outcomes, SilentPort};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::packets::outcomes::{Accepted, Answered, Answers, Outcome, Outcomes, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{Interval, seconds};
@@ -32,6 +33,7 @@ pub(crate) struct Answering {
     /// Whether some connections of the last interval had no answer.
     pub(super) has_unanswered: bool,
     pub(super) silent: Arc<BTreeMap<ServiceId, SilentPort>>,
+    pub(super) accepted: Arc<Accepted>,
 }
 
 impl Answering {
@@ -49,6 +51,7 @@ impl Answering {
             answers: Answers::default(),
             has_unanswered: false,
             silent: Arc::default(),
+            accepted: Arc::default(),
         }
     }
 
@@ -74,7 +77,11 @@ impl Answering {
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let services = &snapshot.realised.services;
         let entry = |id| services.get(&id).filter(|_| snapshot.owners.contains_key(&id)).map(Arc::as_ref);
-        self.answers.take(outcomes, self.clock.now(), entry);
+        let now: Moment = self.clock.now();
+        // It never fails.
+        let ago = u64::from(seconds().unwrap_or(u32::MAX).saturating_sub(interval.after)) * 1_000;
+        self.answers.take(outcomes, Moment(now.0.saturating_sub(ago)), now, entry);
+        self.accepted = Arc::new(self.answers.accepted(entry));
         let silent = self.answers.silent_ports(&snapshot);
         let begun = silent.iter().filter(|(id, now)| self.silent.get(*id).is_none_or(|it| it.is_whole != now.is_whole));
         let ended = self.silent.iter().filter(|(id, _)| !silent.contains_key(*id));

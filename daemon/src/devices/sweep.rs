@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::packets::outcomes::{Answered, Outcome, Outcomes, SilentPort};
+use nodelb_core::packets::outcomes::{Accepted, Answered, Outcome, Outcomes, SilentPort};
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{ConnectionCount, Interval, Sweep, SweepReason, SweepTimeouts, Swept};
 use nodelb_host::clock::until;
@@ -68,6 +68,8 @@ pub struct SweepReport {
     pub silent: Arc<BTreeMap<ServiceId, SilentPort>>,
     /// The backends that have answered since the start.
     pub answered: Arc<Answered>,
+    /// The service ports with a backend that accepts connections of clients outside the node.
+    pub accepted: Arc<Accepted>,
 }
 
 impl SweepReport {
@@ -183,6 +185,7 @@ impl Task {
                 self.report.outcomes = self.answering.total();
                 self.report.silent = Arc::clone(&self.answering.silent);
                 self.report.answered = self.answering.answered();
+                self.report.accepted = Arc::clone(&self.answering.accepted);
                 if let Some(count) = count {
                     self.counted = Some(tokio::time::Instant::now());
                     self.is_empty = count == ConnectionCount::default();

@@ -57,6 +57,8 @@ struct Known {
     /// `None` if one was accepted in the last interval: which connection of an interval began last is not known.
     silence: Option<Silence>,
     last: Moment,
+    /// The connections of the last interval began after this.
+    begun: Moment,
 }
 
 /// Backends of a service port that do not answer clients outside the node, or refuse them.
@@ -105,6 +107,9 @@ impl SilentPort {
 /// The backends of service ports that have ever answered.
 pub type Answered = BTreeMap<ServiceId, BTreeSet<BackendId>>;
 
+/// Service ports with a backend that accepts connections, and the time after which the last ones that it accepted began.
+pub type Accepted = BTreeMap<ServiceId, Moment>;
+
 /// What is known of all backends that clients outside the node have tried.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
@@ -116,11 +121,12 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Takes the outcomes of an interval. `entry`: what the maps have for a service port, if the id belongs to one, which may be
-    /// another one than before after a while.
+    /// Takes the outcomes of the connections of an interval, which began after `begun`. `entry`: what the maps have for a service
+    /// port, if the id belongs to one, which may be another one than before after a while.
     pub fn take<'e>(
         &mut self,
         outcomes: &[Outcome],
+        begun: Moment,
         now: Moment,
         entry: impl Fn(ServiceId) -> Option<&'e ServiceEntry>,
     ) {
@@ -132,8 +138,8 @@ impl Answers {
                 backends.insert(*backend);
             }
             let backends = self.known.entry(*service).or_default();
-            let known = backends.entry(*backend).or_insert(Known { silence: None, last: now });
-            known.last = now;
+            let known = backends.entry(*backend).or_insert(Known { silence: None, last: now, begun });
+            (known.last, known.begun) = (now, begun);
             known.silence = match outcomes {
                 Outcomes { answered: 0, refused, unanswered } => {
                     let before = known.silence.unwrap_or(Silence { connections: 0, refused: 0, since: now });
@@ -173,6 +179,16 @@ impl Answers {
     /// Whether a backend of the service port accepted the last connections to it.
     pub fn answers(&self, service: ServiceId) -> bool {
         self.known.get(&service).is_some_and(|known| known.values().any(|it| it.silence.is_none()))
+    }
+
+    /// The service ports of which a backend that they have now accepted its last connections. `entry`: as in [`Self::take`].
+    pub fn accepted<'e>(&self, entry: impl Fn(ServiceId) -> Option<&'e ServiceEntry>) -> Accepted {
+        let last = |(id, backends): (&ServiceId, &BTreeMap<BackendId, Known>)| {
+            let entry = entry(*id)?;
+            let tried = entry.cluster.iter().chain(&*entry.local).filter_map(|slot| backends.get(&slot.backend));
+            Some((*id, tried.filter(|known| known.silence.is_none()).map(|known| known.begun).max()?))
+        };
+        self.known.iter().filter_map(last).collect()
     }
 
     /// The service ports with backends that do not answer, or refuse connections.

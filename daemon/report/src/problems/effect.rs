@@ -6,8 +6,10 @@ use foldhash::fast::RandomState;
 
 use super::problem::Observed;
 use super::reason::Severity;
-use nodelb_core::model::service::ServiceName;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::owner::hash_of;
 use nodelb_core::state::status::Status;
 
@@ -16,6 +18,7 @@ pub(super) struct Effects<'a> {
     snapshot: &'a Snapshot,
     /// The number of those addresses.
     lost: HashMap<&'a ServiceName, usize, RandomState>,
+    accepted: HashMap<&'a PortKey, Moment, RandomState>,
 }
 
 impl<'a> Effects<'a> {
@@ -37,7 +40,14 @@ impl<'a> Effects<'a> {
                 *lost.entry(&claim.key.service).or_default() += 1;
             }
         }
-        Self { snapshot, lost }
+        let owner = |(id, begun): (&ServiceId, &Moment)| Some((&*snapshot.owners.get(id)?.key, *begun));
+        let accepted = observed.accepted.iter().filter_map(owner).collect();
+        Self { snapshot, lost, accepted }
+    }
+
+    /// Whether a backend of the port has accepted connections of clients outside the node that began after this time.
+    pub(super) fn is_accepted(&self, port: &PortKey, since: Moment) -> bool {
+        self.accepted.get(port).is_some_and(|begun| *begun >= since)
     }
 
     /// Critical if connections to all addresses of the service fail, else a warning.

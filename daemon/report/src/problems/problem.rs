@@ -15,7 +15,7 @@ use nodelb_core::history::History;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::packets::outcomes::{Answered, SilentPort};
+use nodelb_core::packets::outcomes::{Accepted, Answered, SilentPort};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_core::state::entries::{BackendId, ServiceId};
@@ -272,6 +272,8 @@ pub struct Observed {
     pub ways: Arc<Ways>,
     /// The backends of service ports that have answered clients outside the node since the start.
     pub answered: Arc<Answered>,
+    /// The service ports with a backend that accepts connections of clients outside the node.
+    pub accepted: Arc<Accepted>,
     /// The policies of IPsec that the packet programs follow.
     pub policies: Arc<Policies>,
     /// The service ports with backends that do not answer clients outside the node.

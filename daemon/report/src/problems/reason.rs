@@ -96,7 +96,7 @@ reasons! {
     WatchStale, Warning, "nodelb apiservers", ["NodelbWatchStale"],
         "Nothing was received from a watch for 10 minutes, or the services directory was not read";
     LastResort, Critical, "nodelb backends {}", ["NodelbLastResort"],
-        "Every backend of a service failed its health checks, and all of them are used as a last resort";
+        "Every backend of a service failed its health checks, and all of them are used as a last resort; a warning while clients outside the node are connected, unless the check is by HTTP";
     BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
         "Some backends of a service failed their health checks and are not used";
     BackendsDrained, Notice, "nodelb backends {}", [],

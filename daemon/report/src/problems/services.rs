@@ -17,6 +17,7 @@ use nodelb_core::degraded::Degraded;
 use nodelb_core::history::{Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
+use nodelb_core::model::health_check::Method;
 use nodelb_core::model::service::{BackendState, PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::FrontendEntry;
@@ -89,24 +90,39 @@ fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>
         let of = part(snapshot, name, &ports);
         let since = Some(observed.clocks.time_of(last.since));
         let problem = match status {
-            Status::LastResort => {
-                let why = reports::unused_text(snapshot, name).unwrap_or_else(|| "all fail their health checks".into());
-                Problem::new(Reason::LastResort, name.to_string(), format!("last resort{of}: {why}"))
-            }
+            Status::LastResort => last_resort(snapshot, effects, (name, &of, &ports)),
             _ => {
                 // This run has only read the service. The one that has seen it lose its backends knows why.
                 let seen = since.filter(|_| !last.had_backends).and_then(|at| emptied_before(observed, key, at));
                 let seen =
                     seen.map(|cause| Degraded { had_backends: true, cause: cause.clone(), ..Degraded::clone(last) });
-                without_backends(snapshot, (key, &of), seen.as_ref().unwrap_or(last))
+                let problem = without_backends(snapshot, (key, &of), seen.as_ref().unwrap_or(last));
+                problem.severity(effects.severity(name))
             }
         };
-        let shared = (problem.reason == Reason::LastResort).then(|| {
-            let backends = reports::backends(snapshot, &Filter::for_service(name));
-            failed_together(&backends, LAST_RESORT)
-        });
-        found.push(problem.severity(effects.severity(name)).since(since).shared(shared));
+        found.push(problem.since(since));
     }
+}
+
+/// Every backend of these ports of the service failed its checks. That a client connects contradicts a check that does only
+/// that; one by HTTP may be right.
+fn last_resort(
+    snapshot: &Snapshot,
+    effects: &Effects<'_>,
+    (name, of, ports): (&ServiceName, &str, &[DegradedPort<'_>]),
+) -> Problem {
+    let check = snapshot.facts.owner(name).and_then(|(service, _)| service.health_check.as_deref());
+    let is_accepted = ports.iter().any(|(key, degraded)| effects.is_accepted(key, degraded.since));
+    let (severity, but) = match check.filter(|_| is_accepted).map(|check| &check.method) {
+        None => (effects.severity(name), ""),
+        Some(Method::Tcp) => (Severity::Warning, "; but clients outside the node are connected: is the check right?"),
+        Some(Method::Http { .. }) => (effects.severity(name), "; clients outside the node are connected"),
+    };
+    let why = reports::unused_text(snapshot, name).unwrap_or_else(|| "all fail their health checks".into());
+    let mut shared = failed_together(&reports::backends(snapshot, &Filter::for_service(name)), LAST_RESORT);
+    shared.what.push_str(but);
+    let problem = Problem::new(Reason::LastResort, name.to_string(), format!("last resort{of}: {why}{but}"));
+    problem.severity(severity).shared(Some(shared))
 }
 
 /// How [`Reason::LastResort`] begins where services share it.

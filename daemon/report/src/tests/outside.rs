@@ -132,7 +132,7 @@ fn backends_that_do_not_answer_are_a_problem_of_the_service() {
             (*id, entry.cluster[*at].backend, Outcomes { answered: *answered, refused: 0, unanswered: *unanswered })
         };
         let outcomes: Vec<Outcome> = outcomes.iter().map(of).collect();
-        answers.take(&outcomes, Moment(1_000), |_| Some(entry));
+        answers.take(&outcomes, Moment(0), Moment(1_000), |_| Some(entry));
         let silent = Arc::new(answers.silent_ports(&observed.snapshot));
         let found = problems(&Observed { silent, ..observed });
         let of_reason = found.into_iter().find(|problem| problem.reason == Reason::Unanswered);

@@ -19,7 +19,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::{Cause, HOLD_ENDED};
 use nodelb_core::model::drain::Drain;
-use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::health_check::{HealthCheck, Method};
 use nodelb_core::model::ipsec::Policies;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::{NodeFacts, NodeObject};
@@ -254,6 +254,34 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
     let found = node.problems();
     assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoBackends, Severity::Critical));
     assert!(only(&found).cause.contains("2 backends failed their health checks"), "{found:#?}");
+}
+
+/// A wrong check made a service critical although all its clients were served. By HTTP, a backend that accepts connections
+/// may still fail, and what was accepted before the checks failed says nothing.
+#[test]
+fn a_last_resort_by_which_clients_are_served_is_a_warning() {
+    let found = |method: Method, is_after: bool| {
+        let mut node = Node::new();
+        let check = Some(HealthCheck { method, ..HealthCheck::default() }.into());
+        let checked = Service { health_check: check, ..service("shop/web", "198.51.100.1:80") };
+        node.send([Change::UpsertService(checked), slice("shop/web", &BOTH)]);
+        node.send([failed(&BOTH)]);
+        let observed = node.observed();
+        let (id, _) = observed.snapshot.owners.get_min().cloned().unwrap();
+        let begun = if is_after { node.now } else { Moment(node.now.0 - 1) };
+        let accepted = Arc::new([(id, begun)].into());
+        let found = problems(&Observed { accepted, ..observed });
+        let problem = only(&found);
+        assert_eq!(problem.reason, Reason::LastResort);
+        let why = "last resort: 2 backends failed their health checks: 192.0.2.1:80/TCP: connection refused";
+        (problem.severity, problem.cause.split_once("; ").map(|(_, but)| but.to_owned()), problem.cause.starts_with(why))
+    };
+    let http = Method::Http { path: "/".into(), host: None, status: 200..=399 };
+    let but = |text: &str| Some(text.to_owned());
+    let right = but("but clients outside the node are connected: is the check right?");
+    assert_eq!(found(Method::Tcp, true), (Severity::Warning, right, true));
+    assert_eq!(found(Method::Tcp, false), (Severity::Critical, None, true));
+    assert_eq!(found(http, true), (Severity::Critical, but("clients outside the node are connected"), true));
 }
 
 /// The drain of a host with twelve services was ten rows and "2 more".

@@ -47,7 +47,8 @@ async fn silence_and_its_end_are_events_of_the_service() {
     let backends: Vec<BackendId> =
         snapshot.realised.services.get(&id).unwrap().cluster.iter().map(|it| it.backend).collect();
     let (changes, mut sent) = mpsc::channel(8);
-    let mut answering = Answering::new(watch::channel(Arc::new(snapshot)).1, changes, Clock::start());
+    let clock = Clock::since_boot();
+    let mut answering = Answering::new(watch::channel(Arc::new(snapshot)).1, changes, clock);
     let mut take = async |outcomes: &[(usize, u64, u64)]| {
         let of = |(at, answered, unanswered): &(usize, u64, u64)| {
             (id, backends[*at], Outcomes { answered: *answered, refused: 0, unanswered: *unanswered })
@@ -73,4 +74,7 @@ async fn silence_and_its_end_are_events_of_the_service() {
     let all = "the last 8 connections of clients outside the node to 192.0.2.1:80/TCP, 192.0.2.2:80/TCP got no answer";
     assert_eq!(take(&[(0, 0, 1)]).await, web(What::Unanswered, all));
     assert_eq!(take(&[(0, 2, 0), (1, 1, 0)]).await, web(What::Answered, "clients outside the node get answers again"));
+    let accepted = answering.accepted[&id];
+    let begun = clock.now::<Moment>().0 - accepted.0;
+    assert!((3_000..33_000).contains(&begun), "it began {begun} ms ago");
 }

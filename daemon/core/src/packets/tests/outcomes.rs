@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::state::entries::Slot;
 
 const WEB: ServiceId = ServiceId(1);
 const A: BackendId = BackendId(10);
@@ -26,11 +27,19 @@ impl Node {
     }
 
     fn pass(&mut self, outcomes: &[(BackendId, Outcomes)]) -> &mut Self {
-        self.now = self.now.plus(10_000);
+        let begun = self.now;
+        self.now = begun.plus(10_000);
         let outcomes: Vec<Outcome> = outcomes.iter().map(|(backend, outcomes)| (WEB, *backend, *outcomes)).collect();
         let entry = ServiceEntry::default();
-        self.answers.take(&outcomes, self.now, |_| Some(&entry));
+        self.answers.take(&outcomes, begun, self.now, |_| Some(&entry));
         self
+    }
+
+    /// When the last connections that one of these backends accepted began, at the earliest.
+    fn accepted(&self, backends: impl IntoIterator<Item = BackendId>) -> Option<Moment> {
+        let slot = |backend| Slot { backend, addr: "192.0.2.1:80/TCP".parse().unwrap() };
+        let entry = ServiceEntry { cluster: backends.into_iter().map(slot).collect(), ..ServiceEntry::default() };
+        self.answers.accepted(|_| Some(&entry)).get(&WEB).copied()
     }
 
     /// Whether all are silent, and which, and the number of connections.
@@ -96,7 +105,7 @@ fn another_service_port_with_the_same_id_begins_again() {
     let mut node = Node::new();
     node.pass(&[(A, answered(1))]).pass(&[(A, unanswered(3))]);
     let entry = ServiceEntry::default();
-    node.answers.take(&[], node.now, |service| (service != WEB).then_some(&entry));
+    node.answers.take(&[], node.now, node.now, |service| (service != WEB).then_some(&entry));
     assert_eq!(node.silent(), None);
     node.pass(&[(A, unanswered(3))]);
     assert_eq!(node.answers.silent(WEB, Protocol::Udp, [A]), None, "what is known of UDP, too");
@@ -110,6 +119,19 @@ fn udp_counts_where_it_was_answered_before() {
     assert_eq!(silent(&node), None, "syslog");
     node.pass(&[(A, answered(1))]);
     assert_eq!(silent(node.pass(&[(A, unanswered(4))])), Some(4));
+}
+
+/// What a backend accepted before its checks failed does not contradict them.
+#[test]
+fn accepted_connections_count_from_the_beginning_of_their_interval() {
+    let mut node = Node::new();
+    assert_eq!(node.pass(&[(A, unanswered(1))]).accepted([A, B]), None);
+    assert_eq!(node.pass(&[(B, answered(1))]).accepted([A, B]), Some(Moment(10_000)));
+    assert_eq!(node.pass(&[(A, answered(1))]).accepted([A, B]), Some(Moment(20_000)), "the last ones");
+    assert_eq!(node.accepted([B]), Some(Moment(10_000)), "A is not its any more");
+    assert_eq!(node.pass(&[]).accepted([A, B]), Some(Moment(20_000)), "no client has tried since");
+    assert_eq!(node.pass(&[(A, unanswered(1))]).accepted([A, B]), Some(Moment(10_000)));
+    assert_eq!(node.pass(&[(B, unanswered(1))]).accepted([A, B]), None);
 }
 
 proptest! {
@@ -138,6 +160,9 @@ proptest! {
             let found = node.answers.silent(WEB, Protocol::Tcp, (0..3).map(BackendId));
             let silent: Vec<(BackendId, u64)> =
                 last.iter().filter(|(_, it)| it.1 == 0).map(|(backend, it)| (*backend, it.0)).collect();
+            let begun = |number: usize| Moment(u64::try_from(number).unwrap() * 10_000);
+            let accepted = last.values().filter(|it| it.1 > 0).map(|it| begun(it.2)).max();
+            prop_assert_eq!(node.accepted((0..3).map(BackendId)), accepted);
             let all: u64 = silent.iter().map(|(_, number)| number).sum();
             let is_whole = silent.len() == last.len() && all >= SILENT_FROM;
             let shown: Vec<BackendId> =
