@@ -142,8 +142,13 @@ impl Snapshot {
     /// Why the source of the service cannot tell its current backends, such as `DNS A record of web.example.com:
     /// 192.0.2.53:53 answers SERVFAIL`; `None` if it can.
     pub fn source_problem(&self, service: &ServiceName) -> Option<String> {
+        self.unknown_backends(service).map(|(object, why)| format!("{object}: {why}"))
+    }
+
+    /// The object that names backends of the service that its source cannot tell, such as a DNS record, and why.
+    pub fn unknown_backends(&self, service: &ServiceName) -> Option<(&str, &str)> {
         let (_, slices) = self.facts.owner(service)?;
-        slices.iter().find_map(|slice| Some(format!("{}: {}", slice.origin.object, slice.problem.as_deref()?)))
+        slices.iter().find_map(|slice| Some((&*slice.origin.object, slice.problem.as_deref()?)))
     }
 
     /// The ports without a healthy backend for clients on this node at the address of the claim.

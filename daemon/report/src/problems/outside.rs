@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::problem::{Firewall, NotForwarding, Observed, Problem, SharedCause, Ways};
+use super::problem::{Firewall, NotForwarding, Observed, Problem, Shared, SharedCause, Ways};
 use super::reason::{Reason, Severity};
 use crate::explain::outside::{self, Forwarded};
 use crate::explain::reports;
@@ -194,7 +194,7 @@ pub(super) fn unanswered(observed: &Observed, found: &mut Vec<Problem>) {
         let since = ports.iter().map(|port| observed.clocks.time_of(port.since)).min();
         let others = if first.is_whole { "" } else { "; other backends answer" };
         let shared = SharedCause {
-            of: ports.iter().flat_map(|port| &port.backends).map(|backend| backend.addr).collect(),
+            of: Shared::Hosts(ports.iter().flat_map(|port| &port.backends).map(|backend| backend.addr).collect()),
             what: format!("the last connections of clients outside the node {}{others}", first.what()),
             command: "nodelb connections --address",
         };

@@ -35,12 +35,20 @@ const TABLE_PERCENT: u64 = 90;
 /// What a problem of a service has in common with those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedCause {
-    /// The hosts that the services have backends on, or the address that they claim.
-    pub(super) of: BTreeSet<Addr>,
+    pub(super) of: Shared,
     /// What is wrong, without names of services.
     pub(super) what: String,
-    /// The command that shows the services, without the address.
+    /// The command that shows the services, without the address of hosts.
     pub(super) command: &'static str,
+}
+
+/// What services share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shared {
+    /// The hosts that they have backends on, or the address that they claim; none if they are not known.
+    Hosts(BTreeSet<Addr>),
+    /// A part of the node, such as the names that it asks DNS servers for.
+    Part(&'static str),
 }
 
 /// A problem: what is wrong with which object, since when, why, and what to do next.

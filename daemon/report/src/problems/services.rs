@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::earlier::CLOCKS_DIFFER;
 use super::effect::Effects;
 use super::outside;
-use super::problem::{Observed, Problem, SharedCause};
+use super::problem::{Observed, Problem, Shared, SharedCause};
 use super::reason::{Reason, Severity};
 use crate::explain::kept::why_kept;
 use crate::explain::reports;
@@ -131,7 +131,7 @@ const LAST_RESORT: &str = "every backend failed its health checks and is used as
 /// What the service has in common with others of which backends on the same hosts failed their health checks.
 fn failed_together(backends: &[BackendReport], what: &str) -> SharedCause {
     let failed = || backends.iter().filter(|row| row.state == BackendState::Quarantined);
-    let of = failed().map(|row| row.address.addr).collect();
+    let of = Shared::Hosts(failed().map(|row| row.address.addr).collect());
     let whys: BTreeSet<&str> = failed().map(|row| row.reason.as_deref().unwrap_or("unknown error")).collect();
     SharedCause { of, what: format!("{what} ({})", listed(whys, SHOWN)), command: "nodelb backends" }
 }
@@ -173,7 +173,14 @@ fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: 
         None if degraded.had_backends => emptied(&degraded.cause),
         None => format!("none since {} was read", origin().unwrap_or_default()),
     };
-    Problem::new(Reason::NoBackends, name.to_string(), format!("no usable backend{of}: {why}"))
+    let problem = snapshot.unknown_backends(name).filter(|_| unused.is_none());
+    let shared = problem.map(|(_, problem)| unanswered_names(format!("no usable backend: {problem}")));
+    Problem::new(Reason::NoBackends, name.to_string(), format!("no usable backend{of}: {why}")).shared(shared)
+}
+
+/// What services share of which DNS servers give no addresses of backends.
+fn unanswered_names(what: String) -> SharedCause {
+    SharedCause { of: Shared::Part("DNS names"), what, command: "nodelb dns" }
 }
 
 /// Slices that have backends, but not for the port; `None` if there are none, or the port has backends.
@@ -263,7 +270,8 @@ fn held(observed: &Observed, found: &mut Vec<Problem>) {
             None => emptied(&port.cause),
         };
         let cause = format!("held: {why}; {} in use", listed(&port.backends, SHOWN));
-        let problem = Problem::new(Reason::Held, port.key.service.to_string(), cause);
+        let shared = port.problem.as_ref().map(|problem| unanswered_names(format!("held: {problem}")));
+        let problem = Problem::new(Reason::Held, port.key.service.to_string(), cause).shared(shared);
         found.push(problem.since(Some(observed.clocks.time_of(port.since))));
     }
 }
@@ -334,7 +342,7 @@ fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem
         let problem = Problem::new(reason, service.to_string(), format!("{of}{text}{more}"));
         let severity = if is_intended { Severity::Notice } else { effects.severity(&service) };
         let shared = (more.is_empty()).then(|| SharedCause {
-            of: [claimed.addr].into(),
+            of: Shared::Hosts([claimed.addr].into()),
             what: text,
             command: "nodelb frontends --address",
         });
@@ -461,7 +469,7 @@ fn drained(observed: &Observed, found: &mut Vec<Problem>) {
             .map(|key| format!("; {} uses drained backends, because it has no other one", reports::port_text(&key)));
         let texts: BTreeSet<String> = drains.values().map(ToString::to_string).collect();
         let shared = used.is_none().then(|| SharedCause {
-            of: drains.keys().map(|drained| drained.addr).collect(),
+            of: Shared::Hosts(drains.keys().map(|drained| drained.addr).collect()),
             what: listed(texts, SHOWN),
             command: "nodelb backends",
         });

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::model::addr::Addr;
 use nodelb_core::text::listed;
 
-use super::problem::Problem;
+use super::problem::{Problem, Shared};
 use super::reason::{Reason, Severity};
 
 /// The maximum number of names in one line.
@@ -16,12 +15,12 @@ const SHOWN_HOSTS: usize = 2;
 
 /// Joins the problems of several services with the same cause.
 pub(super) fn join(found: Vec<Problem>) -> Vec<Problem> {
-    let mut by_cause: BTreeMap<(Reason, Severity, BTreeSet<Addr>, String), Vec<Problem>> = BTreeMap::new();
+    let mut by_cause: BTreeMap<(Reason, Severity, Shared, String), Vec<Problem>> = BTreeMap::new();
     let mut joined = Vec::new();
     for problem in found {
         match &problem.shared {
             // What is known of some services does not say which backends failed.
-            Some(cause) if !cause.of.is_empty() => {
+            Some(cause) if cause.of != Shared::Hosts(BTreeSet::new()) => {
                 let key = (problem.reason, problem.severity, cause.of.clone(), cause.what.clone());
                 by_cause.entry(key).or_default().push(problem);
             }
@@ -36,11 +35,15 @@ pub(super) fn join(found: Vec<Problem>) -> Vec<Problem> {
         let mut services: Vec<String> = problems.iter().map(|it| it.object.clone()).collect();
         services.sort();
         let command = first.shared.as_ref().map(|cause| cause.command).unwrap_or_default();
+        let (object, command) = match &of {
+            Shared::Hosts(hosts) => (listed(hosts, SHOWN_HOSTS), format!("{command} {}", listed(hosts.first(), 1))),
+            Shared::Part(name) => ((*name).to_owned(), command.to_owned()),
+        };
         joined.push(Problem {
-            object: listed(&of, SHOWN_HOSTS),
+            object,
             since: problems.iter().filter_map(|it| it.since).min(),
             cause: format!("{} services: {what}: {}", services.len(), listed(&services, SHOWN)),
-            command: format!("{command} {}", listed(of.first(), 1)),
+            command,
             services,
             shared: None,
             ..first.clone()

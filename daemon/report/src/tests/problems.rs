@@ -145,6 +145,32 @@ fn the_end_of_a_hold_is_named_once() {
     assert_eq!(only(&node.problems()).cause, cause);
 }
 
+/// A DNS server that is down was one row for each service.
+#[test]
+fn services_without_an_answer_of_dns_servers_are_one_problem() {
+    let mut node = Node::new();
+    for (name, address) in [("shop/a", "198.51.100.1:80"), ("shop/b", "198.51.100.2:80")] {
+        node.send([Change::UpsertService(service(name, address)), slice(name, &BOTH)]);
+    }
+    let mut fail = |backends: &[&str]| {
+        let slices = ["shop/a", "shop/b"].map(|name| {
+            let Change::UpsertSlice(mut slice) = slice(name, backends) else { panic!("a slice") };
+            slice.origin.object = format!("DNS A record of {name}.example").into();
+            slice.problem = Some("192.0.2.53:53 answers SERVFAIL".into());
+            slice.ports.retain(|port| !port.backends.is_empty());
+            Change::UpsertSlice(slice)
+        });
+        node.send(slices);
+        let found = node.problems();
+        let Problem { reason, object, cause, command, services, .. } = only(&found).clone();
+        assert_eq!((&*object, &*command, &*services), ("DNS names", "nodelb dns", &["shop/a".into(), "shop/b".into()][..]));
+        (reason, cause)
+    };
+    let cause = |what: &str| format!("2 services: {what}: 192.0.2.53:53 answers SERVFAIL: shop/a, shop/b");
+    assert_eq!(fail(&BOTH), (Reason::Held, cause("held")));
+    assert_eq!(fail(&[]), (Reason::NoBackends, cause("no usable backend")));
+}
+
 #[test]
 fn a_service_that_lost_its_last_backend_is_critical_and_names_the_writer() {
     let mut node = Node::new();

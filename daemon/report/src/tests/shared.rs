@@ -1,4 +1,4 @@
-use super::super::problem::SharedCause;
+use super::super::problem::{Shared, SharedCause};
 use super::*;
 use crate::time::Time;
 
@@ -8,7 +8,7 @@ fn problem(service: &str, at: u64, cause: Option<SharedCause>) -> Problem {
 }
 
 fn dead(host: &str, why: &str) -> Option<SharedCause> {
-    let of = host.split(' ').map(|host| host.parse().unwrap()).collect();
+    let of = Shared::Hosts(host.split(' ').map(|host| host.parse().unwrap()).collect());
     Some(SharedCause { of, what: format!("backends there failed ({why})"), command: "nodelb backends" })
 }
 
@@ -47,7 +47,26 @@ fn services_on_the_same_hosts_share_a_row() {
 
 #[test]
 fn services_of_which_no_failed_backend_is_known_stay_alone() {
-    let unknown = || Some(SharedCause { of: BTreeSet::new(), what: "failed".into(), command: "nodelb backends" });
+    let none = || Shared::Hosts(BTreeSet::new());
+    let unknown = || Some(SharedCause { of: none(), what: "failed".into(), command: "nodelb backends" });
     let found = vec![problem("shop/a", 1, unknown()), problem("shop/b", 1, unknown())];
     assert_eq!(join(found.clone()), found);
+}
+
+/// 54 services with names of a DNS server that was down were 54 rows (C1 of the operators' findings).
+#[test]
+fn services_that_wait_for_the_same_dns_servers_share_a_row() {
+    let waits = |service: &str, at: u64, what: &str| {
+        let of = Shared::Part("DNS names");
+        problem(service, at, Some(SharedCause { of, what: what.into(), command: "nodelb dns" }))
+    };
+    let silent = "held: 192.0.2.53:53 did not answer within 2 s";
+    let mut found: Vec<Problem> = (0..54).map(|n| waits(&format!("shop/{n:02}"), 100 + n, silent)).collect();
+    found.push(waits("shop/other", 1, "held: 192.0.2.53:53 answers SERVFAIL"));
+    let joined = join(found);
+    let [alone, row] = &joined[..] else { panic!("{joined:#?}") };
+    assert_eq!((&*alone.object, alone.services.len()), ("shop/other", 0));
+    assert_eq!((&*row.object, &*row.command, row.since), ("DNS names", "nodelb dns", Some(Time(100))));
+    assert_eq!(row.cause, format!("54 services: {silent}: shop/00, shop/01, shop/02 and 51 more"));
+    assert_eq!((row.services.len(), row.is_of("shop/53")), (54, true));
 }
