@@ -78,6 +78,7 @@ fn every_panel_asks_for_metrics_that_exist() {
         "nodelb_problems",
         "nodelb_health_checks_total",
         "nodelb_build_info",
+        "nodelb_files_content_info",
     ] {
         assert!(asked.contains(metric), "no panel shows {metric}");
     }

@@ -48,6 +48,7 @@ fn report(path: &std::path::Path, file: &File) -> SourceReport {
         state,
         services: 0,
         slices: 0,
+        content: None,
         notices: Vec::new(),
         problems: file.problems.clone(),
         since: 0,

@@ -21,6 +21,7 @@ pub mod degraded;
 pub mod difference;
 pub mod durations;
 pub mod engine;
+pub mod hash;
 pub mod history;
 pub mod holds;
 pub mod map_diff;

@@ -19,6 +19,9 @@ pub struct SourceReport {
     pub state: SourceState,
     pub services: usize,
     pub slices: usize,
+    /// The hash of the valid versions and names of the files, the same on every host with the same files; `None` for what is
+    /// no file or directory, and without a valid version.
+    pub content: Option<u64>,
     /// The content that was ignored on purpose, such as `3 objects of other kinds`, and what the source waits for.
     pub notices: Vec<String>,
     /// The problems, each with line and remedy.
@@ -28,6 +31,13 @@ pub struct SourceReport {
     /// When the directory was last read, or when any response about the kind was last received; `None` before that, and for
     /// a single file.
     pub last_received: Option<Moment>,
+}
+
+impl SourceReport {
+    /// [`Self::content`] as tables and metrics show it.
+    pub fn content_text(&self) -> Option<String> {
+        self.content.map(|hash| format!("{hash:016x}"))
+    }
 }
 
 /// The state of a [`SourceReport`].

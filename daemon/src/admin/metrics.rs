@@ -148,6 +148,9 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[Arc<SourceR
     let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
     exposition.each(&table::SOURCE_PATHS, by_state);
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
+    let directory = rows.iter().find(|row| row.source == Source::Files && row.kind == Some("directory"));
+    let content = directory.and_then(|row| row.content_text());
+    exposition.each(&table::FILES_CONTENT, content.map(|hash| ([hash], 1_u32)));
     // Kubernetes may have a row for each namespace.
     let mut kinds: BTreeMap<[String; 2], (bool, Option<u64>)> = BTreeMap::new();
     for (row, kind) in rows.iter().filter_map(|row| Some((row, row.kind?))) {

@@ -1,8 +1,9 @@
 //! The owner of a `services` entry as stored in the maps, so that it is recognised after a restart: its source, and its
-//! name as two short hashes. The hash function never changes, because the hashes are in pinned maps.
+//! name as two short hashes, which never change, because they are in pinned maps.
 
 use std::sync::Arc;
 
+use crate::hash::hash;
 use crate::model::addr::Family;
 use crate::model::service::{PortKey, ServiceName, Source};
 
@@ -37,7 +38,7 @@ impl OwnerTag {
             Family::Ipv4 => 4,
             Family::Ipv6 => 6,
         };
-        (hash_of(&key.service), hash(&[key.port.as_bytes(), &[key.protocol.number(), family]]))
+        (hash_of(&key.service), folded(&[key.port.as_bytes(), &[key.protocol.number(), family]]))
     }
 
     /// Whether both tags are of ports of the same service and the same source.
@@ -53,15 +54,12 @@ impl OwnerTag {
 
 /// The hash of a service in its tags.
 pub fn hash_of(service: &ServiceName) -> u32 {
-    hash(&[service.namespace.as_bytes(), service.name.as_bytes()])
+    folded(&[service.namespace.as_bytes(), service.name.as_bytes()])
 }
 
-/// The FNV-1a hash of the words, each terminated by a byte that no name contains, folded to 32 bits.
-fn hash(words: &[&[u8]]) -> u32 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let bytes = words.iter().flat_map(|word| word.iter().copied().chain([0]));
-    let sum = bytes.fold(OFFSET, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(PRIME));
+/// The hash of the words, which do not contain 0, folded to 32 bits.
+fn folded(words: &[&[u8]]) -> u32 {
+    let sum = hash(words.iter().copied());
     let [a, b, c, d, ..] = (sum ^ (sum >> 32)).to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }

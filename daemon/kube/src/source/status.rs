@@ -132,6 +132,7 @@ impl WatchStatus {
             state,
             services: served(Kind::Service),
             slices: served(Kind::EndpointSlice),
+            content: None,
             notices,
             problems,
             since: unix_seconds(self.since),

@@ -247,6 +247,7 @@ pub fn absent_sources<'a>(
             state: SourceState::LastGood,
             services: services.len(),
             slices: 0,
+            content: None,
             notices: Vec::new(),
             problems: vec![problem],
             since: missing_since(history, *source).unwrap_or(started).seconds(),

@@ -29,6 +29,9 @@ rows! {
         services: u64 = number("Services"),
         /// The number of slices read from it.
         slices: u64 = number("Slices").spare(),
+        /// The hash of what is served of the file, or of all files in the directory: the same on every host with the same
+        /// files.
+        content: Option<String> = text("Content").spare(),
         /// The time since which it is in this state with these problems.
         since: Time = age("Since"),
         /// The content that was ignored on purpose.
@@ -216,6 +219,7 @@ impl From<&SourceReport> for SourceRow {
             state: report.state,
             services: report.services as u64,
             slices: report.slices as u64,
+            content: report.content_text(),
             since: Time::from_seconds(report.since),
             notices: report.notices.clone(),
             problems: report.problems.clone(),

@@ -163,7 +163,10 @@ fn services_without_an_answer_of_dns_servers_are_one_problem() {
         node.send(slices);
         let found = node.problems();
         let Problem { reason, object, cause, command, services, .. } = only(&found).clone();
-        assert_eq!((&*object, &*command, &*services), ("DNS names", "nodelb dns", &["shop/a".into(), "shop/b".into()][..]));
+        assert_eq!(
+            (&*object, &*command, &*services),
+            ("DNS names", "nodelb dns", &["shop/a".into(), "shop/b".into()][..])
+        );
         (reason, cause)
     };
     let cause = |what: &str| format!("2 services: {what}: 192.0.2.53:53 answers SERVFAIL: shop/a, shop/b");
@@ -300,7 +303,11 @@ fn a_last_resort_by_which_clients_are_served_is_a_warning() {
         let problem = only(&found);
         assert_eq!(problem.reason, Reason::LastResort);
         let why = "last resort: 2 backends failed their health checks: 192.0.2.1:80/TCP: connection refused";
-        (problem.severity, problem.cause.split_once("; ").map(|(_, but)| but.to_owned()), problem.cause.starts_with(why))
+        (
+            problem.severity,
+            problem.cause.split_once("; ").map(|(_, but)| but.to_owned()),
+            problem.cause.starts_with(why),
+        )
     };
     let http = Method::Http { path: "/".into(), host: None, status: 200..=399 };
     let but = |text: &str| Some(text.to_owned());
@@ -676,6 +683,7 @@ fn nothing_that_has_not_been_tried_yet_has_failed() {
         state,
         services: 0,
         slices: 0,
+        content: None,
         notices: vec!["waiting for an apiserver".into()],
         problems: problems.iter().map(ToString::to_string).collect(),
         since: 7,
@@ -717,6 +725,7 @@ fn the_age_of_what_a_watch_received_does_not_follow_the_wall_clock() {
         state: SourceState::Ok,
         services: 0,
         slices: 0,
+        content: None,
         notices: Vec::new(),
         problems: Vec::new(),
         since: 7,
@@ -759,6 +768,7 @@ fn files_that_are_not_served_are_shown_with_their_first_problem() {
         state,
         services: 0,
         slices: 0,
+        content: None,
         notices: Vec::new(),
         problems: problems.iter().map(ToString::to_string).collect(),
         since: 7,

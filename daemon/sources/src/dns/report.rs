@@ -165,6 +165,7 @@ fn source(
         state,
         services: services.len(),
         slices: names.wanted().len(),
+        content: None,
         notices: notice.into_iter().collect(),
         problems,
         since: since.unwrap_or(unix),

@@ -1,11 +1,13 @@
 //! The rows of `/sources` for the services directory and its files. Pure.
 
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use imbl::OrdMap;
+use nodelb_core::hash::hash;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
@@ -46,7 +48,6 @@ impl FileReports {
         (files, touched): (&Files, &BTreeSet<PathBuf>),
         merged: &Merged,
     ) {
-        self.directory = Some(Arc::new(directory_row(directory, files, merged)));
         for path in touched {
             let Some(file) = files.get(path) else {
                 self.files.remove(path);
@@ -55,6 +56,16 @@ impl FileReports {
             let merge_problems = merged.problems.get(path).map_or(&[][..], Vec::as_slice);
             self.files.insert(path.clone(), Arc::new(file_row(path, file, merge_problems)));
         }
+        let before = self.directory.as_ref().and_then(|row| row.content).filter(|_| touched.is_empty());
+        let is_known = directory.was_read || !self.files.is_empty();
+        let content = before.or_else(|| is_known.then(|| self.content()));
+        self.directory = Some(Arc::new(SourceReport { content, ..directory_row(directory, files, merged) }));
+    }
+
+    /// The hash of the files that have a valid version.
+    fn content(&self) -> u64 {
+        let contents: Vec<[u8; 8]> = self.files.values().filter_map(|row| row.content).map(u64::to_le_bytes).collect();
+        hash(contents.iter().map(<[u8; 8]>::as_slice))
     }
 }
 
@@ -86,6 +97,7 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
         state,
         services: merged.services.len(),
         slices: merged.slices.len(),
+        content: None,
         notices,
         problems: problem.into_iter().collect(),
         since: unix_seconds(directory.since),
@@ -100,6 +112,8 @@ fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> Source
         Unsettled::Written => "being written to; it is read when its writer has closed it".into(),
         Unsettled::Polled(..) => "the kernel does not tell whether it is being written to; it is read again".into(),
     }));
+    // The directory may be another one on each host.
+    let name = path.file_name().unwrap_or_default();
     SourceReport {
         source: Source::Files,
         path: path.display().to_string(),
@@ -107,9 +121,14 @@ fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> Source
         state: file.state(),
         services: content.map_or(0, |content| content.services.len()),
         slices: content.map_or(0, |content| content.slices.len()),
+        content: file.valid.as_ref().map(|valid| hash([name.as_bytes(), valid.version.text.as_bytes()])),
         notices,
         problems: file.problems.iter().chain(merge_problems).map(Problem::to_string).collect(),
         since: unix_seconds(file.since),
         last_received: None,
     }
 }
+
+#[cfg(test)]
+#[path = "tests/report.rs"]
+mod tests;

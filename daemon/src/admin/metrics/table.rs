@@ -87,6 +87,8 @@ metrics! {
         "Number of paths in `nodelb sources` (files, and kinds of objects), by whether their current content is served";
     SOURCE_PROBLEMS: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
         "Number of their problems, as shown by `nodelb sources`";
+    FILES_CONTENT: Sources, Info, "nodelb_files_content_info", [hash = "the hash, one at a time"],
+        "The hash of all service files of which a version is served, the same on every host with the same files";
     SOURCE_UP: Sources, Gauge, "nodelb_source_up",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
         "1 while the directory can be read, no DNS name lacks an answer or every watch of the kind works, else 0";

@@ -51,6 +51,7 @@ fn maps_sources_and_hooks_each_have_their_rows() {
         last_received: None,
         services: 1,
         slices: 1,
+        content: None,
         notices: Vec::new(),
         problems: vec!["line 3: no".into(), "line 4: no".into()],
         since: 0,

@@ -187,6 +187,7 @@ fn rows() -> Vec<SourceReport> {
         state,
         services: 1,
         slices: 1,
+        content: (source == Source::Files).then_some(0x0123_4567_89ab_cdef),
         notices: Vec::new(),
         problems: if state == SourceState::Ok { Vec::new() } else { vec!["a".into(), "b".into()] },
         since: 1_700_000_000,
@@ -226,6 +227,16 @@ fn sources_tell_how_old_they_are() {
         ),
         expected,
     );
+}
+
+#[test]
+fn hosts_with_the_same_files_have_the_same_hash() {
+    let of = |rows: Vec<SourceReport>| {
+        let state = AdminState { files: always(rows.into_iter().collect()), ..state(PoolReport::default()) };
+        samples_of(&state, "nodelb_files_content_info")
+    };
+    expect(&of(rows()), ["nodelb_files_content_info{hash=\"0123456789abcdef\"} 1"]);
+    expect(&of(rows().into_iter().skip(1).collect()), []);
 }
 
 /// An alert on the metric can fire.

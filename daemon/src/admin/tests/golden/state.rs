@@ -72,6 +72,7 @@ fn source() -> SourceReport {
         state: SourceState::LastGood,
         services: 3,
         slices: 3,
+        content: Some(0xa1b2_c3d4_e5f6_0718),
         problems: vec!["/etc/nodelb/services.d/shop.toml:3: service shop/web: unknown key `backend`".into()],
         since: UNIX - 90,
         kind: None,
