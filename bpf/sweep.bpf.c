@@ -2,7 +2,8 @@
 /*
  * Deletes connections that have ended, and counts what became of those that
  * have begun. The daemon runs a program for each of the two maps, which visits
- * all entries and reports what it deletes. Packets never wait for it, and count
+ * all entries and reports what it deletes. Between two sweeps, it looks at
+ * handshakes only, and deletes none. Packets never wait for it, and count
  * nothing themselves. Some kernels refuse iterators over maps, and all let a
  * program visit a map itself.
  *
@@ -290,6 +291,8 @@ static __always_inline long sweep(struct visited *now,
 	if (is_client && is_counted(&now->entry, timeouts) &&
 	    bpf_map_lookup_elem(map, &now->key))
 		count_outcome(now, now->key.source, is_established);
+	if (timeouts->is_look)
+		return 0;
 	if (is_established || now->any & CONNECTION_ASSURED)
 		timeout = timeout_of(now, timeouts, &reason);
 	now->record.reason = reason;
@@ -344,6 +347,13 @@ static long visit_handshake(struct bpf_map *map, const struct packet_key *key,
 	(void)context;
 	if (!now || !timeouts)
 		return 1;
+	/*
+	 * A lookup counts as a use, which decides what half_open removes. A
+	 * look therefore needs as few as possible.
+	 */
+	if (timeouts->is_look &&
+	    (entry->flags & CONNECTION_REVERSE || !is_counted(entry, timeouts)))
+		return 0;
 	if (!copy_visited(key, entry, now))
 		return 0;
 	return sweep(now, timeouts, &half_open, false);

@@ -37,8 +37,10 @@ struct sweep_timeouts {
 	 */
 	__u32 counted_after;
 	__u32 counted_until;
+	/* Outcomes of handshakes are counted, and nothing is deleted. */
+	__u32 is_look;
 };
-_Static_assert(sizeof(struct sweep_timeouts) == 32, "layout");
+_Static_assert(sizeof(struct sweep_timeouts) == 36, "layout");
 
 /* A backend of a service port. */
 struct outcome_key {

@@ -2,12 +2,12 @@
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
-use nodelb_core::packets::outcomes::Outcomes;
+use nodelb_core::packets::outcomes::{Outcome, Outcomes};
 use nodelb_datapath::packets::{Interval, Sweep, SweepReason, SweepTimeouts, Swept};
 
 use super::frames::{ACK, FIN, Frame, RST, SYN, TCP, UDP, first, frame};
 use super::translation::at;
-use super::{Node, V4, with_node};
+use super::{Node, SERVICE, V4, with_node};
 
 const TIMEOUTS: SweepTimeouts =
     SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120, forwarded_idle: 86_400 };
@@ -91,6 +91,25 @@ fn begin_all(node: &Node) {
     node.arrives(&first(TCP, "203.0.113.2:50005", V4.service));
 }
 
+/// [`begin_all`], with a connection that is answered and not acknowledged by the client, and one that is refused.
+fn begin_with_unfinished(node: &Node) {
+    begin_all(node);
+    for (client, flags) in [("203.0.113.2:50006", SYN | ACK), ("203.0.113.2:50007", RST | ACK)] {
+        node.arrives(&first(TCP, client, V4.service));
+        node.leaves(&frame(TCP, V4.pod, client).flags(flags));
+    }
+}
+
+/// The sum of the outcomes, all of the only service.
+fn total(found: Vec<Outcome>) -> Outcomes {
+    let mut all = Outcomes::default();
+    for (service, _, outcomes) in found {
+        assert_eq!(service.0, SERVICE);
+        all += outcomes;
+    }
+    all
+}
+
 #[test]
 fn connections_end_after_their_timeouts() {
     with_node("programs::sweep::connections_end_after_their_timeouts", |node| {
@@ -108,7 +127,7 @@ fn connections_end_after_their_timeouts() {
         assert_eq!((idle[0].reason, idle[0].protocol.number()), (SweepReason::Idle, UDP));
         // Two requests and one answer of 27 bytes.
         assert_eq!((idle[0].forward_bytes, idle[0].reverse_bytes), (2 * 55, 55));
-        assert_eq!(idle[0].service.0, super::SERVICE);
+        assert_eq!(idle[0].service.0, SERVICE);
         assert_eq!(left_after(node, &mut sweep, 86_402), (vec![SweepReason::Idle; 2], (0, 0)));
     });
 }
@@ -249,21 +268,8 @@ fn a_sweep_reports_each_connection_once() {
 fn the_outcome_of_each_connection_is_counted_once() {
     with_node("programs::sweep::the_outcome_of_each_connection_is_counted_once", |node| {
         let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
-        begin_all(node);
-        // Answered, and not acknowledged by the client; and refused.
-        node.arrives(&first(TCP, "203.0.113.2:50006", V4.service));
-        node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50006").flags(SYN | ACK));
-        node.arrives(&first(TCP, "203.0.113.2:50007", V4.service));
-        node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50007").flags(RST | ACK));
-        let mut outcomes = |after, until| {
-            let found = sweep.run(&TIMEOUTS, Interval { after, until }, &mut |_| {}).unwrap();
-            let mut all = Outcomes::default();
-            for (service, _, outcomes) in found {
-                assert_eq!(service.0, super::SERVICE);
-                all += outcomes;
-            }
-            all
-        };
+        begin_with_unfinished(node);
+        let mut outcomes = |after, until| total(sweep.run(&TIMEOUTS, Interval { after, until }, &mut |_| {}).unwrap());
         let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().tv_sec()).unwrap();
         let none = Outcomes::default();
         assert_eq!(outcomes(now - 60, now - 30), none, "they began later");
@@ -272,6 +278,53 @@ fn the_outcome_of_each_connection_is_counted_once() {
         assert_eq!(outcomes(now - 30, now + 1), Outcomes { answered: 6, refused: 1, unanswered: 1 });
         assert_eq!(outcomes(now + 1, now + 9), none, "they have been counted");
         assert_eq!(outcomes(now, now), none, "nothing began in no time");
+    });
+}
+
+/// A connection that has just begun would wait for the next sweep.
+#[test]
+fn a_look_at_handshakes_deletes_nothing_and_counts_nothing_twice() {
+    with_node("programs::sweep::a_look_at_handshakes_deletes_nothing_and_counts_nothing_twice", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        begin_with_unfinished(node);
+        // Each entry is due, but for those of connections that are open.
+        age(node, 200);
+        let entries = node.entries();
+        let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().tv_sec()).unwrap();
+        let all = Interval { after: now - 30, until: now + 1 };
+        for _ in 0..2 {
+            let found = total(sweep.look(all).unwrap());
+            assert_eq!(found, Outcomes { answered: 1, refused: 1, unanswered: 1 }, "handshakes only");
+        }
+        assert_eq!(sweep.look(Interval { after: now - 60, until: now - 30 }).unwrap(), [], "they began later");
+        assert_eq!(sweep.look(Interval::default()).unwrap(), [], "nothing began in no time");
+        assert_eq!(node.entries(), entries);
+        let (mut deleted, mut of) = (Vec::new(), |interval, deleted: &mut Vec<SweepReason>| {
+            total(sweep.run(&TIMEOUTS, interval, &mut |swept| deleted.push(swept.reason)).unwrap())
+        });
+        assert_eq!(of(all, &mut deleted), Outcomes { answered: 6, refused: 1, unanswered: 1 });
+        deleted.sort();
+        let due =
+            [vec![SweepReason::Handshake; 3], vec![SweepReason::Closed, SweepReason::Reset], vec![SweepReason::Idle]];
+        assert_eq!(deleted, due.concat(), "the timeouts are those of the sweep");
+        assert_eq!(of(Interval { after: now + 1, until: now + 9 }, &mut deleted), Outcomes::default());
+    });
+}
+
+/// What a daemon that was killed had counted was counted once more by the next one, which takes over its maps.
+#[test]
+fn outcomes_that_an_earlier_run_has_left_are_not_counted() {
+    with_node("programs::sweep::outcomes_that_an_earlier_run_has_left_are_not_counted", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        let own = std::fs::read_dir("/proc/self/fdinfo").unwrap().filter_map(|file| {
+            let info = std::fs::read_to_string(file.unwrap().path()).ok()?;
+            let id = info.lines().find_map(|line| line.strip_prefix("map_id:"))?;
+            MapHandle::from_map_id(id.trim().parse().unwrap()).ok()
+        });
+        let left = own.into_iter().find(|map| map.name() == "sweep_outcomes").unwrap();
+        left.update(&[SERVICE, 1].map(u32::to_ne_bytes).concat(), &[1; 12], MapFlags::ANY).unwrap();
+        assert_eq!(sweep.run(&TIMEOUTS, Interval { after: 0, until: u32::MAX - 1 }, &mut |_| {}).unwrap(), []);
+        assert_eq!(left.keys().count(), 0);
     });
 }
 

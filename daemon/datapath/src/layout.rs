@@ -33,7 +33,8 @@ pub(crate) use outside::{
 pub(crate) use policies::policy;
 pub use records::Swept;
 pub(crate) use records::{
-    FLOW_RECORD_SIZE, SWEEP_RECORD_SIZE, parse_flow_record, parse_outcome, parse_sweep_record, sweep_timeouts,
+    FLOW_RECORD_SIZE, SWEEP_RECORD_SIZE, parse_flow_record, parse_outcome, parse_sweep_record, sweep_look,
+    sweep_timeouts,
 };
 pub(crate) use services::{
     AffinityBytes, AffinityKeyBytes, COUNTER_WORDS, Client, FrontendBytes, FrontendKeyBytes, NodeAddrBytes, Policy,

@@ -29,9 +29,9 @@ pub(crate) struct Answering {
     clock: Clock,
     /// The last second of the connections that were counted.
     until: Option<u32>,
+    /// The last second up to which a look has found that no client waited.
+    quiet_until: Option<u32>,
     answers: Answers,
-    /// Whether some connections of the last interval had no answer.
-    pub(super) has_unanswered: bool,
     pub(super) silent: Arc<BTreeMap<ServiceId, SilentPort>>,
     pub(super) accepted: Arc<Accepted>,
 }
@@ -48,8 +48,8 @@ impl Answering {
             changes,
             clock,
             until: None,
+            quiet_until: None,
             answers: Answers::default(),
-            has_unanswered: false,
             silent: Arc::default(),
             accepted: Arc::default(),
         }
@@ -70,10 +70,27 @@ impl Answering {
         Interval { after: self.until.unwrap_or(until.saturating_sub(BEFORE_START)).min(until), until }
     }
 
+    /// The part of [`Self::next`] up to the last look, if no client waited in it. A backend that answered in this part counts as
+    /// silent if it does not answer in the rest.
+    pub(super) fn next_quiet(&self) -> Option<Interval> {
+        let Interval { after, until } = self.next();
+        let part = Interval { after, until: self.quiet_until?.min(until) };
+        (part.until > after).then_some(part)
+    }
+
+    /// Takes what a look at the handshakes of an interval has found. Returns whether a client waits for an answer, or was
+    /// refused. Nothing counts yet.
+    pub(super) fn look(&mut self, outcomes: &[Outcome], interval: Interval) -> bool {
+        let is_quiet = outcomes.iter().all(|(.., it)| it.unanswered + it.refused == 0);
+        if is_quiet {
+            self.quiet_until = Some(interval.until);
+        }
+        !is_quiet
+    }
+
     /// Takes the outcomes of the connections that began in the interval.
     pub(super) async fn take(&mut self, outcomes: &[Outcome], interval: Interval) {
         self.until = Some(interval.until);
-        self.has_unanswered = outcomes.iter().any(|(.., outcomes)| outcomes.unanswered > 0);
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let services = &snapshot.realised.services;
         let entry = |id| services.get(&id).filter(|_| snapshot.owners.contains_key(&id)).map(Arc::as_ref);

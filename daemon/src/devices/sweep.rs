@@ -1,6 +1,6 @@
 //! The task that deletes connections which have ended, every few seconds, counts them, and notes which backends answer.
-//! Packets never wait for it; if it does not run, the maps fill, and further connections stay among those that can be
-//! evicted.
+//! In between, it looks at handshakes, which are few, so that a client that waits for an answer is known soon. Packets never
+//! wait for the task; if it does not run, the maps fill, and further connections stay among those that can be evicted.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,19 +20,25 @@ use tracing::warn;
 use super::answers::Answering;
 use crate::config::{Config, Packets};
 
-/// The longest pause between sweeps, and the shortest one.
+/// The longest pause between sweeps or looks at handshakes, and the shortest one.
 const EVERY: Duration = Duration::from_secs(10);
 const AT_MOST_EVERY: Duration = Duration::from_secs(2);
 
 /// Sweeps take at most one in so many parts of the time of a processor, but for the longest pause.
 const SHARE: u32 = 1_000;
 
+/// The same while clients wait for an answer: also strangers can do that.
+const URGENT_SHARE: u32 = 20;
+
+/// The same for looks at handshakes.
+const LOOK_SHARE: u32 = 100;
+
 /// How often connections are counted: counting reads each of them.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 
-/// One in this number of intervals has a sweep while there are no connections and none can begin: a sweep of empty maps
-/// looks at each of their buckets, which takes milliseconds.
-const EMPTY_EVERY: u64 = 30;
+/// The pause between sweeps while there are no connections and none can begin: a sweep of empty maps looks at each of their
+/// buckets, which takes milliseconds.
+const EMPTY_EVERY: Duration = Duration::from_secs(300);
 
 const WARN_EVERY: Duration = Duration::from_secs(3600);
 
@@ -48,8 +54,15 @@ const FULL: u64 = 95;
 const SHORTEST: u32 = 3600;
 
 /// Deletes what is due with these timeouts, and passes each deleted connection on. Returns the outcomes of the connections
-/// that began in the interval.
-pub type RunSweep = Box<dyn FnMut(&SweepTimeouts, Interval, &mut dyn FnMut(Swept)) -> io::Result<Vec<Outcome>> + Send>;
+/// that began in the interval. Without timeouts, it looks at handshakes only, and deletes none.
+pub type RunSweep = Box<dyn FnMut(Option<&SweepTimeouts>, Interval, &mut dyn FnMut(Swept)) -> io::Result<Ran> + Send>;
+
+/// What a [`RunSweep`] has found, and how long it took.
+#[derive(Debug, Default)]
+pub struct Ran {
+    pub outcomes: Vec<Outcome>,
+    pub duration: Duration,
+}
 
 pub type CountConnections = Arc<dyn Fn() -> io::Result<ConnectionCount> + Send + Sync>;
 
@@ -82,7 +95,14 @@ impl SweepReport {
 }
 
 pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
-    Box::new(move |timeouts, counted, report| sweep.run(timeouts, counted, report))
+    Box::new(move |timeouts, counted, report| {
+        let started = Instant::now();
+        let outcomes = match timeouts {
+            Some(timeouts) => sweep.run(timeouts, counted, report),
+            None => sweep.look(counted),
+        }?;
+        Ok(Ran { outcomes, duration: started.elapsed() })
+    })
 }
 
 /// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections, and `is_served` whether clients
@@ -105,7 +125,8 @@ pub(crate) fn start(
         report,
         answering,
         is_empty: false,
-        skipped: 0,
+        swept: None,
+        look_duration: Duration::ZERO,
         counted: None,
         warned: None,
         warned_of_handshakes: None,
@@ -125,8 +146,9 @@ struct Task {
     answering: Answering,
     /// Whether there were no connections when they were counted last, and none can have begun since then.
     is_empty: bool,
-    /// The number of intervals since the last sweep that had none because of that.
-    skipped: u64,
+    /// When the last sweep ended.
+    swept: Option<tokio::time::Instant>,
+    look_duration: Duration,
     /// When the connections were counted last.
     counted: Option<tokio::time::Instant>,
     warned: Option<Instant>,
@@ -135,34 +157,70 @@ struct Task {
 
 impl Task {
     async fn run(mut self) {
-        loop {
-            if self.may_have_begun() {
-                self.is_empty = false;
-            }
-            self.skipped += 1;
-            if !self.is_empty || self.skipped >= EMPTY_EVERY {
-                self.skipped = 0;
-                let Some(run) = self.run.take() else { return };
-                let timeouts = timeouts(&self.config.borrow().packets, &self.report);
-                let is_due = self.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
-                let count = (self.is_empty || is_due).then(|| Arc::clone(&self.count));
-                let interval = self.answering.next();
-                let swept = tokio::task::spawn_blocking(move || sweep(run, (&timeouts, interval), count));
-                let Ok((run, swept)) = swept.await else { return };
-                self.run = Some(run);
-                self.take(swept, interval).await;
-                self.published.send_replace(Arc::new(self.report.clone()));
-            }
-            sleep(self.pause()).await;
+        while self.search().await.is_some() {
+            self.wait().await;
         }
     }
 
-    /// The time until the next sweep. Where backends do not answer, it is soon known whether others do.
-    fn pause(&self) -> Duration {
-        match (self.is_empty, self.answering.has_unanswered) {
-            (true, _) => EVERY,
-            (false, true) => AT_MOST_EVERY,
-            (false, false) => (self.report.duration * SHARE).clamp(AT_MOST_EVERY, EVERY),
+    /// Sweeps if it is time, which a look at the handshakes shows. `None` if one of them has panicked.
+    async fn search(&mut self) -> Option<()> {
+        if self.is_empty && !self.is_due(EMPTY_EVERY) {
+            return Some(());
+        }
+        let interval = self.answering.next();
+        let looked = self.call(move |run| run(None, interval, &mut |_| {})).await?;
+        // If it fails, the sweep says why.
+        let is_awaited = looked.map_or(true, |Ran { outcomes, duration }| {
+            self.look_duration = duration;
+            self.answering.look(&outcomes, interval)
+        });
+        let share = if is_awaited || !self.answering.silent.is_empty() { URGENT_SHARE } else { SHARE };
+        if !self.is_due(pause(self.report.duration, share)) {
+            return Some(());
+        }
+        if let Some(part) = self.answering.next_quiet().filter(|_| is_awaited) {
+            self.sweep(part).await?;
+        }
+        self.sweep(self.answering.next()).await
+    }
+
+    /// Whether no sweep has ended within this time.
+    fn is_due(&self, pause: Duration) -> bool {
+        self.swept.is_none_or(|at| at.elapsed() >= pause)
+    }
+
+    async fn sweep(&mut self, interval: Interval) -> Option<()> {
+        let timeouts = timeouts(&self.config.borrow().packets, &self.report);
+        let is_due = self.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
+        let count = (self.is_empty || is_due).then(|| Arc::clone(&self.count));
+        let swept = self.call(move |run| sweep(run, (&timeouts, interval), count)).await?;
+        self.swept = Some(tokio::time::Instant::now());
+        self.take(swept, interval).await;
+        self.published.send_replace(Arc::new(self.report.clone()));
+        Some(())
+    }
+
+    /// Calls it on a thread of the pool. `None` if it panics.
+    async fn call<T: Send + 'static>(&mut self, it: impl FnOnce(&mut RunSweep) -> T + Send + 'static) -> Option<T> {
+        let mut run = self.run.take()?;
+        let done = tokio::task::spawn_blocking(move || {
+            let done = it(&mut run);
+            (run, done)
+        });
+        let (run, done) = done.await.ok()?;
+        self.run = Some(run);
+        Some(done)
+    }
+
+    /// Waits until the next look.
+    async fn wait(&mut self) {
+        self.is_empty &= !self.may_have_begun();
+        if !self.is_empty {
+            return sleep(pause(self.look_duration, LOOK_SHARE)).await;
+        }
+        tokio::select! {
+            () = sleep(EVERY) => self.is_empty = !self.may_have_begun(),
+            Ok(()) = self.is_served.changed() => self.is_empty = false,
         }
     }
 
@@ -174,7 +232,7 @@ impl Task {
         has_changed || self.config.borrow().packets.may_have_clients(is_served)
     }
 
-    async fn take(&mut self, swept: Result<Done, io::Error>, interval: Interval) {
+    async fn take(&mut self, swept: io::Result<Done>, interval: Interval) {
         match swept {
             Ok(Done { swept, outcomes, duration, count }) => {
                 for (reason, number) in swept {
@@ -237,15 +295,19 @@ struct Done {
 }
 
 fn sweep(
-    mut run: RunSweep,
+    run: &mut RunSweep,
     (timeouts, interval): (&SweepTimeouts, Interval),
     count: Option<CountConnections>,
-) -> (RunSweep, Result<Done, io::Error>) {
-    let (started, mut swept) = (Instant::now(), BTreeMap::new());
-    let result = run(timeouts, interval, &mut |connection| *swept.entry(connection.reason).or_default() += 1);
-    let duration = started.elapsed();
-    let done = result.map(|outcomes| Done { swept, outcomes, duration, count: count.and_then(|count| count().ok()) });
-    (run, done)
+) -> io::Result<Done> {
+    let mut swept = BTreeMap::new();
+    let mut count_swept = |connection: Swept| *swept.entry(connection.reason).or_default() += 1;
+    let Ran { outcomes, duration } = run(Some(timeouts), interval, &mut count_swept)?;
+    Ok(Done { swept, outcomes, duration, count: count.and_then(|count| count().ok()) })
+}
+
+/// The time after what took so long, until it may begin again.
+fn pause(duration: Duration, share: u32) -> Duration {
+    (duration * share).clamp(AT_MOST_EVERY, EVERY)
 }
 
 /// The timeouts with this configuration, by the number of connections at the last count. Those with direct return are

@@ -475,9 +475,9 @@ impl Programs {
     /// Deletes the connections that are due. Returns how many there were.
     pub fn sweep(&mut self, now_ns: u64, timeouts: &SweepTimeouts) -> u32 {
         let SweepTimeouts { handshake, closed, reset, tcp_idle, udp_idle, forwarded_idle } = *timeouts;
-        // Without an interval of which outcomes are counted.
+        // Without an interval of which outcomes are counted, and no look.
         let numbers =
-            [handshake, closed, reset, tcp_idle, udp_idle, forwarded_idle, 0, 0].map(u32::to_ne_bytes).concat();
+            [handshake, closed, reset, tcp_idle, udp_idle, forwarded_idle, 0, 0, 0].map(u32::to_ne_bytes).concat();
         let host = self.host();
         host.send(Request::Sweep, &[&now_ns.to_ne_bytes(), &numbers]);
         u32_at(&host.receive(), 0)

@@ -92,6 +92,15 @@ pub(crate) fn sweep_timeouts(timeouts: &SweepTimeouts, counted: Interval) -> [u8
     })
 }
 
+/// [`sweep_timeouts`] for a run that only looks at handshakes.
+pub(crate) fn sweep_look(counted: Interval) -> [u8; size_of::<sweep::sweep_timeouts>()] {
+    bytes_of!(sweep::sweep_timeouts {
+        counted_after: counted.after.to_ne_bytes(),
+        counted_until: counted.until.to_ne_bytes(),
+        is_look: 1_u32.to_ne_bytes(),
+    })
+}
+
 /// Decodes a record; `None` if it has unknown content.
 pub(crate) fn parse_sweep_record(record: &[u8; SWEEP_RECORD_SIZE]) -> Option<Swept> {
     use sweep::sweep_reason as reason;

@@ -85,6 +85,8 @@ impl Sweep {
         counted: Interval,
         report: &mut dyn FnMut(Swept),
     ) -> io::Result<Vec<Outcome>> {
+        // What a run has left that failed, or of which the daemon was killed, is counted again.
+        self.take_outcomes()?;
         let set = |counted| sys::update(&self.timeouts, &[0; 4], &layout::sweep_timeouts(timeouts, counted));
         let mut parse = |record: &[u8; SWEEP_RECORD_SIZE]| {
             if let Some(swept) = layout::parse_sweep_record(record) {
@@ -101,6 +103,18 @@ impl Sweep {
                 }
             }
         }
+        self.take_outcomes()
+    }
+
+    /// Returns the outcomes of the handshakes that began in the interval, and deletes nothing. The next [`Self::run`] counts
+    /// them, too.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub fn look(&mut self, counted: Interval) -> io::Result<Vec<Outcome>> {
+        let [_, handshakes] = &self.programs;
+        sys::update(&self.timeouts, &[0; 4], &layout::sweep_look(counted))?;
+        self.records.run(handshakes.as_fd(), &mut |_| {})?;
         self.take_outcomes()
     }
 

@@ -40,6 +40,31 @@ fn snapshot() -> Snapshot {
     engine.snapshot(Moment(0))
 }
 
+/// A connection that was answered up to ten seconds earlier, in the same interval, hid those that waited.
+#[tokio::test]
+async fn what_a_look_has_found_quiet_counts_apart_from_the_rest() {
+    let (changes, _) = mpsc::channel(1);
+    let mut answering = Answering::new(watch::channel(Arc::default()).1, changes, Clock::start());
+    let now = answering.next().until;
+    let interval = |after, until| Interval { after: now - after, until: now - until };
+    let found =
+        |answered, refused, unanswered| [(ServiceId(1), BackendId(1), Outcomes { answered, refused, unanswered })];
+    answering.take(&[], interval(60, 9)).await;
+    assert_eq!(answering.next_quiet(), None, "there was no look");
+    assert!(answering.look(&found(1, 0, 1), interval(9, 7)) && answering.look(&found(1, 1, 0), interval(9, 7)));
+    assert_eq!(answering.next_quiet(), None, "clients waited, or were refused");
+    assert!(!answering.look(&found(1, 0, 0), interval(9, 5)) && !answering.look(&[], interval(9, 4)));
+    assert!(answering.look(&found(0, 0, 1), interval(9, 2)));
+    assert_eq!(
+        (answering.next_quiet(), answering.next().after),
+        (Some(interval(9, 4)), now - 9),
+        "nothing was counted"
+    );
+    assert_eq!((answering.total(), answering.silent.len()), (Outcomes::default(), 0));
+    answering.take(&found(1, 0, 0), interval(9, 4)).await;
+    assert_eq!((answering.next_quiet(), answering.next().after), (None, now - 4), "the rest is the next interval");
+}
+
 #[tokio::test]
 async fn silence_and_its_end_are_events_of_the_service() {
     let snapshot = snapshot();

@@ -42,11 +42,12 @@ async fn deleted_connections_are_counted_by_reason() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let timeouts = Arc::clone(&seen);
     let run: RunSweep = Box::new(move |with, _, report| {
+        let Some(with) = with else { return Ok(Ran::default()) };
         timeouts.lock().unwrap().push(*with);
         for reason in [SweepReason::Idle, SweepReason::Reset, SweepReason::Idle] {
             report(swept(reason));
         }
-        Ok(Vec::new())
+        Ok(Ran::default())
     });
     let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4, forwarded: 5 }));
     let config = watch::channel(Arc::new(Config::default())).1;
@@ -74,17 +75,112 @@ async fn a_failed_sweep_is_counted() {
     assert_eq!((reports.borrow().failures, reports.borrow().count), (1, None));
 }
 
+/// When a client waits, and when a backend answers, from the start of the task.
+const WAITS: Duration = Duration::from_secs(5);
+
+/// What a search was for, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Search {
+    Look(Duration),
+    Sweep(Duration),
+}
+
+/// The searches of this time with sweeps that take so long; from [`WAITS`] on, each look finds these outcomes.
+async fn searches(seconds: u64, takes: Duration, found: Option<Outcomes>) -> Vec<Search> {
+    let (seen, started) = (Arc::new(Mutex::new(Vec::new())), tokio::time::Instant::now());
+    let searches = Arc::clone(&seen);
+    let run: RunSweep = Box::new(move |with, _, _| {
+        let at = started.elapsed();
+        searches.lock().unwrap().push(if with.is_some() { Search::Sweep(at) } else { Search::Look(at) });
+        if with.is_some() {
+            return Ok(Ran { duration: takes, ..Ran::default() });
+        }
+        let found = found.filter(|_| at >= WAITS);
+        let outcomes = found.map(|found| (ServiceId(1), BackendId(2), found)).into_iter().collect();
+        Ok(Ran { outcomes, ..Ran::default() })
+    });
+    let counted: CountConnections = Arc::new(|| Ok(ConnectionCount::default()));
+    let config = watch::channel(Arc::new(Config::default())).1;
+    let (_served, is_served) = watch::channel(true);
+    let reports = start((run, 1000), (counted, answering()), is_served, config, std::future::pending());
+    sleep(Duration::from_secs(seconds)).await;
+    drop(reports);
+    seen.lock().unwrap().clone()
+}
+
+fn sweeps(searches: &[Search]) -> Vec<u64> {
+    let at = |search: &Search| if let Search::Sweep(at) = search { Some(at.as_secs()) } else { None };
+    searches.iter().filter_map(at).collect()
+}
+
+/// Long enough for the longest pause, and far less than a second.
+const LONG: Duration = Duration::from_millis(15);
+
+/// The status said it up to ten seconds later.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_is_seen_before_the_next_sweep_is_due() {
+    for found in [Outcomes { unanswered: 1, ..Outcomes::default() }, Outcomes { refused: 1, ..Outcomes::default() }] {
+        let searches = searches(11, LONG, Some(found)).await;
+        let looks: Vec<u64> = searches
+            .iter()
+            .filter_map(|search| if let Search::Look(at) = search { Some(at.as_secs()) } else { None })
+            .collect();
+        assert_eq!(looks, [0, 2, 4, 6, 8, 10], "also on a node without connections: {searches:?}");
+        assert_eq!(sweeps(&searches), [0, 6, 8, 10], "{found:?}");
+    }
+}
+
+/// A sweep looks at all connections, which may be many.
+#[tokio::test(start_paused = true)]
+async fn looks_without_a_client_that_waits_bring_no_sweep_forward() {
+    for found in [None, Some(Outcomes { answered: 9, ..Outcomes::default() })] {
+        assert_eq!(sweeps(&searches(45, LONG, found).await), [0, 10, 20, 30, 40], "{found:?}");
+    }
+}
+
+/// Strangers can make clients wait.
+#[test]
+fn long_sweeps_are_rare_also_while_clients_wait() {
+    let pause = |milliseconds, share| pause(Duration::from_millis(milliseconds), share).as_secs_f64();
+    assert_eq!([0, 7, 100, 250, 9_000].map(|it| pause(it, URGENT_SHARE)), [2.0, 2.0, 2.0, 5.0, 10.0]);
+    assert_eq!([0, 1, 7, 100].map(|it| pause(it, SHARE)), [2.0, 2.0, 7.0, 10.0]);
+    assert_eq!([1, 20, 50, 200].map(|it| pause(it, LOOK_SHARE)), [2.0, 2.0, 5.0, 10.0]);
+}
+
+/// The sweep that follows says why, and is tried again.
+#[tokio::test(start_paused = true)]
+async fn a_look_that_fails_is_followed_by_a_sweep() {
+    let sweeps = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&sweeps);
+    let run: RunSweep = Box::new(move |with, _, _| match with {
+        None => Err(io::ErrorKind::PermissionDenied.into()),
+        Some(_) => {
+            *counter.lock().unwrap() += 1;
+            Ok(Ran { duration: LONG, ..Ran::default() })
+        }
+    });
+    let counted: CountConnections = Arc::new(|| Ok(ConnectionCount::default()));
+    let config = watch::channel(Arc::new(Config::default())).1;
+    let (_served, is_served) = watch::channel(true);
+    let reports = start((run, 1000), (counted, answering()), is_served, config, std::future::pending());
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!((*sweeps.lock().unwrap(), reports.borrow().failures), (3, 0));
+}
+
 /// In so many intervals, connections are counted again.
 const COUNTED_WITHIN: u64 = COUNT_EVERY.as_secs() / EVERY.as_secs() + 1;
+
+/// The number of intervals in which empty maps have one sweep.
+const EMPTY_INTERVALS: u64 = EMPTY_EVERY.as_secs() / EVERY.as_secs();
 
 /// Empty maps were searched every ten seconds, also on nodes that clients outside cannot connect to.
 #[tokio::test(start_paused = true)]
 async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
     let sweeps = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&sweeps);
-    let run: RunSweep = Box::new(move |_, _, _| {
-        *counter.lock().unwrap() += 1;
-        Ok(Vec::new())
+    let run: RunSweep = Box::new(move |with, _, _| {
+        *counter.lock().unwrap() += u64::from(with.is_some());
+        Ok(Ran::default())
     });
     let found = Arc::new(Mutex::new(1));
     let connections = Arc::clone(&found);
@@ -101,27 +197,27 @@ async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
         }
         *sweeps.lock().unwrap()
     };
-    let is_regular = |sweeps: u64| sweeps + 2 > EMPTY_EVERY;
-    assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "connections of a former service end, too");
+    let is_regular = |sweeps: u64| sweeps + 2 > EMPTY_INTERVALS;
+    assert!(is_regular(sweeps_in(EMPTY_INTERVALS).await), "connections of a former service end, too");
     *found.lock().unwrap() = 0;
     sweeps_in(COUNTED_WITHIN).await;
-    assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
+    assert_eq!(sweeps_in(EMPTY_INTERVALS).await, 1);
     *found.lock().unwrap() = 1;
-    sweeps_in(EMPTY_EVERY).await;
-    assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "each of the rare sweeps counts");
+    sweeps_in(EMPTY_INTERVALS).await;
+    assert!(is_regular(sweeps_in(EMPTY_INTERVALS).await), "each of the rare sweeps counts");
     *found.lock().unwrap() = 0;
     sweeps_in(COUNTED_WITHIN).await;
     served.send_replace(true);
     served.send_replace(false);
     assert!(sweeps_in(2).await > 0, "a connection may have begun in between");
     sweeps_in(COUNTED_WITHIN).await;
-    assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
+    assert_eq!(sweeps_in(EMPTY_INTERVALS).await, 1);
     let with_pods = "[packets]\nmode = \"on\"\npod-devices = [\"tap*\"]\n";
     configured.send_replace(Arc::new(Config::parse(with_pods).unwrap()));
-    assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "Pods can always connect");
+    assert!(is_regular(sweeps_in(EMPTY_INTERVALS).await), "Pods can always connect");
     configured.send_replace(Arc::default());
     served.send_replace(true);
-    assert!(is_regular(sweeps_in(EMPTY_EVERY).await));
+    assert!(is_regular(sweeps_in(EMPTY_INTERVALS).await));
 }
 
 #[test]
