@@ -176,6 +176,8 @@ read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 		return true;
 	if (parsed == PARSED_ERROR)
 		*verdict = translate_error(skb);
+	else if (may_forward && parsed == PARSED_DROPPED)
+		*verdict = TC_ACT_SHOT;
 	else if (parsed == PARSED_SHORT && side != PACKET_ARRIVING)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	else if (parsed == PARSED_SHORT)

@@ -56,6 +56,8 @@ enum parsed {
 	PARSED_OTHERS = 5,
 	/* An ICMP echo request. */
 	PARSED_ECHO = 6,
+	/* Counted; it is dropped. */
+	PARSED_DROPPED = 7,
 };
 
 static __always_inline struct scratch *scratch(void)

@@ -59,8 +59,10 @@ enum packet_reason {
 	PACKET_IPSEC = 20,
 	/* The route has an encapsulation, which the programs cannot make. */
 	PACKET_ENCAPSULATION = 21,
+	/* A tunnel to a backend here, of a host that may send none. */
+	PACKET_TUNNEL_SOURCE = 22,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 22,
+	PACKET_REASONS = 23,
 };
 
 /* What the programs did with a packet. */
@@ -129,7 +131,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 416, "layout");
+_Static_assert(sizeof(struct packet_counts) == 432, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96

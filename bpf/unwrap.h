@@ -10,6 +10,36 @@
 #include "fragments.h"
 #include "icmp.h"
 
+/* The hosts that may send packets in tunnels; none: all may. */
+#define MOST_TUNNEL_SOURCES 16
+struct network {
+	__u32 addr[4];
+	__u32 mask[4];
+};
+const volatile struct network tunnel_sources[MOST_TUNNEL_SOURCES];
+const volatile __u32 tunnel_source_count = 0;
+
+/*
+ * A tunnel brings a packet past what the network checks of its source, such as
+ * the reverse path, and the clients that other nodes have admitted.
+ */
+static __always_inline bool may_send_tunnels(const __u32 *from)
+{
+	const volatile struct network *it = tunnel_sources;
+	__u32 index;
+
+	for (index = 0; index < MOST_TUNNEL_SOURCES; index++, it++) {
+		if (index >= tunnel_source_count)
+			break;
+		if (!(((from[0] ^ it->addr[0]) & it->mask[0]) |
+		      ((from[1] ^ it->addr[1]) & it->mask[1]) |
+		      ((from[2] ^ it->addr[2]) & it->mask[2]) |
+		      ((from[3] ^ it->addr[3]) & it->mask[3])))
+			return true;
+	}
+	return !tunnel_source_count;
+}
+
 /* Whether the tunnel ends at a backend on this node, or at the node itself. */
 static __always_inline bool
 ends_here(struct __sk_buff *skb, struct scratch *here, const __u32 *begin)
@@ -149,6 +179,11 @@ VERIFIED_ONCE int unwrap(struct __sk_buff *skb)
 		copy_addr(here->packet.key.target, here->tunnel_end);
 		here->packet.key.protocol = IPPROTO_IPIP;
 		return PARSED_ALONE;
+	}
+	if (!RULE(tunnel_sources, may_send_tunnels(begin))) {
+		count_dropped(find_service(0) ? here->service_id : NO_SERVICE,
+			      PACKET_TUNNEL_SOURCE, PACKET_DROPPED);
+		return PARSED_DROPPED;
 	}
 	if (here->packet.is_v6 == is_v4(begin)) {
 		unwrap_v4(skb);

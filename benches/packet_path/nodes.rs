@@ -52,6 +52,7 @@ pub(crate) fn packet_options() -> PacketOptions {
         count_connections: true,
         has_pods: true,
         direct_return: true,
+        tunnel_sources: Vec::new(),
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings { answers: true, ..PacketSettings::default() },

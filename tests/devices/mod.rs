@@ -36,6 +36,7 @@ fn options(env: &Sandbox) -> Options {
         count_connections: false,
         has_pods: true,
         direct_return: true,
+        tunnel_sources: Vec::new(),
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings::default(),

@@ -236,6 +236,7 @@ impl Environment for Cluster<'_> {
             count_connections: true,
             has_pods: true,
             direct_return: true,
+            tunnel_sources: Vec::new(),
             foreign_connections: None,
             xdp: None,
             settings: PacketSettings {

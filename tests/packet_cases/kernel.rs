@@ -119,6 +119,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, XdpProgram
         count_connections: true,
         has_pods: true,
         direct_return: true,
+        tunnel_sources: settings.tunnel_source.into_iter().collect(),
         foreign_connections: None,
         xdp: Some(XdpMode::Generic),
         settings: PacketSettings::default(),
@@ -204,7 +205,9 @@ impl Kernel {
 
     /// Makes empty tables for a case on this node.
     pub(crate) fn start(&mut self, world: &World) {
-        let loaded = |settings: &Settings| (settings.nodeport_range.clone(), settings.source_ports.clone());
+        let loaded = |settings: &Settings| {
+            (settings.nodeport_range.clone(), settings.source_ports.clone(), settings.tunnel_source)
+        };
         if loaded(&self.settings) != loaded(&world.settings) || self.limits != world.limits {
             (self.programs, self.xdp, self.bloom, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;

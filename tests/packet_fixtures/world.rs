@@ -106,6 +106,7 @@ impl World {
             unknown: Unknown::Auto,
             answers: true,
             always_masquerades: false,
+            tunnel_source: None,
         };
         let limits = TableLimits { connections: 4_096, half_open: 4_096, fragments: 1_024 };
         let (state, devices, routes) = (MapState::default(), BTreeMap::new(), Vec::new());
@@ -134,6 +135,10 @@ impl World {
             "node" => self.state.node_addrs.extend(words.map(|addr| addr.parse::<Addr>().unwrap())),
             "nodeports" => self.settings.nodeport_range = range(words.next().unwrap()),
             "source-ports" => self.settings.source_ports = range(words.next().unwrap()),
+            "tunnels-from" => {
+                let net = parse_net(words.next().unwrap()).unwrap();
+                self.settings.tunnel_source = Some(SourceRange::from(net));
+            }
             "service" => self.service(words),
             "backend" => self.backend(words),
             "outside" => self.frontend(words, true),

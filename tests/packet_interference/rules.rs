@@ -18,8 +18,9 @@ const ALONE: [&str; 4] = ["client_gets_other_port", "priority_tags", "process_ge
 
 /// The rules that are not about what strangers change for honest parties, and the file with the packet
 /// case that shows each of them.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 10] = [
     ("flows_give_way_last", "limits.txt"),
+    ("tunnel_sources", "direct.txt"),
     ("flow_admitted_again", "evidence.txt"),
     ("reverse_path", "reverse-path.txt"),
     ("reverse_path_of_flows", "reverse-path.txt"),

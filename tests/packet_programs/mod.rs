@@ -377,6 +377,7 @@ fn options(source_ports: RangeInclusive<u16>, foreign_connections: Option<Foreig
         count_connections: true,
         has_pods: true,
         direct_return: true,
+        tunnel_sources: Vec::new(),
         foreign_connections,
         xdp: None,
         settings: PacketSettings::default(),

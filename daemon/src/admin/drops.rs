@@ -33,9 +33,10 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
     "the source is the address and port of a service, from which nothing begins a connection: the answers would go round",
     "to an address of a service that no device of this node has, but to no port and protocol of a service: see nodelb frontends",
     "an ICMP echo request (ping) to an address of a service that no device of this node has",
-    "an ICMP error about a datagram that anyone may have made up: a refusal that is not from its receiver, or more than seven errors in a second for a flow",
+    "an ICMP error about a datagram that anyone may have made up: not from its receiver, with a false MTU, or more than seven in a second for a flow",
     "a policy of IPsec on this node protects such packets, which nodelb would send in clear text: see ip xfrm policy",
     "the route to the backend or to the client has an encapsulation (ip route), which packets cannot get past the network stack",
+    "a tunnel to a backend here, of a host that is not in packets.tunnel-sources",
 ];
 
 /// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of

@@ -4,8 +4,9 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use ipnet::IpNet;
 use nodelb_core::config::PacketsConfig;
-use nodelb_datapath::packets::XdpMode;
+use nodelb_datapath::packets::{PacketOptions, XdpMode};
 use serde::Deserialize;
 
 use super::keys::{Datapath, Key, Section, section};
@@ -281,6 +282,10 @@ section! {
     /// nodelb translates their connections, and its programs are smaller by a third.
     direct_return: bool = false;
 
+    /// Networks of the hosts that may send packets in tunnels to backends on this node (forward = "tunnel"), at most 16:
+    /// those of the nodes. Without any, all hosts may; see "Strangers" in docs/packets.md.
+    tunnel_sources: Vec<IpNet> = Vec::new(), few_networks;
+
     /// What happens to TCP packets of connections that nodelb does not know, except on addresses of the node: "auto"
     /// hands them to the network stack if another service proxy has made the connection, and otherwise lets it continue
     /// at a backend of this node if the client's address and port select that one, or answers with RST; "pass" hands all
@@ -312,6 +317,14 @@ section! {
 
     /// Time without a packet after which a UDP client is forgotten, from "10s" to "1d".
     udp_timeout: Seconds = Seconds(120), lasts::<10, 86_400>;
+}
+
+/// The programs have room for so many.
+fn few_networks(networks: &[IpNet]) -> Result<(), String> {
+    match networks.len() > PacketOptions::MOST_TUNNEL_SOURCES {
+        true => Err(format!("at most {} networks are possible", PacketOptions::MOST_TUNNEL_SOURCES)),
+        false => Ok(()),
+    }
 }
 
 /// "auto" selects devices only in `devices`.

@@ -13,6 +13,7 @@ use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
@@ -115,6 +116,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         count_connections: config.datapath.count_connections,
         has_pods: !packets.pod_devices.is_empty(),
         direct_return: packets.direct_return,
+        tunnel_sources: packets.tunnel_sources.iter().copied().map(SourceRange::from).collect(),
         foreign_connections: (!asks_conntrack()).then(|| devices::foreign_connections(&source_ports)),
         source_ports,
         xdp: packets.xdp.mode(),

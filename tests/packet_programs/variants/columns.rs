@@ -4,6 +4,8 @@
 use std::ops::RangeInclusive;
 
 use nodelb_core::datapath::Limits;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_datapath::packets::{ForeignConnections, PacketOptions, PacketSettings, XdpMode};
 use nodelb_datapath::{LAYOUT, Options};
 
@@ -87,7 +89,14 @@ pub(super) const COLUMNS: [Column; 13] = [
             value("listed", |start| packets(start).foreign_connections = Some(ForeignConnections::new())),
         ],
     ),
-    of_packets("direct return", &[value("yes", |_| {}), value("no", |start| packets(start).direct_return = false)]),
+    of_packets(
+        "direct return",
+        &[
+            value("yes", |_| {}),
+            value("no", |start| packets(start).direct_return = false),
+            value("of 16 networks", tunnels_of_all_kinds),
+        ],
+    ),
     of_packets(
         "source ports",
         &[value("own", |_| {}), value("of sockets", |start| packets(start).source_ports = SHARED_PORTS)],
@@ -126,6 +135,7 @@ pub(super) fn with_packets(env: &Sandbox, name: &str) -> Start {
         count_connections: true,
         has_pods: true,
         direct_return: true,
+        tunnel_sources: Vec::new(),
         foreign_connections: None,
         xdp: None,
         settings: PacketSettings::default(),
@@ -148,6 +158,11 @@ pub(super) fn with_packets(env: &Sandbox, name: &str) -> Start {
 
 pub(super) fn packets(start: &mut Start) -> &mut PacketOptions {
     start.options.packets.as_mut().expect("the columns begin with the packet path")
+}
+
+fn tunnels_of_all_kinds(start: &mut Start) {
+    let net = |prefix| SourceRange::new(Addr::from_octets([0x20; 16]), prefix);
+    packets(start).tunnel_sources = (1..17).map(net).collect();
 }
 
 fn without_packets(start: &mut Start) {

@@ -51,7 +51,7 @@ impl Coverage {
                 PacketOptions in packets,
                 {
                     nodeport_range, source_ports, max_connections, max_handshakes, max_fragments, count_connections,
-                    has_pods, direct_return, foreign_connections, xdp
+                    has_pods, direct_return, tunnel_sources, foreign_connections, xdp
                 },
                 without { limits, settings, policies }
             );

@@ -142,6 +142,9 @@ struct constants {
 	uint8_t lists_tracked;
 	uint8_t may_forward;
 	uint8_t pad[2];
+	/* Address and mask of the network that may send tunnels, if any may not. */
+	uint32_t tunnel_source[8];
+	uint32_t tunnel_source_count;
 };
 
 /* Which rule of RULE() holds in any case; 0: none. */

@@ -20,6 +20,8 @@ void set_packet_constants(const struct constants *constants)
 {
 	SET_PACKET_CONSTANTS(constants);
 	most_udp_entries = constants->most_udp_entries;
+	memcpy((void *)tunnel_sources, constants->tunnel_source, sizeof(constants->tunnel_source));
+	tunnel_source_count = constants->tunnel_source_count;
 }
 
 int run_packet_program(uint32_t program, struct __sk_buff *skb)

@@ -17,4 +17,4 @@
 						rule(sockets_keep_ports) rule(credible_errors)                        \
 						    rule(process_gets_answers) rule(direct_keeps_port)                \
 							rule(reverse_path_of_flows) rule(errors_fit)                  \
-							    rule(flows_give_way_last)
+							    rule(flows_give_way_last) rule(tunnel_sources)

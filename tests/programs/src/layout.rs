@@ -35,7 +35,7 @@ pub fn sizes(map: &str) -> (usize, usize) {
         "services" => (4, 32),
         "slots" => (4, SLOT),
         "frontend_epoch" => (4, 8),
-        "packet_counts" => (4, 416),
+        "packet_counts" => (4, 432),
         "outside_counters" => (4, 16),
         "packet_drops" => (8, 24),
         _ => panic!("the sizes of {map} are not known here"),

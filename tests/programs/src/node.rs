@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::state::entries::{Lead, MapState};
 use nodelb_core::trace::{lookup_frontend, lookup_outside};
 
@@ -66,6 +67,8 @@ pub struct Settings {
     pub answers: bool,
     /// Whether backends on this node see an address of the node, too.
     pub always_masquerades: bool,
+    /// The network of the hosts that may send packets in tunnels; `None` if all may.
+    pub tunnel_source: Option<SourceRange>,
 }
 
 /// The services to which no new connection is translated: `enum draining` of `bpf/shared.h`.
@@ -233,10 +236,12 @@ pub enum Reason {
     Ipsec,
     /// The route has an encapsulation.
     Encapsulation,
+    /// A tunnel to a backend here, of a host that may send none.
+    TunnelSource,
 }
 
 /// All reasons, in the order of `enum packet_reason`.
-pub const REASONS: [Reason; 22] = [
+pub const REASONS: [Reason; 23] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -259,6 +264,7 @@ pub const REASONS: [Reason; 22] = [
     Reason::FalseError,
     Reason::Ipsec,
     Reason::Encapsulation,
+    Reason::TunnelSource,
 ];
 
 impl fmt::Display for Reason {
@@ -286,6 +292,7 @@ impl fmt::Display for Reason {
             Self::FalseError => "false-error",
             Self::Ipsec => "ipsec",
             Self::Encapsulation => "encapsulation",
+            Self::TunnelSource => "tunnel-source",
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::ipsec::{Policies, Policy};
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::packets::sweep::SweepTimeouts;
@@ -183,6 +183,9 @@ impl Programs {
         bytes.extend((BLOOM_WORDS - 1).to_ne_bytes());
         bytes.extend((sizes[0] / 2).to_ne_bytes());
         bytes.extend([u8::from(lists_tracked), u8::from(direct_return), 0, 0]);
+        let tunnels = settings.tunnel_source;
+        bytes.extend(tunnels.map_or([[0; 16]; 2], |net| [net.addr, net.mask()].map(Addr::octets)).concat());
+        bytes.extend(u32::from(tunnels.is_some()).to_ne_bytes());
         let rest = [sizes[0], sizes[1], sizes[2], removed.map_or(0, |rule| rule.number), random];
         let rest = rest.into_iter().chain([is_new_kernel, has_route_flags].map(u32::from));
         bytes.extend(rest.flat_map(u32::to_ne_bytes));

@@ -39,6 +39,11 @@ impl SourceRange {
         }
     }
 
+    /// The bits that all addresses of the range share.
+    pub fn mask(self) -> Addr {
+        masked(Addr::from_octets([0xff; 16]), self.prefix)
+    }
+
     pub fn contains(self, addr: Addr) -> bool {
         masked(addr, self.prefix) == self.addr
     }

@@ -15,7 +15,7 @@ use crate::skeleton::packet::types;
 use crate::sys;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 22] = [
+pub const REASONS: [&str; 23] = [
     "short",
     "ttl",
     "mtu",
@@ -38,6 +38,7 @@ pub const REASONS: [&str; 22] = [
     "false-error",
     "ipsec",
     "encapsulation",
+    "tunnel-source",
 ];
 
 /// What the programs did with a packet, in the order of `enum packet_verdict`.

@@ -10,7 +10,9 @@ use std::path::Path;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenObject};
 use nodelb_core::datapath::Limits;
+use nodelb_core::model::addr::Addr;
 use nodelb_core::model::ipsec::Policies;
+use nodelb_core::model::source_range::SourceRange;
 
 use crate::counters::Counters;
 use crate::error::{OpenError, failed, into_io};
@@ -48,6 +50,8 @@ pub struct PacketOptions {
     pub has_pods: bool,
     /// Whether packets may have direct return. Without it, a third of the programs is neither verified nor there.
     pub direct_return: bool,
+    /// The hosts that may send packets in tunnels, at most [`Self::MOST_TUNNEL_SOURCES`]; without any, all may.
+    pub tunnel_sources: Vec<SourceRange>,
     /// The connections that others have made from `source_ports` at the moment; `None` if the programs query connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
@@ -59,6 +63,8 @@ pub struct PacketOptions {
 }
 
 impl PacketOptions {
+    pub const MOST_TUNNEL_SOURCES: usize = 16;
+
     /// Copies of the counters of services; 0 if connections are not counted.
     pub(super) fn counter_shards(&self) -> u32 {
         let shards = if self.count_connections { Counters::shards(self.limits.services) } else { 0 };
@@ -198,6 +204,13 @@ fn prepare<'o>(
     let mut skeleton = skeleton.map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     set_constants!(rodata, options);
+    // The programs have exactly this room.
+    let room: &mut [_; PacketOptions::MOST_TUNNEL_SOURCES] = &mut rodata.tunnel_sources;
+    let tunnels = options.tunnel_sources.iter().take(room.len());
+    rodata.tunnel_source_count = u32::try_from(tunnels.len()).unwrap_or(0);
+    for (source, net) in room.iter_mut().zip(tunnels) {
+        (source.addr, source.mask) = (words(net.addr), words(net.mask()));
+    }
     let connections = existing.get("connections").map(MapHandle::max_entries);
     // Two entries for each connection. UDP flows may use half of them.
     rodata.most_udp_entries = connections.map_or(options.max_connections, |entries| entries / 2);
@@ -205,6 +218,13 @@ fn prepare<'o>(
     skeleton.progs.pod_in.set_autoload(options.has_pods);
     set_maps(&mut skeleton, options, existing).map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
     Ok(skeleton)
+}
+
+/// An address as the programs have it.
+fn words(addr: Addr) -> [u32; 4] {
+    let octets = addr.octets();
+    let (words, _) = octets.as_chunks::<4>();
+    std::array::from_fn(|at| words.get(at).map_or(0, |word| u32::from_ne_bytes(*word)))
 }
 
 fn set_maps(

@@ -134,7 +134,7 @@ metrics! {
     PACKET_TRANSLATED: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
         "Number of translated packets: from clients outside the node, and from backends";
     PACKET_DROPPED: Packets, Counter, "nodelb_packet_dropped_total",
-        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate, reverse-path, mtu-no-df, fragment-rate, served-source, not-served, echo, false-error, ipsec, encapsulation"],
+        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate, reverse-path, mtu-no-df, fragment-rate, served-source, not-served, echo, false-error, ipsec, encapsulation, tunnel-source"],
         "Number of packets to services that were dropped, or were answered by this node, by reason";
     PACKET_PASSED: Packets, Counter, "nodelb_packet_passed_total",
         [reason = "short, no-forwarding, no-room, unknown"],

@@ -419,6 +419,7 @@ fn recent_drops_are_explained_by_their_reason() {
         "served-source",
         "ipsec",
         "encapsulation",
+        "tunnel-source",
     ]) {
         check(reason, "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![drop(reason, 5.0)]);
     }
