@@ -194,7 +194,7 @@ async fn serve<D: Datapath + Send + 'static>(
         Owner::new(engine, (datapath, probe), recorder.reporter, Arc::clone(&notifier), clock);
 
     // The observers of the node. Stale sockets count from the first snapshot, and the first change has the node's facts.
-    let (marks, scope, directory) = (owner.marks(), config.datapath.disconnect, config.state.directory.clone());
+    let (marks, directory, scope) = (owner.marks(), config.state.directory.clone(), config.datapath.disconnects());
     let stale_sockets =
         stale_sockets.map(|it| StaleSockets::new((&handle, &marks), scope, &directory).start(it, stop()));
     tokio::spawn(level.clone().report_suppressed(stop()));

@@ -342,6 +342,35 @@ fn tcp_connections_end_where_that_is_asked_for() {
     });
 }
 
+/// Connections to a machine that had lost its power hung for as long as their programs waited.
+#[test]
+fn tcp_connections_to_a_backend_that_is_not_ready_end_when_that_lasts() {
+    const TEST: &str = "stale_sockets::tcp_connections_to_a_backend_that_is_not_ready_end_when_that_lasts";
+    sandbox::run(TEST, |sandbox| {
+        let host = Host::new(sandbox);
+        host.configure("disconnect = \"all\"\ndisconnect-after = \"5s\"");
+        [ONE, TWO].into_iter().for_each(listen);
+        let over_tcp = |objects: String| objects.replace("UDP", "TCP");
+        let (address, all) = (format!("{DNS}/TCP"), [ONE, TWO]);
+        host.serve("a.yaml", &over_tcp(cluster_ip(DNS, &all)));
+        let _daemon = host.start();
+        let pod = PodWithProcess::new(1);
+        let mut streams: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(DNS).unwrap()).collect();
+        streams.extend((0..20).map(|_| pod.pod.run(|| TcpStream::connect(DNS).unwrap())));
+        host.serve("a.yaml", &over_tcp(unready(DNS, &all, &all)));
+        eventually("all are not ready", || is_served_by(&address, &[]));
+        thread::sleep(Duration::from_secs(7));
+        host.serve("a.yaml", &over_tcp(unready(DNS, &all, &[ONE])));
+        eventually("one is better", || is_served_by(&address, &[&format!("{TWO}/TCP")]));
+        thread::sleep(Duration::from_secs(3));
+        assert!(streams.iter().all(is_open), "it may be ready again soon");
+        eventually("connections end", || metric("nodelb_sockets_destroyed_total{protocol=\"tcp\"}") > Some(0.0));
+        let ended = streams.iter().filter(|stream| !is_open(stream)).count();
+        assert!((5..=35).contains(&ended), "{ended} of 40");
+        assert_eq!(metric("nodelb_sockets_destroyed_total{protocol=\"tcp\"}"), Some(ended as f64));
+    });
+}
+
 /// Runs `work` as a member of the cgroup.
 pub(crate) fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl FnOnce() -> T) -> T {
     fs::write(cgroup.join("cgroup.procs"), "0").unwrap();

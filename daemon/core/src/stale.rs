@@ -53,10 +53,9 @@ pub enum Stale {
 /// be determined.
 ///
 /// A backend keeps its existing connections while its service contains it as active, terminating or drained. In any
-/// state, it keeps them while new connections may use it: if it is held, or quarantined together with all others. TCP
-/// connections are kept while the service contains the backend in any state, and UDP sockets while a client that connects
-/// again would reach no other backend: it would only lose the one that may be ready soon. Apart from that, traffic
-/// policies and hints do not matter, as in kube-proxy.
+/// state, it keeps them while new connections may use it: if it is held, or quarantined together with all others. So it does
+/// while a client that connects again would reach no other backend: it would only lose the one that may be ready soon. Apart
+/// from that, traffic policies and hints do not matter, as in kube-proxy.
 ///
 /// A backend counts as removed once the source of its service has reported everything that it could read. What another
 /// source has not reported, or a file that could never be read, concerns other services, and backends that the maps
@@ -83,9 +82,7 @@ pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<S
     let Some(named) = named else { return Some(Stale::Backend(Arc::clone(key))) };
     let is_better_elsewhere = match named.state() {
         BackendState::Active | BackendState::Terminating | BackendState::Maintenance => false,
-        BackendState::Quarantined | BackendState::NotReady => {
-            key.protocol == Protocol::Udp && is_answered(snapshot, frontend)
-        }
+        BackendState::Quarantined | BackendState::NotReady => is_answered(snapshot, frontend),
     };
     is_better_elsewhere.then(|| Stale::Unready(Arc::clone(key), backend))
 }

@@ -195,7 +195,7 @@ section! {
 
 section! {
     /// The datapath.
-    Datapath, "datapath", needs_restart = true;
+    Datapath, "datapath", needs_restart = true, together = Datapath::together;
 
     /// "kernel" translates connections; "memory" does everything else and needs no privileges.
     mode: DatapathChoice = DatapathChoice::Kernel;
@@ -247,6 +247,33 @@ section! {
     /// Sockets that nodelb closes when their backend is removed, so that their owners reconnect: "udp", "all" (also TCP
     /// connections to removed, but not to terminating backends) or "none".
     disconnect: Disconnect = Disconnect::Udp;
+
+    /// How long TCP connections stay with a backend that is not ready or fails its health checks, while the service has
+    /// others for the client: from "5s" on, or "forever". Otherwise, those to a node that has lost power hang until their
+    /// programs give up. Requires disconnect = "all".
+    disconnect_after: Hold = Hold(None), five_seconds;
+}
+
+/// A backend is often not ready for a moment.
+fn five_seconds(after: &Hold) -> Result<(), String> {
+    match after.0.is_some_and(|after| after < Duration::from_secs(5)) {
+        true => Err("is shorter than 5s".into()),
+        false => Ok(()),
+    }
+}
+
+impl Datapath {
+    /// Which sockets are closed, and how long those of TCP stay with a backend that is not ready; `None`: forever.
+    pub(crate) fn disconnects(&self) -> (Disconnect, Option<Duration>) {
+        (self.disconnect, self.disconnect_after.0)
+    }
+
+    fn together(&self) -> Vec<(&'static str, String)> {
+        if self.disconnect_after.0.is_none() || self.disconnect == Disconnect::All {
+            return Vec::new();
+        }
+        vec![("disconnect_after", "ends TCP connections only with disconnect = \"all\"; set both or neither".into())]
+    }
 }
 
 section! {

@@ -81,7 +81,7 @@ pub(super) fn lasts<const MIN: u32, const MAX: u32>(value: &Seconds) -> Check {
     if (min..=max).contains(value) { Ok(()) } else { Err(format!("{value} is not from {min} to {max}")) }
 }
 
-/// How long backends are kept after their name has ceased to exist; `None`: forever.
+/// How long something stays as it is; `None`: forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold(pub Option<Duration>);
 

@@ -51,9 +51,6 @@ const PASS_EVERY: Duration = Duration::from_millis(250);
 /// its answer.
 const LAST_ANSWER: Duration = Duration::from_millis(250);
 
-/// The interval of passes while the sockets of such a backend wait.
-const UNREADY_LOOK_EVERY: Duration = Duration::from_secs(1);
-
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The interval of checks of all sockets without a change.
@@ -87,6 +84,8 @@ pub struct StaleSockets {
     /// To the owner; used only to request a newer snapshot.
     changes: mpsc::Sender<Vec<Change>>,
     scope: Disconnect,
+    /// How long TCP sockets stay connected to a backend that is not ready; `None`: forever.
+    tcp_for: Option<Duration>,
     directory: PathBuf,
     report: watch::Sender<Arc<StaleSocketsReport>>,
     clock: Clock,
@@ -128,11 +127,16 @@ struct PassState {
 }
 
 impl StaleSockets {
-    /// A task for the sockets in this scope; `directory` is the state directory.
-    pub fn new((owner, marks): (&OwnerHandle, &Marks), scope: Disconnect, directory: &Path) -> Self {
+    /// A task for the sockets in this scope; TCP sockets stay connected to a backend that is not ready for this time, or
+    /// forever. `directory` is the state directory.
+    pub fn new(
+        (owner, marks): (&OwnerHandle, &Marks),
+        (scope, tcp_for): (Disconnect, Option<Duration>),
+        directory: &Path,
+    ) -> Self {
         let OwnerHandle { changes, snapshot, clock } = owner.clone();
         let (marks, directory, report) = (marks.clone(), directory.to_owned(), watch::Sender::default());
-        Self { snapshot, marks, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
+        Self { snapshot, marks, changes, scope, tcp_for, directory, report, clock, call_again: CALL_AGAIN }
     }
 
     pub fn start(
@@ -149,7 +153,7 @@ impl StaleSockets {
     async fn run(mut self, handles: Handles) {
         let Handles { flows, mut reaper, cgroup } = handles;
         // Before any frontend counts as new.
-        let mut state = PassState::since(&self.snapshot.borrow());
+        let mut state = PassState::since(&self.snapshot.borrow(), self.tcp_for);
         // At every start, so that the next boot is recognised.
         let is_another_boot = boot::is_another(self.directory.clone()).await;
         if state.answered.is_none() && is_another_boot {
@@ -193,7 +197,7 @@ impl StaleSockets {
         let mut last = Instant::now();
         loop {
             // The next pass looks at all changes before it.
-            let waits_for_change = due.is_none() || state.answered.is_none() || state.unready.is_waiting();
+            let waits_for_change = due.is_none() || state.answered.is_none() || state.unready.pause().is_some();
             tokio::select! {
                 error = deps.line.ended() => return Some(error),
                 changed = moved(self.scope, &mut self.marks), if waits_for_change => {
@@ -216,8 +220,7 @@ impl StaleSockets {
             due = match &ended {
                 Err(_) => Some(last + RETRY_AFTER),
                 Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(state) => Some(last + PASS_EVERY),
-                Ok(_) if state.unready.is_waiting() => Some(last + UNREADY_LOOK_EVERY),
-                Ok(_) => None,
+                Ok(_) => state.unready.pause().map(|pause| last + pause),
             };
             let gone = state.note(ended);
             self.publish(state);
@@ -268,9 +271,7 @@ impl StaleSockets {
     ) -> Result<Vec<Suspect>, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let mut before = deps.suspects(protocol, snapshot).await?;
-        if protocol == Protocol::Udp {
-            before = state.unready.without_waiting(before, Instant::now());
-        }
+        before = state.unready.without_waiting(protocol, before, Instant::now());
         if before.is_empty() {
             return Ok(before);
         }
@@ -326,9 +327,10 @@ impl Deps {
 impl PassState {
     /// The state at a start, with this content of the kernel. If the kernel is empty, another program such as
     /// kube-proxy may have answered until now: what nodelb answers first is then not new.
-    fn since(snapshot: &Snapshot) -> Self {
+    fn since(snapshot: &Snapshot, tcp_for: Option<Duration>) -> Self {
         let is_adopted = snapshot.serves_anything();
-        Self { answered: is_adopted.then(|| stale::answered(snapshot)), ..Self::default() }
+        let answered = is_adopted.then(|| stale::answered(snapshot));
+        Self { answered, unready: Unready::new(tcp_for), ..Self::default() }
     }
 
     /// The state after a reboot of a node that nodelb served: nothing has answered until now, so every answered address

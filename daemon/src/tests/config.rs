@@ -131,7 +131,7 @@ level = "INFO"
         "line 17: unknown key `kubernets`; did you mean `kubernetes`?",
         "line 18: unknown key `datapath.extra`; known here: mode, cgroup, pin-directory, max-frontends, max-services, \
          max-slots, max-affinity, bypass, external-ips, own-addresses, nodeport-range, \
-         protect-nodeports, count-connections, disconnect",
+         protect-nodeports, count-connections, disconnect, disconnect-after",
     ];
     assert_eq!(found, expected);
 }

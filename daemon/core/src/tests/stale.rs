@@ -128,13 +128,13 @@ const TWO: &str = "192.0.2.2:53/UDP";
 
 #[test]
 fn a_backend_keeps_its_sockets_while_its_state_lets_it() {
-    for (state, udp, tcp) in [
-        (BackendState::Active, "right", "right"),
-        (BackendState::Terminating, "right", "right"),
-        (BackendState::Maintenance, "right", "right"),
-        (BackendState::NotReady, "not ready in shop/dns", "right"),
+    for (state, expected) in [
+        (BackendState::Active, "right"),
+        (BackendState::Terminating, "right"),
+        (BackendState::Maintenance, "right"),
+        (BackendState::NotReady, "not ready in shop/dns"),
     ] {
-        for (protocol, expected) in [("UDP", udp), ("TCP", tcp)] {
+        for protocol in ["UDP", "TCP"] {
             let [frontend, one, two] = [DNS, ONE, TWO].map(|text| text.replace("UDP", protocol));
             let mut node = Node::new();
             let backends = [(one.as_str(), state), (two.as_str(), BackendState::Active)];

@@ -8,7 +8,7 @@ use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath as _, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
@@ -34,7 +34,7 @@ fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::ClusterIP }];
     let backends = backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect();
     let service = Service {
-        ports: vec![ServicePort { name: "".into(), protocol: Protocol::Udp, frontends }],
+        ports: vec![ServicePort { name: "".into(), protocol: at.protocol, frontends }],
         ..Service::new(name.clone(), Source::Files)
     };
     let slice = Slice {
@@ -42,7 +42,7 @@ fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
         service: name,
         source: Source::Files,
         origin: Origin::default(),
-        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Udp, backends }],
+        ports: vec![SlicePort { name: "".into(), protocol: at.protocol, backends }],
         problem: None,
     };
     [Change::UpsertService(service), Change::UpsertSlice(slice)]
@@ -96,12 +96,13 @@ impl Rig {
         let (changes_in, changes) = mpsc::channel(4);
         let marker = Marker::default();
         let handle = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start() };
-        let stale_sockets = StaleSockets::new((&handle, &marker.marks()), Disconnect::Udp, Path::new("/proc/nowhere"));
+        let scope = (Disconnect::Udp, None);
+        let stale_sockets = StaleSockets::new((&handle, &marker.marks()), scope, Path::new("/proc/nowhere"));
         let readings = Mutex::new(VecDeque::from(readings));
-        let flows: ReadFlows = Arc::new(move |_, see| {
+        let flows: ReadFlows = Arc::new(move |protocol, see| {
             let mut readings = readings.lock().unwrap();
             let reading = if readings.len() > 1 { readings.pop_front().unwrap() } else { readings[0].clone() };
-            reading.into_iter().for_each(see);
+            reading.into_iter().filter(|flow| flow.frontend.protocol == protocol).for_each(see);
             Ok(())
         });
         let (line, theirs) = UnixStream::pair().unwrap();
@@ -197,11 +198,31 @@ async fn the_sockets_of_a_backend_that_is_not_ready_wait_for_some_seconds() {
     let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
     rig.apply(serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain([synced()]));
     rig.apply(unready(serve("shop/dns", DNS, &[ONE, TWO])));
-    assert_eq!((rig.pass().await, rig.memory.unready.is_waiting()), (0, true), "it may be ready again soon");
+    assert_eq!((rig.pass().await, rig.memory.unready.pause().is_some()), (0, true), "it may be ready again soon");
     tokio::time::pause();
     tokio::time::advance(unready::UNREADY_FOR).await;
     tokio::time::resume();
     assert_eq!(rig.pass().await, 1, "it has not been for some seconds");
+}
+
+/// The machine of a backend lost its power, and connections to it hung for as long as their programs waited.
+#[tokio::test]
+async fn tcp_connections_to_a_backend_that_is_not_ready_end_after_the_configured_time() {
+    const AFTER: Duration = Duration::from_secs(60);
+    let [dns, one, two] = [DNS, ONE, TWO].map(|text| text.replace("UDP", "TCP"));
+    for (after, expected) in [(None, 0), (Some(AFTER), 1)] {
+        let mut rig = Rig::new(vec![vec![flow(1, &dns, &one)]]);
+        rig.stale_sockets.scope = Disconnect::All;
+        rig.memory.unready = Unready::new(after);
+        rig.apply(serve("shop/dns", &dns, &[&one, &two]).into_iter().chain([synced()]));
+        rig.apply(unready(serve("shop/dns", &dns, &[&one, &two])));
+        assert_eq!((rig.pass().await, rig.memory.unready.pause()), (0, after.map(|after| after / 5)));
+        tokio::time::pause();
+        tokio::time::advance(AFTER).await;
+        tokio::time::resume();
+        assert_eq!(rig.pass().await, expected, "{after:?}");
+        assert_eq!(rig.memory.report.tcp, expected);
+    }
 }
 
 #[tokio::test]

@@ -30,13 +30,16 @@ fn sockets_of_a_backend_that_is_not_ready_wait_and_those_of_a_removed_one_do_not
     let (mut unready, start) = (Unready::default(), Instant::now());
     let at = |seconds: u64| start + Duration::from_secs(seconds);
     let (gone, one, two) = (suspect(TWO, false), suspect(ONE, true), suspect(TWO, true));
-    assert_eq!(unready.without_waiting(vec![gone.clone(), one.clone()], at(0)), [gone]);
-    assert!(unready.is_waiting());
-    assert_eq!(unready.without_waiting(vec![one.clone(), two.clone()], at(4)), []);
-    assert_eq!(unready.without_waiting(vec![one.clone(), two.clone()], at(5)), std::slice::from_ref(&one));
-    assert_eq!(unready.without_waiting(vec![two.clone()], at(9)), [two]);
+    assert_eq!(unready.without_waiting(Protocol::Udp, vec![gone.clone(), one.clone()], at(0)), [gone]);
+    assert!(unready.pause().is_some());
+    assert_eq!(unready.without_waiting(Protocol::Udp, vec![one.clone(), two.clone()], at(4)), []);
+    assert_eq!(
+        unready.without_waiting(Protocol::Udp, vec![one.clone(), two.clone()], at(5)),
+        std::slice::from_ref(&one)
+    );
+    assert_eq!(unready.without_waiting(Protocol::Udp, vec![two.clone()], at(9)), [two]);
     // It was ready meanwhile: a flap begins again.
-    assert_eq!(unready.without_waiting(vec![one], at(10)), []);
-    assert_eq!(unready.without_waiting(vec![], at(11)), []);
-    assert!(!unready.is_waiting());
+    assert_eq!(unready.without_waiting(Protocol::Udp, vec![one], at(10)), []);
+    assert_eq!(unready.without_waiting(Protocol::Udp, vec![], at(11)), []);
+    assert_eq!(unready.pause(), None);
 }
