@@ -6,6 +6,7 @@
 //! neither does the end of the process.
 
 use std::fs::{self, File};
+use std::future::pending;
 use std::io::{self, ErrorKind, Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ pub fn append(path: &Path) -> io::Result<File> {
 fn open_with(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = options.custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
+    let is_file = file.metadata()?.is_file();
+    is_file.then_some(file).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "it is not a file"))
 }
 
 /// Removes a file. Returns whether it existed. May block.
@@ -106,13 +108,16 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u3
     })
 }
 
-/// Fails if the previous run may have been unable to replace the JSON file after its last change, because no file can be
-/// created or removed next to it. May block.
+/// Fails with [`ErrorKind::InvalidData`] if the previous run may have been unable to replace the JSON file after its last
+/// change, because no file can be created or removed next to it. May block.
 pub fn replaceable(path: &Path) -> io::Result<()> {
     let new = path.with_extension("json.new");
     let created = remove(&new).and_then(|_existed| File::options().write(true).create_new(true).open(&new));
     let removed = created.and_then(|_| fs::remove_file(&new));
-    removed.map_err(|error| io::Error::other(format!("it may be outdated, because it cannot be replaced: {error}")))
+    removed.map_err(|error| {
+        let why = format!("it may be outdated, because it cannot be replaced: {error}");
+        io::Error::new(ErrorKind::InvalidData, why)
+    })
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8], version: u32) -> Result<T, String> {
@@ -159,7 +164,7 @@ const READ_AGAIN: Duration = Duration::from_secs(10);
 type ReadFn<T> = dyn Fn(&Path) -> io::Result<T> + Send + Sync;
 
 /// A file of the previous run, until it has been read. What the disk does not answer in time is unread, not empty: it is
-/// read as soon as the disk answers.
+/// read as soon as the disk answers. A file of no use ([`ErrorKind::InvalidData`]) is empty.
 pub struct Reading<T> {
     path: PathBuf,
     consequence: &'static str,
@@ -211,6 +216,14 @@ impl<T: Default + Send + 'static> Reading<T> {
             sleep_until(self.again).await;
             self.attempt();
         }
+    }
+
+    /// [`Self::wait`] for a file that may be unread; never returns if it is not.
+    pub async fn late(unread: &mut Option<Self>) -> T {
+        let Some(reading) = unread else { return pending().await };
+        let read = reading.wait().await;
+        *unread = None;
+        read
     }
 
     /// The result of the attempt that is under way.
@@ -332,25 +345,63 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
     }
 }
 
-/// A [`StateFile`] with its latest contents: it is written only if they change.
+/// A [`StateFile`] that continues what the previous run has stored: it is written only if its contents change, and not
+/// before it has been read.
 pub struct SavedState<T> {
     file: StateFile<Arc<T>>,
+    /// The latest contents.
     saved: Arc<T>,
+    /// What the previous run has stored, until it has been read.
+    unread: Option<Reading<T>>,
 }
 
-impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
-    /// The state in a file that has been read.
-    pub fn new(saved: T, file: StateFile<Arc<T>>) -> Self {
-        Self { file, saved: Arc::new(saved) }
+impl<T: Clone + Default + PartialEq + Send + Sync + 'static> SavedState<T> {
+    /// [`Self::load`] of this file at the start of the daemon, with what follows if it cannot be read, and if it cannot be
+    /// written.
+    pub async fn open(
+        path: PathBuf,
+        [unread, unwritten]: [&'static str; 2],
+        limits: Limits,
+        read: impl Fn(&Path) -> io::Result<T> + Send + Sync + 'static,
+        write: impl Fn(&Path, &T) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let reading = Reading::begin(path.clone(), unread, read);
+        let file = StateFile::start(path, unwritten, limits, move |path, contents: Arc<T>| write(path, &contents));
+        Self::load(reading, START, file).await
+    }
+
+    /// The state in a file that is being read. What is read within the time limit, which counts from the beginning, is
+    /// [`Self::saved`], and what is read later is [`Self::late`].
+    pub async fn load(mut reading: Reading<T>, limit: Duration, file: StateFile<Arc<T>>) -> Self {
+        match reading.within(limit).await {
+            Some(saved) => Self { file, saved: Arc::new(saved), unread: None },
+            None => Self { file, saved: Arc::default(), unread: Some(reading) },
+        }
+    }
+
+    /// The file, which is written when there are contents, whatever it has.
+    pub fn empty(file: StateFile<Arc<T>>) -> Self {
+        Self { file, saved: Arc::default(), unread: None }
     }
 
     pub fn saved(&self) -> &T {
         &self.saved
     }
 
-    /// Writes the contents soon if they differ from the latest ones. Never waits.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// What the previous run has stored, when the disk answers at last; never returns otherwise. Everything that is known by
+    /// then is newer, and is to be saved with it. May be dropped and called again.
+    pub async fn late(&mut self) -> T {
+        self.saved = Arc::new(Reading::late(&mut self.unread).await);
+        T::clone(&self.saved)
+    }
+
+    /// Writes the contents soon if they differ from the latest ones, unless the file is unread. Never waits.
     pub fn save(&mut self, contents: T) {
-        if contents != *self.saved {
+        if self.unread.is_none() && contents != *self.saved {
             self.saved = Arc::new(contents);
             self.file.save(Arc::clone(&self.saved));
         }

@@ -271,3 +271,29 @@ fn what_a_start_would_not_read_is_not_written() {
     let read = read_json::<serde_json::Value>(&path, 64, 1).unwrap();
     assert_eq!(read, Some(contents("short")), "what was there");
 }
+
+/// What the disk did not answer in time was once taken for empty, and replaced.
+#[tokio::test]
+async fn contents_that_arrive_late_are_not_replaced_before() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (answers_in, answers) = mpsc::channel();
+    let (answers, (written_in, written)) = (Mutex::new(answers), mpsc::channel());
+    let path = directory.path().join("name");
+    let read = move |_: &Path| answers.lock().expect("no panic").recv().map_err(io::Error::other);
+    let limits = Limits { timeout: Duration::from_secs(60), ..LIMITS };
+    let file = StateFile::start(path.clone(), "nothing follows", limits, move |_, contents: Arc<u32>| {
+        written_in.send(*contents).map_err(io::Error::other)
+    });
+    tokio::time::pause();
+    let mut state = SavedState::load(Reading::begin(path, "nothing follows", read), START, file).await;
+    tokio::time::resume();
+    assert_eq!(*state.saved(), 0);
+    state.save(1);
+    sleep_until(Instant::now() + Duration::from_millis(20)).await;
+    assert_eq!(written.try_recv().ok(), None);
+    answers_in.send(7).expect("read");
+    assert_eq!((state.late().await, *state.saved()), (7, 7));
+    state.save(7);
+    state.close(8).await;
+    assert_eq!(written.iter().collect::<Vec<_>>(), [8]);
+}

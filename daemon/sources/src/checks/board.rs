@@ -50,6 +50,8 @@ pub(super) struct Board {
     unhealthy_before: BTreeMap<ServiceName, Quarantine>,
     /// The backends of such services that were in the maps at the start. The previous daemon checked them until a moment ago.
     used: Used,
+    /// The backends that were in the maps at the start as more than a last resort.
+    used_as_passed: Used,
     /// The addresses that no Kubernetes service may make this host connect to; `None` if its services are not checked.
     kubernetes: Option<Guard>,
     /// Services with results that may differ from the last report to the owner task.
@@ -115,21 +117,33 @@ pub(super) struct Transition {
 }
 
 impl Board {
-    /// Creates a board that remembers which backends were unhealthy, and takes those that were in the maps for healthy
-    /// otherwise. Checks services of Kubernetes if there is a guard, except at addresses that the guard refuses.
-    pub(super) fn recalling(
-        mut unhealthy: BTreeMap<ServiceName, Quarantine>,
-        (used, used_as_passed): (Used, &Used),
-        kubernetes: Option<Guard>,
-    ) -> Self {
+    /// Creates a board that takes the backends that were in the maps for healthy. Checks services of Kubernetes if there is a
+    /// guard, except at addresses that the guard refuses.
+    pub(super) fn new((used, used_as_passed): (Used, Used), kubernetes: Option<Guard>) -> Self {
+        Self { used, used_as_passed, kubernetes, ..Self::default() }
+    }
+
+    /// Remembers which backends were unhealthy when nodelb ended, also if that is read late: what a check has found since the
+    /// start is newer.
+    pub(super) fn recall(&mut self, mut unhealthy: BTreeMap<ServiceName, Quarantine>) {
         // What the maps use as more than a last resort has passed its checks since they were stored.
         unhealthy.retain(|name, failed| {
-            failed.retain(|backend, _| !used_as_passed.has_of_any(name, *backend));
+            failed.retain(|backend, _| !self.used_as_passed.has_of_any(name, *backend));
             !failed.is_empty()
         });
-        let subjects = unhealthy.keys().map(|name| (name.clone(), Subject::default())).collect();
-        let unreported = unhealthy.keys().cloned().collect();
-        Self { subjects, unreported, unhealthy_before: unhealthy, used, kubernetes, ..Self::default() }
+        for (name, failed) in &unhealthy {
+            let subject = self.subjects.entry(name.clone()).or_default();
+            for target in subject.targets.values_mut() {
+                let is_checked = |backend: &Backend| self.last.contains_key(&(name.clone(), *backend));
+                let error = target.backends.iter().find_map(|backend| failed.get(backend));
+                if let Some(error) = error.filter(|_| !target.backends.iter().any(is_checked)) {
+                    target.health = HealthState::continued(Err(Arc::clone(error)));
+                }
+            }
+        }
+        self.unreported.extend(unhealthy.keys().cloned());
+        self.unhealthy_before = unhealthy;
+        self.forget_before();
     }
 
     /// Makes the targets that follow from these facts. The caller gets the results for the owner task from

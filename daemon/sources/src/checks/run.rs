@@ -130,8 +130,10 @@ async fn start_with(
 ) -> JoinHandle<()> {
     let is_checked = |source| source == Source::Files || checker.kubernetes.is_some();
     let maps = checker.owner.snapshot.borrow().realised.clone();
-    let used = (Used::of(&maps, is_checked), &Used::of_passed(&maps, is_checked));
-    let board = Board::recalling(stored.saved().clone(), used, checker.kubernetes.clone());
+    let used = (Used::of(&maps, is_checked), Used::of_passed(&maps, is_checked));
+    let mut board = Board::new(used, checker.kubernetes.clone());
+    state_file::log(stored.saved());
+    board.recall(stored.saved().clone());
     let mut running = RunningChecker {
         board,
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets)),
@@ -200,6 +202,14 @@ impl RunningChecker {
                 }
                 Some(asked) = self.asking.join_next_with_id() => {
                     is_outdated |= self.take(asked);
+                }
+                unhealthy = stored.late() => {
+                    state_file::log(&unhealthy);
+                    self.board.recall(unhealthy);
+                    is_outdated = true;
+                    if !self.publish().await {
+                        return;
+                    }
                 }
                 () = at(instant_of(begin_at)) => {}
                 () = at(instant_of(tell_at)) => {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodelb_core::model::addr::Addr;
@@ -12,7 +12,7 @@ use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text;
 use nodelb_host::messages;
-use nodelb_host::state_file::{self, Limits, START, SavedState, StateFile};
+use nodelb_host::state_file::{self, Limits, SavedState};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -70,9 +70,21 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
 pub type Stored = SavedState<Unhealthy>;
 
 pub(super) async fn load(directory: &Path, limits: Limits) -> Stored {
-    let path = directory.join(NAME);
-    let consequence = "every backend counts as its file says until it is checked";
-    let saved = state_file::load(&path, START, consequence, read).await.unwrap_or_default();
+    load_with(directory.join(NAME), limits, read).await
+}
+
+pub(super) async fn load_with(
+    path: PathBuf,
+    limits: Limits,
+    read: impl Fn(&Path) -> io::Result<Unhealthy> + Send + Sync + 'static,
+) -> Stored {
+    let unread = "every backend counts as its file says until it is checked";
+    let unwritten = "after a restart, unhealthy backends would be used until their first check";
+    SavedState::open(path, [unread, unwritten], limits, read, write).await
+}
+
+/// Logs what the previous run has stored.
+pub(super) fn log(saved: &Unhealthy) {
     let count: usize = saved.values().map(Quarantine::len).sum();
     if count > 0 {
         info!(
@@ -80,11 +92,6 @@ pub(super) async fn load(directory: &Path, limits: Limits) -> Stored {
             "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
         );
     }
-    let consequence = "after a restart, unhealthy backends would be used until their first check";
-    SavedState::new(
-        saved,
-        StateFile::start(path, consequence, limits, |path, unhealthy: Arc<_>| write(path, &unhealthy)),
-    )
 }
 
 #[cfg(test)]

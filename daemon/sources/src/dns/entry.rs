@@ -67,18 +67,23 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Of a question that was not asked before: with what an earlier run has stored about it.
-    pub(super) fn new(recalled: &mut Saved, question: &Question, now: Moment) -> Self {
+    /// Takes what an earlier run has stored about the question, of which no records are known since. Returns whether it has
+    /// stored anything.
+    pub(super) fn recall(&mut self, recalled: &mut Saved, question: &Question) -> bool {
         let (known, held) = (recalled.answers.remove(question), recalled.held.remove(question));
-        Self {
-            is_recalled: known.is_some(),
-            known,
-            gone_since: held.as_ref().and_then(|held| held.gone_since),
-            problem: held.map(|held| held.problem),
-            due: now,
-            since: now,
-            ..Self::default()
+        if known.is_none() && held.is_none() {
+            return false;
         }
+        (self.is_recalled, self.known) = (known.is_some(), known);
+        let Some(Held { problem, gone_since }) = held else { return true };
+        // An answer that the name does not exist continues the hold, and any other one has ended it.
+        if !self.was_answered || self.gone_since.is_some() {
+            self.gone_since = gone_since.or(self.gone_since);
+        }
+        if !self.was_asked {
+            self.problem = Some(problem);
+        }
+        true
     }
 
     /// Whether the last records are in use although they are not current.

@@ -83,20 +83,37 @@ impl Names {
         Self { bounds, seed, ..Self::default() }
     }
 
-    /// Continues with what an earlier run has stored. Returns the answers in it for the owner task. A hold that would have
-    /// ended meanwhile begins again with the next answer: only answers end it.
+    /// Continues with what an earlier run has stored, also if it arrives late: what has been answered since the start is newer.
+    /// Returns the answers in it for the owner task. A hold that would have ended meanwhile begins again with the next answer:
+    /// only answers end it.
     pub(super) fn recall(&mut self, mut saved: Saved, now: Moment) -> Vec<Change> {
         let hold = self.bounds.hold.unwrap_or(u64::MAX);
         let lasts = |(since, _): GoneSince| since <= now && since.0.saturating_add(hold) > now.0;
         for held in saved.held.values_mut().filter(|held| !held.gone_since.is_none_or(lasts)) {
             *held = Held { problem: without_end(&held.problem).into(), gone_since: None };
         }
+        for (question, _) in self.entries.iter().filter(|(_, entry)| entry.known.is_some() || entry.is_gone) {
+            saved.answers.remove(question);
+            saved.used.remove(question);
+            saved.held.remove(question);
+        }
+        let used = saved.used.clone();
+        let questions: BTreeSet<Question> = saved.answers.keys().chain(used.keys()).cloned().collect();
         self.recalled = saved;
-        let Saved { answers, used, held } = &self.recalled;
-        let questions: BTreeSet<Question> = answers.keys().chain(used.keys()).cloned().collect();
+        for (question, entry) in &mut self.entries {
+            if entry.recall(&mut self.recalled, question) {
+                self.dirty.extend(entry.slices.iter().cloned());
+            }
+        }
+        self.rewire(now);
         let of_maps = |question: &Question| {
-            let problem = held.get(question).map(|held| Arc::clone(&held.problem));
-            Some(NameAnswer { records: Some(used.get(question)?.clone()), problem, ..NameAnswer::default() })
+            let records = Some(used.get(question)?.clone());
+            let mut new = Entry::default();
+            let entry = self.entries.get(question).unwrap_or_else(|| {
+                new.problem = self.recalled.held.get(question).map(|held| Arc::clone(&held.problem));
+                &new
+            });
+            Some(answer_of(entry, records, self.hold()))
         };
         let answer = |question| Some((of_maps(&question).or_else(|| self.answer_to(&question))?, question));
         let answers: Vec<_> = questions.into_iter().filter_map(answer).collect();
@@ -369,7 +386,8 @@ impl Names {
     /// The entry of the question, which is asked at once if it is new.
     fn ask(&mut self, question: &Question, now: Moment) -> &mut Entry {
         self.entries.entry(question.clone()).or_insert_with(|| {
-            let entry = Entry::new(&mut self.recalled, question, now);
+            let mut entry = Entry { due: now, since: now, ..Entry::default() };
+            entry.recall(&mut self.recalled, question);
             self.due.insert((entry.due, question.clone()));
             entry
         })

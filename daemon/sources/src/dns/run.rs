@@ -20,6 +20,7 @@ use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::AskTimeouts;
 use super::ask_all::{Asked, ask_all};
+use super::entry::Saved;
 use super::journal;
 use super::names::{Bounds, Names, Reply, Wanted};
 use super::report::{DnsReport, QueryResult, report};
@@ -119,6 +120,7 @@ pub(super) async fn start_with(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<()> {
     let mut names = Names::new(resolver.bounds, std::process::id().into());
+    state_file::log(stored.saved());
     let recalled = names.recall(stored.saved().clone(), resolver.owner.clock.now());
     resolver.owner.send(recalled).await;
     let mut running = Running {
@@ -193,6 +195,7 @@ impl Running {
                     }
                     is_received
                 }
+                saved = stored.late() => self.recall(saved).await,
                 () = at(begin_at) => true,
                 _ = tick.tick() => {
                     self.store_and_report(stored);
@@ -250,13 +253,23 @@ impl Running {
             let wanted: Wanted = facts.named.iter().map(|(slice, named)| (slice.clone(), Arc::clone(named))).collect();
             self.names.follow(Arc::new(wanted), now);
         }
-        let is_complete = |facts: &Facts| facts.is_synced(Source::Files) && facts.incomplete(Source::Files).is_none();
         if is_complete(&facts) && !is_complete(&self.facts) {
             self.names.forget_recalled();
         }
         self.facts = facts;
         self.is_outdated |= has_names || has_used;
         has_names || has_used
+    }
+
+    /// Takes what the previous run has stored, which arrives after the start.
+    async fn recall(&mut self, saved: Saved) -> bool {
+        state_file::log(&saved);
+        let recalled = self.names.recall(saved, self.resolver.owner.clock.now());
+        if is_complete(&self.facts) {
+            self.names.forget_recalled();
+        }
+        self.is_outdated = true;
+        self.resolver.owner.send(recalled).await && self.publish().await
     }
 
     async fn publish(&mut self) -> bool {
@@ -325,6 +338,10 @@ impl Running {
             self.resolver.reports.send_replace(Arc::new(self.report.clone()));
         }
     }
+}
+
+fn is_complete(facts: &Facts) -> bool {
+    facts.is_synced(Source::Files) && facts.incomplete(Source::Files).is_none()
 }
 
 #[cfg(test)]

@@ -2,15 +2,14 @@
 //! without a DNS server and serves the backends that it knew. Owns the format of the file.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::named::{DnsName, NameRecords, NamedAddress, Question, refusal};
 use nodelb_core::text;
 use nodelb_host::clock::boot_id;
 use nodelb_host::messages;
-use nodelb_host::state_file::{self, Limits, START, SavedState, StateFile};
+use nodelb_host::state_file::{self, Limits, SavedState};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -60,7 +59,7 @@ struct Entry {
     gone: Option<(u64, u64)>,
 }
 
-fn read(path: &Path) -> io::Result<Saved> {
+pub(super) fn read(path: &Path) -> io::Result<Saved> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let mut saved = Saved::default();
     let Some(Form { answers, used, boot, .. }) = form else { return Ok(saved) };
@@ -124,17 +123,27 @@ fn write(path: &Path, saved: &Saved) -> io::Result<()> {
 pub type Stored = SavedState<Saved>;
 
 pub(super) async fn load(directory: &Path, limits: Limits) -> Stored {
-    let path = directory.join(NAME);
-    let consequence = "backends with names are not known until a DNS server answers";
-    let saved = state_file::load(&path, START, consequence, read).await.unwrap_or_default();
+    load_with(directory.join(NAME), limits, read).await
+}
+
+pub(super) async fn load_with(
+    path: PathBuf,
+    limits: Limits,
+    read: impl Fn(&Path) -> io::Result<Saved> + Send + Sync + 'static,
+) -> Stored {
+    let unread = "backends with names are not known until a DNS server answers";
+    let unwritten = "after a restart, backends with names would be unknown until a DNS server answers";
+    SavedState::open(path, [unread, unwritten], limits, read, write).await
+}
+
+/// Logs what the previous run has stored.
+pub(super) fn log(saved: &Saved) {
     if !saved.answers.is_empty() {
         info!(
             message_id = %messages::STATE_LOADED,
             "the last answers to {} DNS questions are in use until a DNS server answers", saved.answers.len()
         );
     }
-    let consequence = "after a restart, backends with names would be unknown until a DNS server answers";
-    SavedState::new(saved, StateFile::start(path, consequence, limits, |path, saved: Arc<_>| write(path, &saved)))
 }
 
 #[cfg(test)]

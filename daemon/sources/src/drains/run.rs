@@ -100,14 +100,6 @@ fn take_ended(all: &mut All, maps: &MapState, is_apiserver: impl Fn(L4Addr) -> b
     ended
 }
 
-/// Waits until the drains have been read; forever if they have been.
-async fn wait(unread: &mut Option<Reading<Stored>>) -> Stored {
-    match unread {
-        Some(reading) => reading.wait().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Removes the drains that are over, logs them, and returns the changes for the owner task.
 fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -146,7 +138,7 @@ impl Drainer {
         let mut tick = ticking(TICK_EVERY);
         loop {
             tokio::select! {
-                stored = wait(&mut self.unread) => self.take(stored).await,
+                stored = Reading::late(&mut self.unread) => self.take(stored).await,
                 request = requests.recv() => {
                     // The admin API has ended, because the daemon ends.
                     let Some(Request { wish, by, reply }) = request else { return };
@@ -173,7 +165,6 @@ impl Drainer {
 
     /// Takes over the drains of the previous run. They are in effect as far as the maps at the start agree.
     async fn take(&mut self, (mut all, unusable): Stored) {
-        self.unread = None;
         let path = self.file.path();
         unusable.iter().for_each(|(service, problem)| journal::warn_unreadable(path, service, problem));
         let apiservers = self.owner.snapshot.borrow().facts.apiservers().clone();

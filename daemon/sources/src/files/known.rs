@@ -209,6 +209,30 @@ impl Files {
         recalled
     }
 
+    /// Continues with these files of the previous run, also after a scan: what has been read since the start is newer, and what
+    /// is gone stays gone.
+    pub(super) fn recall(&mut self, recalled: Self) {
+        if self.files.is_empty() {
+            *self = recalled;
+            return;
+        }
+        let paths: BTreeSet<PathBuf> = recalled.files.keys().cloned().collect();
+        for (path, before) in recalled.files {
+            match self.files.get_mut(&path) {
+                Some(known) if known.valid.is_none() && before.valid.is_some() => {
+                    (known.valid, known.since) = (before.valid, before.since);
+                }
+                None if !self.is_listed => drop(self.files.insert(path, before)),
+                _ => {}
+            }
+        }
+        self.note(&paths);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// What the next run needs if it cannot read a file of this directory.
     pub(super) fn last_valid(&self, directory: &Path) -> LastValid {
         LastValid { directory: directory.to_path_buf(), identity: self.directory, files: self.versions.clone() }

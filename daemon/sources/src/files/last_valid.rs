@@ -14,7 +14,7 @@ use imbl::OrdMap;
 use nodelb_core::map_diff::{key_of, sides};
 use nodelb_host::clock::boot_id;
 use nodelb_host::lines::{self, Lines};
-use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
+use nodelb_host::state_file::{self, Limits, Reading, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 
 const NAME: &str = "services.jsonl";
@@ -77,11 +77,10 @@ struct Form {
     files: BTreeMap<PathBuf, Option<Arc<str>>>,
 }
 
-/// What the previous run has stored: nothing, with a warning, if the file cannot be read in time.
-pub(super) async fn load(state_directory: &Path, limit: Duration) -> Option<LastValid> {
+/// Begins to read what the previous run has stored.
+pub(super) fn begin(state_directory: &Path) -> Reading<Option<LastValid>> {
     let consequence = "services of files that are invalid now stay as they are in the kernel";
-    let path = state_directory.join(NAME);
-    state_file::load(&path, limit, consequence, read).await.flatten()
+    Reading::begin(state_directory.join(NAME), consequence, read)
 }
 
 /// The state file; it is not read.
@@ -96,10 +95,10 @@ pub(super) fn store(state_directory: &Path) -> SavedState<LastValid> {
         })?;
         Ok(())
     };
-    SavedState::new(LastValid::default(), StateFile::start(state_directory.join(NAME), consequence, LIMITS, write))
+    SavedState::empty(StateFile::start(state_directory.join(NAME), consequence, LIMITS, write))
 }
 
-fn read(path: &Path) -> io::Result<Option<LastValid>> {
+pub(super) fn read(path: &Path) -> io::Result<Option<LastValid>> {
     let (boot, last) = match state_file::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let former = state_file::read_json(&path.with_file_name(FORMER), 2 * MAX_TEXT, FORMER_VERSION)?;
@@ -124,7 +123,8 @@ fn read_lines(path: &Path, mut file: impl BufRead) -> io::Result<(String, LastVa
     file.read_until(b'\n', &mut line)?;
     let Some(header) = serde_json::from_slice::<Header>(&line).ok().filter(|header| header.version == VERSION) else {
         fs::rename(path, state_file::corrupt_path(path))?;
-        return Err(io::Error::other("this nodelb does not support its format; it has been put aside"));
+        let problem = "this nodelb does not support its format; it has been put aside";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     };
     let mut files = OrdMap::new();
     while !line.is_empty() {

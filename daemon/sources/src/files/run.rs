@@ -13,7 +13,7 @@ use nodelb_core::map_diff::{key_of, sides};
 use nodelb_core::model::service::Source;
 use nodelb_host::clock::until;
 use nodelb_host::messages;
-use nodelb_host::state_file::SavedState;
+use nodelb_host::state_file::{Reading, SavedState};
 use nodelb_host::threads::Threads;
 use tokio::sync::watch;
 use tokio::task::{self, JoinHandle};
@@ -71,7 +71,8 @@ pub fn start(
     let (directory, directories) = watch::channel(directory);
     let (reports_in, reports) = watch::channel(Arc::default());
     let source = FileSource { directory: directories, owner: owner.clone(), reports: reports_in, is_open };
-    let task = tokio::spawn(RunningFileSource::new(source, state_directory).run(shutdown));
+    let unread = last_valid::begin(&state_directory);
+    let task = tokio::spawn(RunningFileSource::new(source, &state_directory, unread).run(shutdown));
     StartedFileSource { directory, reports, task }
 }
 
@@ -93,12 +94,22 @@ struct RunningFileSource {
     since: SystemTime,
     threads: Threads,
     stored: SavedState<LastValid>,
-    /// `None` after the first scan.
-    state_directory: Option<PathBuf>,
+    previous: Previous,
+}
+
+/// What the previous run has stored.
+struct Previous {
+    /// The file, until it has been read. Until then, nothing replaces it.
+    unread: Option<Reading<Option<LastValid>>>,
+    /// What was read after the first scan, for the next one.
+    late: Option<LastValid>,
+    is_first: bool,
+    /// Whether the operator has chosen another directory since the start.
+    is_outdated: bool,
 }
 
 impl RunningFileSource {
-    fn new(source: FileSource, state_directory: PathBuf) -> Self {
+    fn new(source: FileSource, state_directory: &Path, unread: Reading<Option<LastValid>>) -> Self {
         let watch = Watch::new().map_err(|error| {
             let every = LOOK_AGAIN.as_secs();
             warn!(
@@ -121,8 +132,8 @@ impl RunningFileSource {
             trouble: None,
             since: SystemTime::now(),
             threads: Threads::new("services", LOOKS),
-            stored: last_valid::store(&state_directory),
-            state_directory: Some(state_directory),
+            stored: last_valid::store(state_directory),
+            previous: Previous { unread: Some(unread), late: None, is_first: true, is_outdated: false },
         }
     }
 
@@ -139,6 +150,10 @@ impl RunningFileSource {
                 reload = self.source.directory.changed() => match reload {
                     Ok(()) => true,
                     Err(_owner_is_gone) => return,
+                },
+                last = Reading::late(&mut self.previous.unread) => {
+                    self.previous.late = last.filter(|_| !self.previous.is_outdated);
+                    true
                 },
                 () = wait_until_due(&self.looks, self.watch.as_mut()) => false,
             };
@@ -179,11 +194,9 @@ impl RunningFileSource {
     async fn look(&mut self, directory: &Path, hints: Hints) -> (bool, io::Result<Extent>) {
         let before = self.directory.replace(directory.to_path_buf());
         let is_chosen = before.is_some_and(|before| before != directory);
+        self.previous.is_outdated |= is_chosen;
         let listing = self.listing(directory.to_path_buf(), hints).await;
-        let mut is_new = match self.state_directory.take() {
-            Some(state_directory) => self.recall(&state_directory, listing.as_ref().ok()).await,
-            None => false,
-        };
+        let mut is_new = self.recall(listing.as_ref().ok()).await;
         let accepted = listing.and_then(|listing| {
             let extent = listing.extent.clone();
             Ok((extent, self.files.accept(listing, is_chosen, SystemTime::now())?))
@@ -199,22 +212,30 @@ impl RunningFileSource {
             }
         }
         is_new |= accepted.has_changed;
-        if is_new || self.stored.saved().directory != directory {
+        if self.previous.unread.is_none() && (is_new || self.stored.saved().directory != directory) {
             self.stored.save(self.files.last_valid(directory));
         }
         (is_new, Ok(extent))
     }
 
-    /// Takes the files as the previous run has stored them, before the first scan is accepted. Returns whether it has stored
-    /// any.
-    async fn recall(&mut self, state_directory: &Path, listing: Option<&Listing>) -> bool {
-        // Valid files can be served without it, unless their writers have not finished.
-        let limit = if listing.is_some_and(Listing::is_whole) { RECALL } else { last_valid::TIMEOUT };
-        let Some(last) = last_valid::load(state_directory, limit).await else { return false };
+    /// Takes the files as the previous run has stored them, before the first scan is accepted, or a later one if the disk is
+    /// late. Returns whether it has stored any.
+    async fn recall(&mut self, listing: Option<&Listing>) -> bool {
+        let Previous { unread, late, is_first, .. } = &mut self.previous;
+        if std::mem::take(is_first)
+            && let Some(reading) = unread
+        {
+            // Valid files can be served without it, unless their writers have not finished.
+            let limit = if listing.is_some_and(Listing::is_whole) { RECALL } else { last_valid::TIMEOUT };
+            if let Some(last) = reading.within(limit).await {
+                (*unread, *late) = (None, last);
+            }
+        }
+        let Some(last) = late.take() else { return false };
         let last = listing.map_or_else(|| last.clone(), |listing| listing.missing_of(&last));
-        let Ok(files) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
-        self.touched.extend(files.iter().map(|(path, _)| path.to_path_buf()));
-        self.files = files;
+        let Ok(recalled) = blocking(move || Files::recalled(&last, SystemTime::now())).await else { return false };
+        self.touched.extend(recalled.iter().map(|(path, _)| path.to_path_buf()));
+        self.files.recall(recalled);
         true
     }
 
@@ -275,8 +296,14 @@ impl RunningFileSource {
     /// The [`Change::Synced`] to send, if it differs from the last one.
     fn synced_change(&mut self, directory: &Path) -> Option<Change> {
         // What the previous run has stored may be older than the maps.
-        let unread = || format!("{} cannot be read", directory.display()).into();
-        let incomplete = if self.files.is_listed() { self.files.incomplete() } else { Some(unread()) };
+        let unread = |path: &Path| Some(format!("{} cannot be read", path.display()).into());
+        let is_unread = self.previous.unread.is_some() && !self.previous.is_outdated;
+        let incomplete = match self.files.is_listed() {
+            false => unread(directory),
+            // A file system that is not mounted looks like a directory that was emptied.
+            true if is_unread && self.files.is_empty() => unread(self.stored.path()),
+            true => self.files.incomplete(),
+        };
         if self.synced.as_ref() == Some(&incomplete) {
             return None;
         }

@@ -99,8 +99,8 @@ impl Stage {
         for (number, (service, last)) in (1..).zip(in_maps) {
             maps.services.insert(ServiceId(number), Arc::new(in_use(service, &[*last], &[])));
         }
-        let board =
-            Board::recalling(unhealthy, (Used::of(&maps, |_| true), &Used::of_passed(&maps, |_| true)), kubernetes);
+        let mut board = Board::new((Used::of(&maps, |_| true), Used::of_passed(&maps, |_| true)), kubernetes);
+        board.recall(unhealthy);
         let mut stage = Self { board, table: Table::new(&maps, &BTreeSet::new()), ..Self::default() };
         stage.publish();
         stage
@@ -345,12 +345,35 @@ fn a_last_resort_in_the_maps_is_no_sign_of_health() {
     let unhealthy_after = |entry| {
         let maps =
             MapState { services: [(ServiceId(1), Arc::new(entry))].into_iter().collect(), ..MapState::default() };
-        let used = (Used::of(&maps, |_| true), &Used::of_passed(&maps, |_| true));
-        Board::recalling(failed(), used, None).unhealthy().len()
+        let mut board = Board::new((Used::of(&maps, |_| true), Used::of_passed(&maps, |_| true)), None);
+        board.recall(failed());
+        board.unhealthy().len()
     };
     assert_eq!(unhealthy_after(in_use("web", &[1], &[1])), 0, "it has passed since");
     assert_eq!(unhealthy_after(ServiceEntry { is_last_resort: true, ..in_use("web", &[1], &[]) }), 1);
     assert_eq!(unhealthy_after(ServiceEntry { is_local_last_resort: true, ..in_use("web", &[2], &[1]) }), 1);
+}
+
+/// A disk that hangs at the start: what has been found out since then is newer.
+#[test]
+fn what_is_recalled_late_does_not_replace_what_a_check_has_found() {
+    let mut stage = Stage::continuing(&[], &[("web", 5)], None);
+    let web = [listed("web", &[1, 2, 3, 5]), described("web", Some(check(None, true)))];
+    stage.follow(&[&web[..], &[incomplete()]].concat());
+    stage.answers("web", 1, Ok(()), 1);
+    stage.answers("web", 2, Err("new"), 1);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 new"]);
+    let before = |lasts: &[u8]| lasts.iter().map(|last| ((addr(*last), 80), "from before".into())).collect();
+    stage.board.recall([(name("web"), before(&[1, 2, 3, 4, 5])), (name("late"), before(&[1]))].into());
+    stage.publish();
+    let web = ["shop/web: 192.0.2.2:80 new", "shop/web: 192.0.2.3:80 from before"];
+    assert_eq!(stage.text(), [&["shop/late: 192.0.2.1:80 from before"], &web[..]].concat());
+    stage.follow(&[synced()]);
+    assert_eq!(stage.text(), web);
+    // After everything is known, nothing waits.
+    stage.board.recall([(name("late"), before(&[1]))].into());
+    stage.publish();
+    assert_eq!(stage.text(), web);
 }
 
 #[derive(Clone, Debug)]

@@ -32,6 +32,11 @@ impl Rig {
     }
 
     async fn start_with(directory: &Path, sockets: usize, timeouts: CheckTimeouts) -> Self {
+        let stored = state_file::load(directory, timeouts.of_file()).await;
+        Self::with(stored, sockets, timeouts).await
+    }
+
+    async fn with(stored: Stored, sockets: usize, timeouts: CheckTimeouts) -> Self {
         let (changes, owner) = mpsc::channel(8);
         let (reports_in, reports) = watch::channel(Arc::default());
         let (stop, mut stopped) = watch::channel(false);
@@ -50,7 +55,6 @@ impl Rig {
             timeouts,
         };
         let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
-        let stored = state_file::load(directory, timeouts.of_file()).await;
         let task = start_with(checker, stored, shutdown).await;
         Self { engine, snapshots, owner, reports, stop, task }
     }
@@ -171,6 +175,36 @@ async fn a_restart_does_not_put_back_what_is_dead() {
     let failed = Quarantine::from([(key, "connection refused".into())]);
     let quarantine = Change::Quarantine(ServiceName::new("shop", "web"), failed);
     assert_eq!(rig.received().await, [quarantine]);
+    rig.end().await;
+}
+
+/// A disk that hangs at the start.
+#[tokio::test]
+async fn what_was_unhealthy_is_known_when_the_disk_answers_late_and_is_kept_until_then() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("health.json");
+    let (answer, answers) = std::sync::mpsc::channel();
+    let answers = std::sync::Mutex::new(answers);
+    let read = move |_: &Path| answers.lock().unwrap().recv().map_err(std::io::Error::other);
+    let timeouts = CheckTimeouts::default();
+    let stored = state_file::load_with(path.clone(), timeouts.of_file(), read).await;
+    let mut rig = Rig::with(stored, 64, timeouts).await;
+    let (_, dead) = listen();
+    rig.take(vec![service(Some(fast())), slice(&[dead]), synced()]);
+    assert_eq!(rig.quarantined().await, [dead.port()]);
+    tokio::time::sleep(2 * timeouts.tick).await;
+    assert!(!path.exists(), "nothing replaces what is unread");
+    let before = |error: &str| Quarantine::from([((dead.ip().into(), dead.port()), error.into())]);
+    let [web, gone] = ["web", "gone"].map(|name| ServiceName::new("shop", name));
+    answer.send([(web, before("from before")), (gone, before("from before"))].into()).unwrap();
+    for _ in 0..6_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if path.exists() {
+            break;
+        }
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("shop/web") && !text.contains("from before") && !text.contains("gone"), "{text}");
     rig.end().await;
 }
 

@@ -91,8 +91,8 @@ async fn the_file_follows_and_only_when_something_changes() {
 async fn a_directory_that_cannot_be_written_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
-    fs::write(&state, "a file where the directory should be").unwrap();
     let mut stored = load(&state, LIMITS).await;
+    fs::write(&state, "a file where the directory should be").unwrap();
     stored.save(unhealthy(&[1]));
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(state.is_file());
@@ -119,4 +119,19 @@ async fn results_that_may_be_outdated_are_not_used() {
     fs::create_dir_all(directory.path().join("health.json.new/full")).unwrap();
     assert_eq!(*load(directory.path(), LIMITS).await.saved(), Unhealthy::new());
     assert!(path.exists());
+}
+
+/// A disk with errors at the start: what it had was replaced by what was found since then.
+#[tokio::test]
+async fn what_could_not_be_read_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let [state, aside] = ["state", "aside"].map(|name| directory.path().join(name));
+    write(&aside.join(NAME), &unhealthy(&[1])).unwrap();
+    fs::write(&state, "a file where the directory should be").unwrap();
+    let mut stored = load(&state, LIMITS).await;
+    fs::remove_file(&state).unwrap();
+    fs::rename(&aside, &state).unwrap();
+    stored.save(unhealthy(&[2]));
+    stored.close(unhealthy(&[3])).await;
+    assert_eq!(read(&state.join(NAME)).unwrap(), unhealthy(&[1]));
 }

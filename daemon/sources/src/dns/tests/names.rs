@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
+use nodelb_core::model::named::{DnsName, NameRecords, NamedAddress};
 use nodelb_core::model::service::{Backend, ServiceName};
 use proptest::prelude::*;
 
 use super::*;
 use crate::dns::answer::{Records, Target};
 use crate::dns::entry::MAX_TARGETS;
-use nodelb_core::model::named::DnsName;
 
 const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 60_000, hold: Some(300_000) };
 
@@ -381,4 +381,64 @@ fn no_accepted_configuration_and_no_answer_ends_the_daemon() {
             }
         }
     }
+}
+
+/// A disk that hangs at the start: what has been answered since then is newer.
+#[test]
+fn what_is_recalled_late_does_not_replace_answers() {
+    let all = ["answered.example", "failed.example", "gone.example", "open.example", "used.example", "left.example"];
+    let [answered, failed, gone, open, used, left] = all.map(|name| question(name, RecordType::A));
+    let asked = [&answered, &failed, &gone, &open, &used].map(Clone::clone);
+    let mut names = Names::new(BOUNDS, 1);
+    names.follow(wanted(&asked), Moment(0));
+    names.answer(&answered, records(&["192.0.2.1"], 5), Moment(1), 1_000);
+    for failed in [&failed, &used] {
+        names.answer(failed, Reply::Failed("no server answers".into()), Moment(1), 1_000);
+    }
+    names.answer(&gone, Reply::Answered("s".into(), Answer::NoSuchName(Some(5))), Moment(70_000), 1_070);
+    names.take_news();
+    let addresses = |at: &str| Records::Addresses(vec![at.parse().unwrap()]);
+    let old = |question: &Question| {
+        (question.clone(), Known { records: addresses("192.0.2.9"), server: "old".into(), since: 7 })
+    };
+    let in_use = NameRecords {
+        priorities: vec![vec![NamedAddress { addr: "192.0.2.8".parse().unwrap(), srv: None }]],
+        server: "old".into(),
+        since: 7,
+        is_recalled: true,
+    };
+    let held = Held { problem: "from before".into(), gone_since: Some((Moment(60_000), 1_060)) };
+    let saved = Saved {
+        answers: [&answered, &failed, &gone, &open, &left].map(old).into(),
+        used: [&answered, &used].map(|question| (question.clone(), in_use.clone())).into(),
+        held: [&answered, &failed, &gone, &open].map(|question| (question.clone(), held.clone())).into(),
+    };
+    let mut changes = names.recall(saved, Moment(70_001));
+    changes.extend(names.take_news());
+    let mut sent = BTreeMap::new();
+    for change in changes {
+        let Change::Answer(question, Some(NameAnswer { records, problem, .. })) = change else { panic!("{change:?}") };
+        let addresses = records.into_iter().flat_map(|it| it.priorities.concat()).map(|it| it.addr.to_string());
+        sent.insert(
+            question.name.to_string(),
+            (addresses.collect::<String>(), problem.unwrap_or_default().to_string()),
+        );
+    }
+    assert_eq!(sent.remove("gone.example").unwrap().0, "192.0.2.9");
+    let sent: Vec<_> = sent.iter().map(|(name, (records, problem))| format!("{name} {records} {problem}")).collect();
+    let expected = [
+        "failed.example 192.0.2.9 no server answers",
+        "left.example 192.0.2.9 ",
+        "open.example 192.0.2.9 from before",
+        "used.example 192.0.2.8 no server answers",
+    ];
+    assert_eq!(sent, expected);
+    let stored = names.saved(&Facts::default());
+    assert_eq!(stored.answers[&answered].records, addresses("192.0.2.1"));
+    assert_eq!((stored.answers.len(), stored.used.len()), (5, 1));
+    assert_eq!(stored.held[&gone].gone_since, held.gone_since, "the end of the hold does not move");
+    names.forget_recalled();
+    assert_eq!(names.saved(&Facts::default()).answers.get(&left), None);
+    let withdrawn = names.take_news();
+    assert!(matches!(&withdrawn[..], [Change::Answer(question, None)] if *question == left), "{withdrawn:?}");
 }

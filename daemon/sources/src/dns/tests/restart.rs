@@ -129,3 +129,34 @@ async fn a_name_that_no_server_answers_for_keeps_no_other_service() {
         maps = rig.end().await;
     }
 }
+
+/// A disk that hangs at the start, after a reboot and without a server: its answers were once replaced by none.
+#[tokio::test]
+async fn answers_that_the_disk_has_late_are_used_then_and_kept_until_then() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    server.set_addresses("web.example", 1, &["192.0.2.7"]);
+    let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
+    rig.file(&service(WEB));
+    rig.serves(Status::Ok, &["192.0.2.7:8080"]).await;
+    rig.end().await;
+    let (path, aside) = (scratch.path().join("names.json"), scratch.path().join("aside"));
+    std::fs::rename(&path, &aside).unwrap();
+    let (answer, answers) = std::sync::mpsc::channel::<()>();
+    let (answers, disk) = (std::sync::Mutex::new(answers), aside.clone());
+    let read = move |_: &Path| {
+        answers.lock().unwrap().recv().map_err(std::io::Error::other)?;
+        state_file::read(&disk)
+    };
+    server.set("web.example", A, Script::Silence);
+    let stored = state_file::load_with(path.clone(), ask_timeouts().of_file(), read).await;
+    let maps = MemoryDatapath::new(LIMITS);
+    let mut rig = Rig::continuing(stored, &[server.address], scratch.path(), bounds(), maps).await;
+    rig.file(&service(WEB));
+    rig.serves(Status::NoBackends, &[]).await;
+    rig.settle(1_500).await;
+    assert!(!path.exists(), "nothing replaces what is unread");
+    answer.send(()).unwrap();
+    rig.serves(Status::Held, &["192.0.2.7:8080"]).await;
+    rig.end().await;
+    assert_eq!(state_file::read(&path).unwrap().answers, state_file::read(&aside).unwrap().answers);
+}

@@ -61,6 +61,17 @@ impl Rig {
     }
 
     async fn with(servers: &[SocketAddr], directory: &Path, bounds: Bounds, datapath: MemoryDatapath) -> Self {
+        let stored = state_file::load(directory, ask_timeouts().of_file()).await;
+        Self::continuing(stored, servers, directory, bounds, datapath).await
+    }
+
+    async fn continuing(
+        stored: Stored,
+        servers: &[SocketAddr],
+        directory: &Path,
+        bounds: Bounds,
+        datapath: MemoryDatapath,
+    ) -> Self {
         let realised = if datapath.dump().is_ok() { datapath.dump().unwrap() } else { Realised::default() };
         let config = EngineConfig { sources: [Source::Files].into(), max_services: 2_000, ..EngineConfig::default() };
         let mut engine = Engine::new(config, realised);
@@ -82,7 +93,6 @@ impl Rig {
         let stopped = async {
             let _either: Result<(), _> = stopped.await;
         };
-        let stored = state_file::load(directory, ask_timeouts().of_file()).await;
         let task = start_with(resolver, stored, stopped).await;
         let merged = merge::Merged::default();
         let mut rig = Self { changes, reports, snapshots, engine, datapath, clock, stop, task, merged };

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::*;
 use nodelb_core::model::named::RecordType;
@@ -53,4 +54,21 @@ fn files_of_an_earlier_version_are_read_and_an_earlier_version_reads_this_one() 
     write(&path, &saved()).unwrap();
     let earlier: Earlier = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!((earlier.version, earlier.answers.len()), (1, 1));
+}
+
+/// A disk with errors at the start: what it had was replaced by what was found since then.
+#[tokio::test]
+async fn what_could_not_be_read_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let [state, aside] = ["state", "aside"].map(|name| directory.path().join(name));
+    write(&aside.join(NAME), &saved()).unwrap();
+    std::fs::write(&state, "a file where the directory should be").unwrap();
+    let limits = Limits { every: Duration::ZERO, retry: Duration::from_millis(1), timeout: Duration::from_secs(20) };
+    let mut stored = load(&state, limits).await;
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(&aside, &state).unwrap();
+    let new = Saved { answers: saved().answers, ..Saved::default() };
+    stored.save(new.clone());
+    stored.close(new).await;
+    assert_eq!(read(&state.join(NAME)).unwrap(), saved());
 }

@@ -10,6 +10,10 @@ fn last(text: &str) -> LastValid {
     LastValid { directory: "/s".into(), identity: Some((1, 2)), files: files.into_iter().collect() }
 }
 
+async fn load(state_directory: &Path) -> Option<LastValid> {
+    begin(state_directory).wait().await
+}
+
 async fn stored(state_directory: &Path, last: LastValid) {
     store(state_directory).close(last).await;
 }
@@ -35,9 +39,9 @@ async fn it_is_stored_at_once() {
 #[tokio::test]
 async fn what_is_stored_is_loaded() {
     let scratch = tempfile::tempdir().unwrap();
-    assert_eq!(load(scratch.path(), TIMEOUT).await, None);
+    assert_eq!(load(scratch.path()).await, None);
     stored(scratch.path(), last("\u{0}\"ü\n")).await;
-    assert_eq!(load(scratch.path(), TIMEOUT).await, Some(last("\u{0}\"ü\n")));
+    assert_eq!(load(scratch.path()).await, Some(last("\u{0}\"ü\n")));
 }
 
 fn write_to(path: &Path, last: &LastValid, before: Option<Written>) -> Written {
@@ -114,7 +118,7 @@ async fn a_version_that_cannot_be_stored_leaves_no_older_one() {
     let scratch = tempfile::tempdir().unwrap();
     stored(scratch.path(), last("old")).await;
     stored(scratch.path(), last(&"x".repeat(MAX_TEXT + 1))).await;
-    assert_eq!(load(scratch.path(), TIMEOUT).await, None);
+    assert_eq!(load(scratch.path()).await, None);
 }
 
 #[tokio::test]
@@ -122,6 +126,6 @@ async fn a_file_that_is_no_state_is_kept_aside() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join(NAME);
     fs::write(&path, "{}").unwrap();
-    assert_eq!(load(scratch.path(), TIMEOUT).await, None);
+    assert_eq!(load(scratch.path()).await, None);
     assert!(state_file::corrupt_path(&path).exists());
 }

@@ -48,6 +48,12 @@ impl TestDirectory {
     }
 
     fn start_in(scratch: tempfile::TempDir) -> Self {
+        let unread = last_valid::begin(&scratch.path().join("state"));
+        Self::start_reading(scratch, unread)
+    }
+
+    /// With this as what the previous run has stored.
+    fn start_reading(scratch: tempfile::TempDir, unread: Reading<Option<LastValid>>) -> Self {
         let directory = scratch.path().join("services.d");
         let (reload, directory_reported) = watch::channel(directory.clone());
         let (sender, changes) = mpsc::channel(4);
@@ -60,7 +66,8 @@ impl TestDirectory {
             is_open: is_open_for_writing,
         };
         let stopped = async { _ = stopped.await };
-        let task = tokio::spawn(RunningFileSource::new(source, scratch.path().join("state")).run(stopped));
+        let running = RunningFileSource::new(source, &scratch.path().join("state"), unread);
+        let task = tokio::spawn(running.run(stopped));
         let (services, synced) = (BTreeSet::new(), Vec::new());
         Self { scratch, directory, reload, changes, reports, stop, task, services, synced, batches: 0 }
     }
@@ -303,7 +310,8 @@ async fn a_reload_during_a_scan_is_no_error_of_the_directory() {
         reports: watch::channel(Arc::default()).0,
         is_open: is_open_for_writing,
     };
-    let mut running = RunningFileSource::new(source, scratch.path().join("state"));
+    let state = scratch.path().join("state");
+    let mut running = RunningFileSource::new(source, &state, last_valid::begin(&state));
     for _ in 0..100 {
         let (is_open, _) = tokio::join!(running.scan(true), async { reload.send_replace(directory.clone()) });
         assert_eq!((is_open, running.trouble.as_deref()), (true, None));
@@ -377,7 +385,7 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
         is_open: is_open_for_writing,
     };
     let state = scratch.path().join("state");
-    let source = RunningFileSource { watch: None, ..RunningFileSource::new(source, state) };
+    let source = RunningFileSource { watch: None, ..RunningFileSource::new(source, &state, last_valid::begin(&state)) };
     let task = tokio::spawn(source.run(std::future::pending()));
     let synced = changes.recv().await.unwrap();
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
@@ -450,5 +458,93 @@ async fn a_directory_that_is_missing_at_a_restart_removes_nothing() {
         })
         .await;
     test.expect(&[]).await;
+    test.stop().await;
+}
+
+/// A disk with errors at the start: the last valid version of an invalid file was replaced by none.
+#[tokio::test]
+async fn a_state_file_that_cannot_be_read_is_not_replaced() {
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    let aside = |directory: &Path| directory.with_file_name("aside");
+    let state = |directory: &Path| directory.with_file_name("state");
+    let mut test = test
+        .restart(|directory| {
+            fs::rename(state(directory), aside(directory)).unwrap();
+            fs::write(state(directory), "a file where the directory should be").unwrap();
+            fs::write(directory.join("a.toml"), "bad").unwrap();
+            fs::write(directory.join("b.toml"), service("two", "192.0.2.1")).unwrap();
+        })
+        .await;
+    test.expect(&["a/two"]).await;
+    assert!(test.synced[0].as_ref().unwrap().ends_with("a.toml cannot be used; correct or remove it"));
+    fs::remove_file(state(&test.directory)).unwrap();
+    fs::rename(aside(&test.directory), state(&test.directory)).unwrap();
+    test.write("c.toml", &service("three", "192.0.2.1"));
+    test.expect(&["a/three", "a/two"]).await;
+    let mut test = test.restart(|_| {}).await;
+    test.expect(&["a/one", "a/three", "a/two"]).await;
+    test.stop().await;
+}
+
+/// What a disk has stored that hangs until it gets an answer to give.
+fn hanging(scratch: &Path) -> (Reading<Option<LastValid>>, std::sync::mpsc::Sender<()>) {
+    let (answer, answers) = std::sync::mpsc::channel();
+    let (answers, state) = (std::sync::Mutex::new(answers), scratch.join("state"));
+    let read = move |_: &Path| {
+        answers.lock().unwrap().recv().map_err(io::Error::other)?;
+        last_valid::read(&state.join("services.jsonl"))
+    };
+    (Reading::begin(scratch.join("state"), "nothing follows", read), answer)
+}
+
+#[tokio::test]
+async fn a_file_that_is_invalid_at_a_restart_is_served_as_before_when_the_disk_answers_late() {
+    let mut test = TestDirectory::start(with_directory);
+    for (file, name) in [("a.toml", "one"), ("b.toml", "two"), ("gone.toml", "gone")] {
+        test.write(file, &service(name, "192.0.2.1"));
+    }
+    test.expect(&["a/gone", "a/one", "a/two"]).await;
+    let edit = |directory: &Path| {
+        fs::write(directory.join("a.toml"), "bad").unwrap();
+        fs::write(directory.join("b.toml"), service("new", "192.0.2.1")).unwrap();
+        fs::remove_file(directory.join("gone.toml")).unwrap();
+    };
+    let scratch = test.stop_and(edit).await;
+    let (unread, answer) = hanging(scratch.path());
+    let mut test = TestDirectory::start_reading(scratch, unread);
+    test.expect(&["a/new"]).await;
+    test.write("b.toml", "bad");
+    test.expect_row("b.toml", SourceState::LastGood, "line 1").await;
+    answer.send(()).unwrap();
+    test.expect(&["a/new", "a/one"]).await;
+    test.expect_row("a.toml", SourceState::LastGood, "line 1").await;
+    assert_eq!(test.synced.last(), Some(&None));
+    let mut test = test.restart(|_| {}).await;
+    test.expect(&["a/new", "a/one"]).await;
+    test.stop().await;
+}
+
+/// The mount point, without its mount.
+#[tokio::test]
+async fn an_empty_directory_is_not_believed_while_the_state_file_is_unread() {
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    let aside = |directory: &Path| directory.with_extension("aside");
+    let unmount = |directory: &Path| {
+        fs::rename(directory, aside(directory)).unwrap();
+        fs::create_dir(directory).unwrap();
+    };
+    let scratch = test.stop_and(unmount).await;
+    let (unread, answer) = hanging(scratch.path());
+    let mut test = TestDirectory::start_reading(scratch, unread);
+    test.expect(&[]).await;
+    assert!(test.synced[0].as_ref().is_some_and(|what| what.ends_with("services.jsonl cannot be read")));
+    answer.send(()).unwrap();
+    test.expect(&["a/one"]).await;
+    test.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
+    assert!(test.synced.iter().all(Option::is_some), "{:?}", test.synced);
     test.stop().await;
 }
