@@ -372,7 +372,8 @@ impl Table {
     /// is stored, but makes nothing dirty.
     fn judge(&mut self, name: ServiceName) -> Effect {
         let owner = self.facts.owner(&name);
-        let is_read = owner.is_some_and(|(service, _)| self.facts.is_read(service.source, &name.namespace));
+        let is_read = owner.is_some_and(|(service, _)| self.facts.is_read(service.source, &name.namespace))
+            && !self.names.awaits(&name);
         let backends = self.verdicts.judge(&name, owner, is_read);
         let before = self.facts.quarantine.get(&name).cloned().unwrap_or_default();
         let failed = backends.iter().find(|(backend, _)| !before.contains_key(backend));

@@ -219,6 +219,18 @@ impl Facts {
         self.is_synced(source) && (self.incomplete(source).is_none() || source == Source::Kubernetes && is_other)
     }
 
+    /// Whether names of the service may have backends that are not known now.
+    pub fn awaits_names(&self, name: &ServiceName) -> bool {
+        let slices = self.owner(name).map_or(&[][..], |(_, slices)| slices);
+        // A slice that lacks the port says that there are none.
+        slices.iter().any(|slice| slice.problem.is_some() && !slice.ports.is_empty())
+    }
+
+    /// Whether every backend of the service is known that its source has, as far as this source is concerned.
+    pub fn is_known(&self, source: Source, name: &ServiceName) -> bool {
+        self.is_read(source, &name.namespace) && !self.awaits_names(name)
+    }
+
     /// Records what the current description of the service contains about its health-check port and its health checks;
     /// `None` if there is no service of this name.
     pub(super) fn note_owner(&mut self, name: &ServiceName, service: Option<&Arc<Service>>) {

@@ -164,6 +164,12 @@ impl Names {
         self.from_start.remove(slice);
     }
 
+    /// Whether nothing usable is known since the start of some name of the service.
+    pub(super) fn awaits(&self, service: &ServiceName) -> bool {
+        let slices = || self.siblings.get(service).into_iter().flat_map(BTreeMap::keys);
+        !self.from_start.is_empty() && slices().any(|slice| self.from_start.contains(slice))
+    }
+
     /// The slice that follows.
     pub(super) fn resolve(&self, named: &Named, context: &Context<'_>) -> Resolved {
         let answer = self.answers.get(&named.question);

@@ -61,8 +61,8 @@ impl Verdicts {
         self.used.forget(name, source);
     }
 
-    /// The unhealthy backends of the service. `is_read` says whether its source has reported everything about it: a backend
-    /// that it lists later is new.
+    /// The unhealthy backends of the service. `is_read` says whether its source has reported everything about it, and its
+    /// names have answers: a backend that is listed later is new.
     pub(super) fn judge(&mut self, name: &ServiceName, owner: Option<Owner<'_>>, is_read: bool) -> Quarantine {
         let Self { by_service, used, unchecked } = self;
         let verdict = by_service.get(name);

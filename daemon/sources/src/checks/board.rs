@@ -162,8 +162,8 @@ impl Board {
         followed
     }
 
-    /// Forgets what the previous run has left of services that their source has reported now: whatever it reports later is
-    /// new. What is left then belongs to services or backends that no longer exist.
+    /// Forgets what the previous run has left of services that their source has reported now, with answers for their names:
+    /// whatever it reports later is new. What is left then belongs to services or backends that no longer exist.
     fn forget_before(&mut self) {
         let Self { facts, subjects, unhealthy_before, used, kubernetes, unreported, .. } = self;
         if unhealthy_before.is_empty() && used.is_empty() {
@@ -171,15 +171,20 @@ impl Board {
         }
         let mut reported = BTreeSet::new();
         for (name, subject) in subjects.iter().filter(|(_, subject)| !subject.targets.is_empty()) {
-            if let Some(service) = subject.service.as_ref().filter(|service| facts.is_synced(service.source)) {
+            let is_known = |service: &&Arc<Service>| facts.is_synced(service.source) && !facts.awaits_names(name);
+            if let Some(service) = subject.service.as_ref().filter(is_known) {
                 reported.insert(name);
                 used.forget(name, service.source);
             }
         }
         let sources = || std::iter::once(Source::Files).chain(kubernetes.as_ref().map(|_| Source::Kubernetes));
-        used.retain(|source, _| !facts.is_synced(source) || facts.incomplete(source).is_some());
+        let waiting: BTreeSet<u32> =
+            facts.checked.keys().filter(|name| facts.awaits_names(name)).map(owner::hash_of).collect();
+        used.retain(|source, name| {
+            !facts.is_synced(source) || facts.incomplete(source).is_some() || waiting.contains(&name)
+        });
         unhealthy_before.retain(|name, _| {
-            let waits = sources().any(|source| !facts.is_read(source, &name.namespace)) && !reported.contains(name);
+            let waits = sources().any(|source| !facts.is_known(source, name)) && !reported.contains(name);
             if !waits {
                 unreported.insert(name.clone());
             }
@@ -221,7 +226,7 @@ impl Board {
                     Some(known) if is_new_check => known.health.clone().undecided(),
                     Some(known) => known.health.clone(),
                     None => {
-                        let is_late = facts_before.is_read(service.source, &name.namespace);
+                        let is_late = facts_before.is_known(service.source, &name);
                         let earlier = self.unhealthy_before.get(&name).filter(|_| !is_late);
                         newcomer(&backends, &before, earlier, is_used())
                     }
@@ -317,8 +322,8 @@ impl Board {
                 earlier.retain(|backend, _| !passed.contains(backend));
             }
             // The backends that its source has not reported yet.
-            let is_read = |service: &Arc<Service>| self.facts.is_read(service.source, &name.namespace);
-            let earlier = self.unhealthy_before.get(&name).filter(|_| !subject.service.as_ref().is_some_and(is_read));
+            let is_known = |service: &Arc<Service>| self.facts.is_known(service.source, &name);
+            let earlier = self.unhealthy_before.get(&name).filter(|_| !subject.service.as_ref().is_some_and(is_known));
             for (backend, error) in earlier.into_iter().flatten() {
                 quarantine.entry(*backend).or_insert_with(|| Arc::clone(error));
             }
@@ -359,10 +364,11 @@ impl Board {
             let decided = subject.targets.values().filter(|target| target.health.condition() == Condition::Unhealthy);
             let failures =
                 decided.flat_map(CheckedTarget::verdicts).filter_map(|(at, verdict)| Some((at, verdict.err()?)));
-            let quarantine: Quarantine = failures.collect();
-            if !subject.targets.is_empty() {
-                unhealthy.remove(name);
-            }
+            let mut quarantine = unhealthy.remove(name).unwrap_or_default();
+            let checked: BTreeSet<Backend> =
+                subject.targets.values().flat_map(|target| target.backends.iter().copied()).collect();
+            quarantine.retain(|backend, _| !checked.contains(backend));
+            quarantine.extend(failures);
             if !quarantine.is_empty() {
                 unhealthy.insert(name.clone(), quarantine);
             }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::MAX_BACKENDS;
 use crate::change::Change;
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
+use crate::model::health_check::HealthCheck;
 use crate::model::named::{AnswerState, DnsName, NameAnswer, NameRecords, Named, NamedAddress, Question, RecordType};
 use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServiceName, ServicePort, Slice, SliceName,
@@ -313,4 +314,26 @@ fn a_service_that_is_described_again_has_nothing_of_the_maps() {
     first.into_iter().chain(remove).for_each(|change| drop(table.apply(change)));
     let broken = Change::Synced { source: Source::Files, incomplete: Some("z.toml".into()) };
     assert_eq!(after(&mut table, "a", [broken, named("a"), described()]), some(&[]));
+}
+
+/// A backend of a name that had no answer yet when its file was read was forgotten, and not used before its first check.
+#[test]
+fn a_backend_that_the_maps_had_is_healthy_when_its_name_is_answered_later() {
+    let check = HealthCheck { starts_healthy: false, ..HealthCheck::default() };
+    let checked = Service { health_check: Some(Arc::new(check)), ..Service::new(service(), Source::Files) };
+    let mut table = table(&[1, 2]);
+    let start = [Change::UpsertService(checked), listed(&[1]), named("a"), named("b"), synced()];
+    slice(&mut table, "a", start);
+    let mut judged = |name, lasts: &[u8]| {
+        slice(&mut table, name, [answer(name, lasts)]);
+        let failed = table.quarantine(&service()).cloned().unwrap_or_default();
+        failed.into_keys().map(|(at, _)| at.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(judged("a", &[3]), ["192.0.2.3"]);
+    assert_eq!(judged("b", &[2]), ["192.0.2.3"]);
+    assert_eq!(judged("a", &[2]), [""; 0]);
+    assert_eq!(judged("b", &[4]), ["192.0.2.4"]);
+    // What is listed later is new.
+    assert_eq!(judged("a", &[5]), ["192.0.2.4", "192.0.2.5"]);
+    assert_eq!(judged("a", &[2]), ["192.0.2.2", "192.0.2.4"]);
 }

@@ -1,6 +1,10 @@
 use std::time::Duration;
 
+use nodelb_core::model::addr::Family;
 use nodelb_core::model::health_check::Method;
+use nodelb_core::model::named::{
+    AnswerState, DnsName, NameAnswer, NameRecords, Named, NamedAddress, Question, RecordType,
+};
 use nodelb_core::model::service::{self, Origin, SliceName, SlicePort};
 use nodelb_core::state::entries::{BackendId, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::owner::{self, OwnerTag};
@@ -110,6 +114,7 @@ impl Stage {
     fn follow(&mut self, changes: &[Change]) -> Followed {
         let checked_before = self.table.checked.clone();
         changes.iter().for_each(|change| drop(self.table.apply(change.clone())));
+        self.table.resolve_names();
         let before = self.text();
         let followed = self.board.follow(&self.table);
         self.publish();
@@ -374,6 +379,46 @@ fn what_is_recalled_late_does_not_replace_what_a_check_has_found() {
     stage.board.recall([(name("late"), before(&[1]))].into());
     stage.publish();
     assert_eq!(stage.text(), web);
+}
+
+/// The names of a service that have no answer yet may have the backends: these were newcomers when they had one.
+#[test]
+fn what_is_remembered_waits_for_the_names_of_the_service() {
+    let question = Question { name: DnsName::of_labels("web.example").unwrap(), record: RecordType::A };
+    let named = Change::UpsertNamed(Named {
+        slice: SliceName::new("shop", "dns:web"),
+        service: name("web"),
+        port: "".into(),
+        protocols: vec![Protocol::Tcp],
+        families: vec![Family::Ipv4],
+        backend: backend(0, 80),
+        question: question.clone(),
+    });
+    let records = |lasts: &[u8]| NameRecords {
+        priorities: vec![lasts.iter().map(|last| NamedAddress { addr: addr(*last), srv: None }).collect()],
+        server: "s".into(),
+        since: 1,
+        is_recalled: false,
+    };
+    let answer = |lasts: &[u8]| {
+        let answer =
+            NameAnswer { records: Some(records(lasts)), state: AnswerState::Answered, ..NameAnswer::default() };
+        Change::Answer(question.clone(), Some(answer))
+    };
+    for literals in [&[][..], &[9]] {
+        let mut stage = Stage::continuing(&[("web", 1), ("web", 2), ("gone", 1)], &[("web", 3)], None);
+        stage.follow(&[described("web", Some(check(None, true))), listed("web", literals), named.clone(), synced()]);
+        let text = ["shop/web: 192.0.2.1:80 from before", "shop/web: 192.0.2.2:80 from before"];
+        assert_eq!(stage.text(), text, "{literals:?}");
+        assert_eq!(stage.board.unhealthy()[&name("web")].len(), 2, "{literals:?}");
+        stage.follow(&[answer(&[1, 3, 4])]);
+        assert_eq!(stage.text(), text[..1]);
+        assert_eq!(after_bad_answers(&mut stage, "web", 3, 2), text[..1], "it needs three, as without the restart");
+        assert_eq!(after_bad_answers(&mut stage, "web", 4, 1).len(), 2, "it is new");
+        assert!(stage.board.unhealthy_before.is_empty());
+        stage.follow(&[answer(&[1, 2])]);
+        assert_eq!(stage.text(), text[..1], "what is listed later is new");
+    }
 }
 
 #[derive(Clone, Debug)]
