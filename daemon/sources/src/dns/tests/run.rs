@@ -283,6 +283,27 @@ async fn a_name_that_was_never_resolved_has_no_backends_and_its_status_says_why(
     rig.end().await;
 }
 
+/// The documentation once said that the service has the status NoBackends.
+#[tokio::test]
+async fn a_name_that_was_never_resolved_takes_nothing_from_the_addresses_next_to_it() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    server.set("web.example", A, Script::NoSuchName(1));
+    let mut rig = Rig::start(&server, scratch.path(), Bounds { hold: Some(0), ..bounds() }).await;
+    rig.file(&service("backends = [\"192.0.2.9:80\", \"web.example:8080\"]"));
+    rig.serves(Status::Ok, &["192.0.2.9:80"]).await;
+    rig.reported(|report| report.names.first().is_some_and(|name| name.problem.is_some())).await;
+    rig.serves(Status::Ok, &["192.0.2.9:80"]).await;
+    server.set("web.example", A, Script::Code(ResponseCode::ServFail));
+    rig.settle(500).await;
+    rig.serves(Status::Ok, &["192.0.2.9:80"]).await;
+    let maps = rig.end().await;
+    let mut rig = Rig::with(&[server.address], scratch.path(), bounds(), maps).await;
+    rig.file(&service("backends = [\"192.0.2.9:80\", \"web.example:8080\"]"));
+    rig.settle(500).await;
+    rig.serves(Status::Ok, &["192.0.2.9:80"]).await;
+    rig.end().await;
+}
+
 #[tokio::test]
 async fn aliases_are_followed_also_if_the_server_does_not() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
