@@ -30,7 +30,7 @@ const REMEMBERED: u64 = 3_000;
 const BURST: u64 = 20;
 const ONE_MORE: u64 = 10;
 
-/// The maximum number of problems that are remembered.
+/// The maximum number of problems that are remembered; see [`share`].
 const MAX_KNOWN: usize = 10_000;
 
 /// The first pause in seconds after an error that is not about the written Event, and the longest.
@@ -225,12 +225,7 @@ impl Recorder {
             known.next > now || is_recent && (is_seen || known.count > 0)
         });
         let mut ready = Vec::new();
-        for key in problems.texts.keys() {
-            let (service, reason) = key;
-            let is_new = *reason != Reason::NoBackends || self.had_backends.contains(service);
-            if !is_new || self.known.len() >= MAX_KNOWN && !self.known.contains_key(key) {
-                continue;
-            }
+        for key in self.remembered(problems) {
             let new = Occurrence { first: unix, since: None, last_seen: now, next: 0, count: 0 };
             let known = self.known.entry(key.clone()).or_insert(new);
             known.last_seen = now;
@@ -263,6 +258,36 @@ impl Recorder {
         let has_problem = |service: &ServiceName| problems.texts.contains_key(&(service.clone(), Reason::NoBackends));
         self.had_backends.retain(|service| problems.with_backends.contains(service) || has_problem(service));
         due
+    }
+
+    /// The problems that are remembered, in their order. A namespace with more than its [`share`] loses first those of which
+    /// no Event was written, and of these the newest.
+    fn remembered<'p>(&mut self, problems: &'p Problems) -> Vec<&'p Key> {
+        let is_news = |(service, reason): &&Key| *reason != Reason::NoBackends || self.had_backends.contains(service);
+        let found: Vec<&Key> = problems.texts.keys().filter(is_news).collect();
+        let mut counts: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let new = found.iter().copied().filter(|key| !self.known.contains_key(*key));
+        new.chain(self.known.keys()).for_each(|(name, _)| *counts.entry(Arc::clone(&name.namespace)).or_default() += 1);
+        let share = share(counts.into_values().collect());
+        let mut kept: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let mut has_room = |(name, _): &Key| {
+            let kept = kept.entry(Arc::clone(&name.namespace)).or_default();
+            *kept += usize::from(*kept <= share);
+            *kept <= share
+        };
+        if share < usize::MAX {
+            let mut known: Vec<(Key, Occurrence)> = self.known.drain().collect();
+            known.sort_by_cached_key(|(key, known)| (known.next == 0, known.first, key.clone()));
+            self.known.extend(known.into_iter().filter(|(key, _)| has_room(key)));
+        }
+        let mut left = MAX_KNOWN.saturating_sub(self.known.len());
+        let mut is_remembered = |key: &&Key| {
+            let is_known = self.known.contains_key(*key);
+            let is_added = !is_known && left > 0 && has_room(key);
+            left -= usize::from(is_added);
+            is_known || is_added
+        };
+        found.into_iter().filter(|key| is_remembered(key)).collect()
     }
 
     /// One of each namespace after the other, beginning with the one that had its last turn longest ago, and of a namespace
@@ -312,6 +337,21 @@ impl Recorder {
             }
         }
     }
+}
+
+/// The number of problems of one namespace that are remembered, if the namespaces have this many: all of those with few,
+/// and equally many of the rest.
+fn share(mut counts: Vec<usize>) -> usize {
+    counts.sort_unstable();
+    let (mut left, namespaces) = (MAX_KNOWN, counts.len());
+    for (before, count) in counts.into_iter().enumerate() {
+        let share = left / (namespaces - before);
+        if count > share {
+            return share.max(1);
+        }
+        left -= count;
+    }
+    usize::MAX
 }
 
 fn hash(value: impl Hash) -> u64 {

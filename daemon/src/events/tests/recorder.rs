@@ -31,6 +31,10 @@ fn write(recorder: &mut Recorder, now: u64, problems: &Problems) -> Vec<Due> {
     due
 }
 
+fn key(due: Due) -> Key {
+    (due.service, due.reason)
+}
+
 #[test]
 fn a_problem_is_reported_when_it_lasts_and_then_every_few_minutes() {
     let mut recorder = recorder();
@@ -108,6 +112,39 @@ fn many_problems_of_a_namespace_do_not_delay_the_one_of_another() {
     }
     let of_z = written.iter().filter(|due| &*due.service.namespace == "z").count();
     assert_eq!(of_z, 2, "in turn: {written:?}");
+}
+
+#[test]
+fn a_namespace_that_fills_the_memory_costs_others_no_event() {
+    let mut recorder = recorder();
+    let names: Vec<String> = (0..MAX_KNOWN + 100).map(|n| format!("a/s{n:05}")).collect();
+    let mut troubles: Vec<_> = names.iter().map(|name| (name.as_str(), Reason::AddressRefused)).collect();
+    write(&mut recorder, 0, &problems(&troubles, &[]));
+    let reported: BTreeSet<_> = write(&mut recorder, 10, &problems(&troubles, &[])).into_iter().map(key).collect();
+    assert_eq!((recorder.known.len(), reported.len() as u64), (MAX_KNOWN, BURST));
+    let others = ["b/one", "z/one", "z/two"];
+    troubles.extend(others.map(|name| (name, Reason::AddressRefused)));
+    let times = (71..200).step_by(10);
+    let written: Vec<Due> = times.flat_map(|now| write(&mut recorder, now, &problems(&troubles, &[]))).collect();
+    let of_others: BTreeSet<String> = written.iter().map(|due| due.service.to_string()).collect();
+    assert!(others.iter().all(|name| of_others.contains(*name)), "{of_others:?}");
+    assert!(recorder.known.len() <= MAX_KNOWN);
+    assert!(reported.iter().all(|key| recorder.known.contains_key(key)), "what was reported goes last");
+    // Who stays is known for as long as the problem lasts.
+    let known: BTreeSet<Key> = recorder.known.keys().cloned().collect();
+    write(&mut recorder, 210, &problems(&troubles, &[]));
+    assert_eq!(recorder.known.keys().cloned().collect::<BTreeSet<_>>(), known);
+}
+
+#[test]
+fn namespaces_with_more_than_their_share_have_equally_many() {
+    let all = |counts: &[usize]| share(counts.to_vec());
+    assert_eq!(all(&[]), usize::MAX);
+    assert_eq!(all(&[MAX_KNOWN / 2, MAX_KNOWN / 2]), usize::MAX);
+    assert_eq!(all(&[MAX_KNOWN + 1]), MAX_KNOWN);
+    assert_eq!(all(&[MAX_KNOWN, 1, MAX_KNOWN]), (MAX_KNOWN - 1) / 2);
+    assert_eq!(all(&vec![3; MAX_KNOWN]), 1);
+    assert_eq!(all(&vec![1; MAX_KNOWN + 1]), 1, "the first ones");
 }
 
 #[test]
