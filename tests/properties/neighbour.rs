@@ -112,16 +112,21 @@ struct Play {
 }
 
 impl Play {
+    /// Part of the neighbour is there first.
     fn new(limits: Limits) -> Self {
+        let mut play = Self::without_own(limits);
+        (0..OWN).for_each(|which| play.describe(name(which, true), own(which, (1 << MOST) - 1, 0)));
+        play.host.send_synced();
+        play.host.settle();
+        play
+    }
+
+    fn without_own(limits: Limits) -> Self {
         let mut host = Host::new(MemoryDatapath::new(limits), [Source::Files], Guard::default());
         host.packets = PacketsConfig { is_on: true, ..PacketsConfig::default() };
         host.restart();
         let mut play = Self { host, facts: BTreeMap::new(), failed: BTreeMap::new() };
-        // Part of the neighbour is there first.
         play.take(&Step::Other(FIRST, MOST, 4));
-        (0..OWN).for_each(|which| play.describe(name(which, true), own(which, (1 << MOST) - 1, 0)));
-        play.host.send_synced();
-        play.host.settle();
         play
     }
 
@@ -180,6 +185,14 @@ impl Play {
         self.host.settle();
     }
 
+    /// After a restart, lists own only what they have: what they had is forgotten.
+    fn take_reopened(&mut self, step: &Step) {
+        if matches!(step, Step::Restart) {
+            self.host.maps.maps.reopen();
+        }
+        self.take(step);
+    }
+
     /// What clients of the own services get: the backends, and who may connect.
     fn own(&self) -> Vec<(u8, BTreeSet<String>, BTreeSet<String>)> {
         let maps = self.host.held();
@@ -208,12 +221,48 @@ fn compare(steps: &[Step], limits: Limits) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The neighbour's services fill one of the bounds each time.
+const FEW_IDS: Limits = Limits { services: 64, ..LIMITS };
+const FEW_FRONTENDS: Limits = Limits { frontends: 64, ..LIMITS };
+const FEW_OUTSIDE: Limits = Limits { outside: 64, ..LIMITS };
+const FEW_SLOTS: Limits = Limits { slots: 128, ..LIMITS };
+
+fn is_of_neighbour(step: &Step) -> bool {
+    !matches!(step, Step::Own(..) | Step::Fail(..))
+}
+
 proptest! {
     #![proptest_config(cases(64))]
 
     #[test]
     fn a_neighbour_that_fills_the_maps_changes_nothing(steps in prop::collection::vec(step(false), 1..24)) {
         compare(&steps, LIMITS)?;
+    }
+
+    #[test]
+    fn the_first_service_of_a_namespace_is_served_next_to_a_neighbour_that_fills_the_maps(
+        steps in prop::collection::vec(step(false).prop_filter("the neighbour's", is_of_neighbour), 1..24),
+        limits in prop_oneof![Just(LIMITS), Just(FEW_IDS), Just(FEW_FRONTENDS), Just(FEW_OUTSIDE), Just(FEW_SLOTS)],
+        is_restarted in any::<bool>(),
+    ) {
+        let mut play = Play::without_own(limits);
+        play.host.send_synced();
+        play.host.settle();
+        steps.iter().for_each(|step| play.take_reopened(step));
+        // More than fit.
+        play.take(&Step::Others(0, 90, 3));
+        if is_restarted {
+            play.take_reopened(&Step::Restart);
+        }
+        // One backend: a small map has what is free in parts that have no room for more.
+        play.describe(name(0, true), described(0, true, 1..2, &[]));
+        play.host.settle();
+        let own = play.own();
+        prop_assert_eq!(own.iter().map(|(_, backends, _)| backends.len()).collect::<Vec<_>>(), [1]);
+        for step in &steps {
+            play.take_reopened(step);
+            prop_assert_eq!(play.own(), own.clone(), "after {:?}", step);
+        }
     }
 
     #[test]

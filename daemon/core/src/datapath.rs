@@ -53,6 +53,12 @@ impl Count {
 pub enum MapError {
     #[error("map {map} is full ({limit} entries): raise {key} and restart nodelb", key = size_key(map))]
     Full { map: &'static str, limit: u32 },
+    /// See [`crate::state::share`].
+    #[error(
+        "map {map} is full ({limit} entries) but for namespaces with few: raise {key} and restart nodelb, or remove services of this \
+         namespace", key = size_key(map)
+    )]
+    NoShare { map: &'static str, limit: u32 },
     /// The node has more addresses than the map `node_addrs` can hold. The size of this map is not configurable.
     #[error("map node_addrs is full ({limit} addresses): reduce the addresses that node.nodeport-addresses selects")]
     TooManyNodeAddrs { limit: u32 },

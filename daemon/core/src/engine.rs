@@ -46,6 +46,7 @@ use event_recorder::EventRecorder;
 use failures::Failures;
 use references::References;
 use rings::Ringless;
+use shares::Shares;
 use unread_drains::UnreadDrains;
 
 mod absent;
@@ -66,6 +67,7 @@ mod hold;
 mod recall;
 mod references;
 mod rings;
+mod shares;
 mod unread_drains;
 
 pub use absent::Kept;
@@ -151,6 +153,7 @@ pub struct Engine {
     /// The unsynced sources, and whether the maps were pruned, when all statuses of `before` were compared.
     compared_with: Option<(Vec<Source>, bool)>,
     references: References,
+    shares: Shares,
     /// Operations that have succeeded and that `realised` does not contain yet, in a round that makes it equal to
     /// `desired`: the copy of that needs no change of each entry.
     unapplied: Option<Vec<MapOp>>,
@@ -199,6 +202,7 @@ impl Engine {
             owners: OrdMap::new(),
             desired: Desired::default(),
             references: References::new(&realised),
+            shares: Shares::new(&realised),
             realised,
             unapplied: None,
             dirty: Dirty::default(),
@@ -400,6 +404,7 @@ impl Engine {
             let has_failed = |id| self.failures.get(EntryKey::Service(id)).is_some();
             self.batching.take_out(&mut ops, &self.realised, (is_source_synced, has_failed), now);
         }
+        self.refuse_beyond_shares(&mut ops, datapath.limits());
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
             self.commit(ops, results);

@@ -55,6 +55,17 @@ impl MemoryDatapath {
         *self = Self { fault: self.fault.take(), max_node_addrs, ..Self::new(self.limits) };
     }
 
+    /// Does what another process does when it takes over the maps: each list owns what it has, whatever it had.
+    pub fn reopen(&mut self) {
+        let Ok(content) = self.dump() else { return };
+        for (id, owned) in &mut self.owned {
+            owned.iter_mut().for_each(|owned| self.runs.disown(owned));
+            let entry = content.services.get(id);
+            let lists = entry.map(|entry| [entry.cluster.len(), entry.local.len()]).unwrap_or_default();
+            owned.iter_mut().zip(lists).for_each(|(owned, len)| self.runs.own(owned, slots(len)));
+        }
+    }
+
     /// Removes the injected faults. Operations still fail if a map is full.
     pub fn clear_fault(&mut self) {
         self.fault = None;

@@ -9,6 +9,7 @@ pub mod owner;
 pub mod remembered;
 pub mod ring;
 pub mod runs;
+pub mod share;
 pub mod slot;
 pub mod stale_generation;
 pub mod status;

@@ -103,6 +103,12 @@ pub enum Refusal {
     NoBackendKnown,
     #[error("map services is full ({0} entries): raise datapath.max-services and restart nodelb")]
     NoServiceId(u32),
+    /// See [`crate::state::share`].
+    #[error(
+        "map services is full ({0} entries) but for namespaces with few: raise datapath.max-services and restart nodelb, or remove \
+         services of this namespace"
+    )]
+    NoShareOfIds(u32),
 }
 
 /// Why no connection is sent to a backend. `/backends` shows the text.

@@ -398,6 +398,7 @@ impl Engine {
             return;
         }
         self.references.forget(id);
+        self.shares.forget(id);
         self.event_recorder.forget_found(id);
         self.ringless.ids.remove(&id);
         self.owners.remove(&id);
@@ -406,7 +407,7 @@ impl Engine {
         self.retry_rings();
     }
 
-    fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 1]>> {
+    pub(super) fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 1]>> {
         if id == ServiceId::CANARY {
             return Some(CANARIES.as_slice().into());
         }

@@ -9,9 +9,9 @@ use super::access::AccessChange;
 use super::compiled::{Compiled, CompiledPort, Subject};
 use super::event_recorder::{AddressChange, Draft, Refusals, refusals};
 use super::hold::spare_cluster_ips;
+use super::shares::Bound;
 use super::{CompiledService, Engine};
 use crate::claims::{Claim, Incumbent, RowStatus};
-use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
 use crate::compile::select::Checks;
 use crate::compile::{CompileContext, compile};
@@ -99,13 +99,14 @@ impl Engine {
         let source = owner.as_ref().map(|(service, ..)| service.source);
         if let Some((service, mut plans, is_protected, is_confirmed)) = owner {
             let drains = drains.as_deref();
-            let subject = Subject { service, old: &old, is_protected, is_confirmed, drains, reason, now };
+            let has_grown = plans.len() > old.ports.iter().filter(|port| port.id.is_some()).count();
+            let subject = Subject { service, old: &old, has_grown, is_protected, is_confirmed, drains, reason, now };
             // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
             for mut plan in plans {
                 let port = self.adopt_port(&subject, &mut plan);
                 for frontend in &plan.frontends {
-                    let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
+                    let id = port.id.ok_or_else(|| self.why_no_id(&service.name));
                     claims.push((frontend.address, Some(Claim::new(&port.key, service, frontend, id))));
                 }
                 new.ports.push(port);
@@ -145,11 +146,14 @@ impl Engine {
         let tag = OwnerTag::new(&plan.key, service.source);
         let id = before.and_then(|port| port.id).or_else(|| {
             let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());
-            self.ids.allocate(tag, &admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), now)
+            let held = self.shares.held(&service.name.namespace, Bound::Services);
+            let held = if subject.has_grown { held } else { 0 };
+            self.ids.allocate(tag, &admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), held, now)
         });
         let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
         match id {
             Some(id) => {
+                self.shares.own(id, &service.name.namespace);
                 let owner = self.owners.get(&id);
                 let source_before = owner.map(|owner| owner.source);
                 if owner.is_none_or(|owner| owner.source != service.source || owner.key != key) {

@@ -37,6 +37,8 @@ pub(super) struct CompiledPort {
 pub(super) struct Subject<'a> {
     pub(super) service: &'a Service,
     pub(super) old: &'a Compiled,
+    /// Whether it has more ports than had ids: otherwise new ports replace others, and need no share.
+    pub(super) has_grown: bool,
     /// Whether the service reaches an apiserver according to its name, its addresses or the current content of its
     /// slices.
     pub(super) is_protected: bool,

@@ -1,12 +1,18 @@
-//! How many addresses in the maps point at each list, so that none is deleted while connections can reach it.
+//! How many addresses in the maps point at each list, so that none is deleted while connections can reach it; and what the
+//! namespaces hold of the maps.
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
 use super::Engine;
+use super::shares::Bound;
+use crate::compile::guard::Refusal;
+use crate::datapath::Limits;
 use crate::model::addr::L4Addr;
+use crate::model::service::ServiceName;
 use crate::state::entries::{MapOp, Realised, ServiceId};
+use crate::state::owner::hash_of;
 
 /// The number of realised frontends and entries of `outside` that point at each service entry.
 #[derive(Debug, Default)]
@@ -45,7 +51,7 @@ impl References {
 }
 
 impl Engine {
-    /// Updates the reference count. An entry that is not desired may be deleted once no frontend points at it.
+    /// Updates the reference count and the shares. An entry that is not desired may be deleted once no frontend points at it.
     pub(super) fn count_references(&mut self, op: &MapOp) {
         let frontend = |address: &L4Addr| self.realised.frontends.get(address).map(|entry| entry.service);
         let outside = |address: &L4Addr| self.realised.outside.get(address).map(|entry| entry.service);
@@ -54,11 +60,15 @@ impl Engine {
             MapOp::DeleteFrontend(address) => (frontend(address), None),
             MapOp::PutOutside(address, entry) => (outside(address), Some(entry.service)),
             MapOp::DeleteOutside(address) => (outside(address), None),
+            MapOp::PutService(id, entry) => return self.shares.note_lists(*id, entry),
+            MapOp::DeleteService(id) => return self.shares.forget_lists(*id),
             _ => return,
         };
         if before == now_at {
             return;
         }
+        let is_outside = matches!(op, MapOp::PutOutside(..) | MapOp::DeleteOutside(_));
+        self.shares.note_lead(if is_outside { Bound::Outside } else { Bound::Frontends }, before, now_at);
         if let MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) = op {
             self.at_start.note_lead(*address, before, now_at);
             self.removed.extend(now_at.is_none().then_some(*address));
@@ -78,5 +88,43 @@ impl Engine {
         if let Some(id) = now_at {
             self.references.add(id);
         }
+    }
+
+    /// Takes out what the shares of the namespaces do not allow, as if the maps had no room for it.
+    pub(super) fn refuse_beyond_shares(&mut self, ops: &mut Vec<MapOp>, limits: Limits) {
+        // Who was served before a reboot comes before the shares.
+        let was_served = |id| {
+            let owner = || self.owners.get(&id).map(|owner| hash_of(&owner.key.service));
+            self.ids.expects_any() && owner().is_some_and(|service| self.ids.is_expected(service))
+        };
+        let is_exempt = |id, bound, more| was_served(id) || self.replaces(id, bound, more);
+        let refused = self.shares.take_out(ops, (&self.realised, limits), is_exempt);
+        if !refused.is_empty() {
+            let results = refused.iter().map(|(_, bound)| Err(bound.error(limits))).collect();
+            self.commit(refused.into_iter().map(|(op, _)| op).collect(), results);
+        }
+    }
+
+    /// Whether the new entries take the place of others, which are removed after them.
+    fn replaces(&self, id: ServiceId, bound: Bound, more: u32) -> bool {
+        let frontends = || self.desired_frontends_of(id).unwrap_or_default();
+        if bound == Bound::Slots {
+            let is_left = |id: &ServiceId| !self.desired.services.contains_key(id);
+            let leads_to = |address| self.realised.frontends.get(address).map(|entry| entry.service);
+            return frontends()
+                .iter()
+                .filter_map(leads_to)
+                .filter(is_left)
+                .any(|id| self.shares.count(id, bound) >= more);
+        }
+        let had = self.shares.count(id, bound) as usize;
+        had > 0 && frontends().len() <= had
+    }
+
+    /// Why a port of the service has no id.
+    pub(super) fn why_no_id(&self, service: &ServiceName) -> Refusal {
+        let held = self.shares.held(&service.namespace, Bound::Services);
+        let limit = self.ids.limit();
+        if self.ids.has_share(held) { Refusal::NoServiceId(limit) } else { Refusal::NoShareOfIds(limit) }
     }
 }

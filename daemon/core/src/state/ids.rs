@@ -15,6 +15,7 @@ use crate::model::moment::Moment;
 use crate::model::service::Source;
 use crate::state::entries::{BackendId, NextIds, Realised, ServiceId, Slot};
 use crate::state::owner::OwnerTag;
+use crate::state::share::may_take;
 
 /// The rest of a released service id, in milliseconds from the end of the round that released it until another service
 /// may get it. This is longer than a program run that may still use the id.
@@ -95,18 +96,16 @@ impl ServiceIds {
     }
 
     /// Assigns an id to the service port with this tag and these addresses: the id that the maps already have for it,
-    /// otherwise an unused one, otherwise the one that was released first. `None` while every id is in use, resting or for
-    /// a service that is expected.
-    pub fn allocate(&mut self, tag: OwnerTag, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
-        let id = self.adopt(tag, addresses).or_else(|| self.assign_to(tag.service, now))?;
+    /// otherwise an unused one, otherwise the one that was released first. `None` while every id is in use, resting, for a
+    /// service that is expected, or for namespaces that hold fewer than the `held` ones of this one.
+    pub fn allocate(&mut self, tag: OwnerTag, addresses: &[L4Addr], held: u32, now: Moment) -> Option<ServiceId> {
+        let id = self.adopt(tag, addresses).or_else(|| self.assign_to(tag.service, held, now))?;
         self.in_use.insert(id);
         Some(id)
     }
 
-    fn assign_to(&mut self, service: u32, now: Moment) -> Option<ServiceId> {
-        let Expected { ids, sum } = &self.expected;
-        let left = || (self.limit as usize).saturating_sub(1 + self.in_use.len() + self.orphans.len());
-        if *sum > 0 && !ids.contains_key(&service) && left() <= *sum {
+    fn assign_to(&mut self, service: u32, held: u32, now: Moment) -> Option<ServiceId> {
+        if !self.is_expected(service) && (self.left() == 0 || !self.has_share(held)) {
             return None;
         }
         let id = self.assign(now)?;
@@ -115,6 +114,18 @@ impl ServiceIds {
             self.expected.sum -= 1;
         }
         Some(id)
+    }
+
+    /// The number of ids that are neither in use nor for a service that is expected.
+    fn left(&self) -> u32 {
+        let taken = 1 + self.in_use.len() + self.orphans.len() + self.expected.sum;
+        self.limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
+    }
+
+    /// Whether a namespace that holds this many ids may have another one, if any is left.
+    pub fn has_share(&self, held: u32) -> bool {
+        let left = self.left();
+        left == 0 || may_take(self.limit, left, held, 1)
     }
 
     /// Keeps ids for these services, which an earlier run served before the maps became empty: by the hash of the name, with

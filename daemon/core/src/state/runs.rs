@@ -14,6 +14,11 @@ pub const REST_MILLIS: u64 = 1_000;
 /// The part of the map, as a divisor, that has no owner, so that lists can be written next to those that they replace.
 const KEPT_FREE: u32 = 32;
 
+/// The number of slots of a map of `limit` that can have an owner.
+pub fn with_owner(limit: u32) -> u32 {
+    limit - limit / KEPT_FREE
+}
+
 /// The number of slots that belong to the list of a service: as many as its longest one had. A backend that a drain or a
 /// failed health check takes out of the list can come back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,7 +152,7 @@ impl Runs {
     }
 
     fn may_take(&self, Need { list, run, owned }: Need) -> bool {
-        let most = self.free.limit - self.free.limit / KEPT_FREE;
+        let most = with_owner(self.free.limit);
         let more = list.saturating_sub(owned.0);
         (run == list || self.used.saturating_add(run) <= most) && (more == 0 || self.owned.saturating_add(more) <= most)
     }

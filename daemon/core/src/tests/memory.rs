@@ -29,7 +29,7 @@ fn point(address: &str) -> MapOp {
 /// The result of one operation; the name of the map if it is full.
 fn apply(maps: &mut MemoryDatapath, op: MapOp, now: Moment) -> Result<(), &'static str> {
     maps.apply(&[op], now).remove(0).map_err(|error| match error {
-        MapError::Full { map, .. } => map,
+        MapError::Full { map, .. } | MapError::NoShare { map, .. } => map,
         MapError::TooManyNodeAddrs { .. } => "node_addrs",
         MapError::TooManyUplinks { .. } => "uplinks",
         MapError::Resting => "resting",

@@ -27,7 +27,7 @@ fn kernel(frontends: &[(&str, u32)]) -> MapState {
 #[test]
 fn ids_start_after_the_canarys_and_end_at_the_limit() {
     let mut ids = ServiceIds::new(3, &MapState::default());
-    let given: Vec<_> = (0..3).map(|_| ids.allocate(TAG, &[], NOW)).collect();
+    let given: Vec<_> = (0..3).map(|_| ids.allocate(TAG, &[], 0, NOW)).collect();
     assert_eq!(given, [Some(ServiceId(1)), Some(ServiceId(2)), None]);
     assert_eq!(ids.used(), 2);
 }
@@ -36,20 +36,20 @@ fn ids_start_after_the_canarys_and_end_at_the_limit() {
 #[test]
 fn a_released_id_rests_before_it_is_given_out_again() {
     let mut ids = ServiceIds::new(2, &MapState::default());
-    let id = ids.allocate(TAG, &[], NOW).expect("free");
+    let id = ids.allocate(TAG, &[], 0, NOW).expect("free");
     ids.release(id, NOW);
-    assert_eq!(ids.allocate(TAG, &[], NOW), None);
-    assert_eq!(ids.allocate(TAG, &[], RESTED), Some(id));
+    assert_eq!(ids.allocate(TAG, &[], 0, NOW), None);
+    assert_eq!(ids.allocate(TAG, &[], 0, RESTED), Some(id));
 }
 
 #[test]
 fn an_id_is_released_once() {
     let mut ids = ServiceIds::new(8, &MapState::default());
-    let id = ids.allocate(TAG, &[], NOW).expect("free");
+    let id = ids.allocate(TAG, &[], 0, NOW).expect("free");
     ids.release(id, NOW);
     ids.release(id, NOW);
     assert_eq!(ids.used(), 0);
-    let later: Vec<_> = (0..8).filter_map(|_| ids.allocate(TAG, &[], RESTED)).collect();
+    let later: Vec<_> = (0..8).filter_map(|_| ids.allocate(TAG, &[], 0, RESTED)).collect();
     assert_eq!(later.iter().filter(|other| **other == id).count(), 1);
 }
 
@@ -57,15 +57,15 @@ fn an_id_is_released_once() {
 fn a_service_finds_its_id_again_by_any_of_its_addresses() {
     let mut ids = ServiceIds::new(8, &kernel(&[("198.51.100.1:80", 5), ("198.51.100.2:80", 5)]));
     let addresses = ["198.51.100.9:80", "198.51.100.2:80", "198.51.100.1:80"].map(l4);
-    assert_eq!(ids.allocate(TAG, &addresses, NOW), Some(ServiceId(5)));
-    assert_eq!(ids.allocate(TAG, &addresses, NOW), Some(ServiceId(1)), "an id is found once");
+    assert_eq!(ids.allocate(TAG, &addresses, 0, NOW), Some(ServiceId(5)));
+    assert_eq!(ids.allocate(TAG, &addresses, 0, NOW), Some(ServiceId(1)), "an id is found once");
 }
 
 /// The other address may belong to a service that has not been reported yet.
 #[test]
 fn an_id_that_another_address_points_at_is_left_alone() {
     let mut ids = ServiceIds::new(8, &kernel(&[("198.51.100.1:80", 5), ("198.51.100.2:80", 5)]));
-    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(1)));
+    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.1:80")], 0, NOW), Some(ServiceId(1)));
 }
 
 /// Maps with owner tags leave no doubt about an address that the service has given up, or about one that it has taken
@@ -77,10 +77,10 @@ fn an_id_with_a_tag_goes_to_its_own_service_and_to_no_other() {
     state.services.insert(ServiceId(5), entry.into());
     let mut ids = ServiceIds::new(8, &state);
     let other = OwnerTag { service: 2, ..TAG };
-    assert_eq!(ids.allocate(other, &["198.51.100.1:80", "198.51.100.2:80"].map(l4), NOW), Some(ServiceId(1)));
+    assert_eq!(ids.allocate(other, &["198.51.100.1:80", "198.51.100.2:80"].map(l4), 0, NOW), Some(ServiceId(1)));
     assert_eq!(ids.orphan(ServiceId(5)).map(|tag| tag.map(|tag| tag.source)), Some(Some(Source::Files)));
     let of_another_source = OwnerTag { source: Source::Kubernetes, ..TAG };
-    assert_eq!(ids.allocate(of_another_source, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(5)));
+    assert_eq!(ids.allocate(of_another_source, &[l4("198.51.100.1:80")], 0, NOW), Some(ServiceId(5)));
     assert_eq!(ids.orphan(ServiceId(5)), None);
 }
 
@@ -93,22 +93,22 @@ fn a_service_that_waits_for_its_address_keeps_its_id() {
     state.services.insert(ServiceId(5), entry(other).into());
     state.services.insert(ServiceId(6), entry(TAG).into());
     let mut ids = ServiceIds::new(8, &state);
-    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(6)));
-    assert_eq!(ids.allocate(other, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(5)));
+    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.1:80")], 0, NOW), Some(ServiceId(6)));
+    assert_eq!(ids.allocate(other, &[l4("198.51.100.1:80")], 0, NOW), Some(ServiceId(5)));
     assert!(!ids.has_orphans());
 }
 
 #[test]
 fn what_the_kernel_holds_is_never_given_out_as_new() {
     let mut ids = ServiceIds::new(4, &kernel(&[("198.51.100.1:80", 1), ("198.51.100.2:80", 3)]));
-    assert_eq!(ids.allocate(TAG, &[], NOW), Some(ServiceId(2)));
-    assert_eq!(ids.allocate(TAG, &[], NOW), None);
+    assert_eq!(ids.allocate(TAG, &[], 0, NOW), Some(ServiceId(2)));
+    assert_eq!(ids.allocate(TAG, &[], 0, NOW), None);
     assert!(ids.has_orphans());
     let orphans = ids.take_orphans(|_| true);
     assert_eq!(orphans, [ServiceId(1), ServiceId(3)].into());
     assert_eq!(ids.used(), 3, "in use until the kernel's entries are gone");
     ids.release(ServiceId(3), NOW);
-    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.2:80")], RESTED), Some(ServiceId(3)));
+    assert_eq!(ids.allocate(TAG, &[l4("198.51.100.2:80")], 0, RESTED), Some(ServiceId(3)));
 }
 
 /// What the canary's entry says is not trusted: any program that may write the maps can have changed it.
@@ -119,7 +119,7 @@ fn a_start_continues_behind_the_ids_of_the_previous_run_and_assigns_all() {
         let canary = ServiceEntry { next_ids: NextIds { service, backend: 0 }, ..ServiceEntry::default() };
         state.services.insert(ServiceId::CANARY, canary.into());
         let mut ids = ServiceIds::new(6, &state);
-        let mut given = || ids.allocate(TAG, &[], NOW).map(|id| id.0);
+        let mut given = || ids.allocate(TAG, &[], 0, NOW).map(|id| id.0);
         [given(), given(), given(), given(), given()]
     };
     assert_eq!(given(3), [Some(3), Some(5), Some(1), Some(2), None]);
@@ -131,7 +131,7 @@ fn a_start_continues_behind_the_ids_of_the_previous_run_and_assigns_all() {
 #[test]
 fn no_service_gets_the_id_of_the_canary() {
     let mut ids = ServiceIds::new(4, &kernel(&[("192.0.0.8:9/UDP", 0)]));
-    assert_eq!(ids.allocate(TAG, &[l4("192.0.0.8:9/UDP")], NOW), Some(ServiceId(1)));
+    assert_eq!(ids.allocate(TAG, &[l4("192.0.0.8:9/UDP")], 0, NOW), Some(ServiceId(1)));
     assert!(!ids.has_orphans());
 }
 
@@ -179,15 +179,15 @@ fn numbers_survive_a_restart_and_unused_ones_are_removed() {
 #[test]
 fn an_id_rests_from_the_end_of_the_round_that_released_it() {
     let mut ids = ServiceIds::new(2, &MapState::default());
-    let id = ids.allocate(TAG, &[], Moment(0)).expect("one is free");
+    let id = ids.allocate(TAG, &[], 0, Moment(0)).expect("one is free");
     ids.release(id, Moment(0));
     ids.end_round(Moment(5_000));
-    assert_eq!(ids.allocate(TAG, &[], Moment(5_999)), None);
-    assert_eq!(ids.allocate(TAG, &[], Moment(6_000)), Some(id));
+    assert_eq!(ids.allocate(TAG, &[], 0, Moment(5_999)), None);
+    assert_eq!(ids.allocate(TAG, &[], 0, Moment(6_000)), Some(id));
     ids.end_round(Moment(9_000));
     ids.release(id, Moment(9_000));
     assert_eq!(
-        ids.allocate(TAG, &[], Moment(10_000)),
+        ids.allocate(TAG, &[], 0, Moment(10_000)),
         Some(id),
         "an end of a round puts off no other round's releases"
     );

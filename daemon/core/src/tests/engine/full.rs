@@ -75,6 +75,69 @@ fn a_service_exchanges_its_ranges_in_a_map_that_another_has_filled() {
     assert_eq!(ranges(&datapath), ["192.0.0.0/16"]);
 }
 
+/// The first service of another namespace found no id, because one namespace had all.
+#[test]
+fn the_last_ids_are_for_namespaces_with_few() {
+    let mut datapath = MemoryDatapath::new(Limits { services: 65, frontends: 256, slots: 256, ..LIMITS });
+    let mut engine = engine_with(&datapath);
+    (0..80).for_each(|number| describe(&mut engine, &format!("b/s{number}"), &format!("203.0.113.{number}:80/TCP")));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let of_b = datapath.dump().expect("memory can be read").services.len();
+    assert_eq!(of_b, 65 - 2, "with the canary's");
+    run_until(&mut engine, &mut datapath, Moment(20_000));
+    upsert(&mut engine, "m/shop", "198.51.100.1:80/TCP", &["192.0.2.1:80/TCP"]);
+    engine.reconcile(&mut datapath, Moment(20_000));
+    assert_eq!(backends_of(&datapath, "198.51.100.1:80"), ["192.0.2.1:80/TCP"]);
+    let rows = claimed(&engine.snapshot(Moment(20_000)));
+    let errors: BTreeSet<&str> = rows.iter().filter_map(|row| row.error.as_deref()).collect();
+    let text = "map services is full (65 entries) but for namespaces with few: raise datapath.max-services and restart nodelb, or \
+                remove services of this namespace";
+    assert_eq!(errors, [text].into());
+    // Who is served stays served, also with other ports and addresses.
+    describe(&mut engine, "b/s1", "203.0.113.201:80/TCP");
+    let mut renamed = service("b/s2", "203.0.113.2:80/TCP");
+    renamed.ports[0].name = "other".into();
+    engine.change(Change::UpsertService(renamed));
+    run_until(&mut engine, &mut datapath, Moment(40_000));
+    engine.reconcile(&mut datapath, Moment(40_000));
+    let maps = datapath.dump().expect("memory can be read");
+    assert!(["203.0.113.201:80", "203.0.113.2:80"].into_iter().all(|at| maps.frontends.contains_key(&l4(at))));
+    // What it gives back is for others until the last part is whole.
+    engine.change(Change::RemoveService(name("b/s3"), Source::Files));
+    run_until(&mut engine, &mut datapath, Moment(60_000));
+    engine.reconcile(&mut datapath, Moment(60_000));
+    assert_eq!(datapath.dump().expect("memory can be read").services.len(), of_b);
+}
+
+/// The same with addresses.
+#[test]
+fn the_last_frontends_are_for_namespaces_with_few() {
+    let mut datapath = MemoryDatapath::new(Limits { services: 256, frontends: 66, slots: 256, ..LIMITS });
+    let mut engine = engine_with(&datapath);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    (0..80).for_each(|number| describe(&mut engine, &format!("b/s{number}"), &format!("203.0.113.{number}:80/TCP")));
+    engine.reconcile(&mut datapath, Moment(0));
+    upsert(&mut engine, "m/shop", "203.0.113.250:80/TCP", &["192.0.2.1:80/TCP"]);
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(backends_of(&datapath, "203.0.113.250:80"), ["192.0.2.1:80/TCP"]);
+    // An address that replaces another one.
+    let served = datapath.dump().expect("memory can be read").frontends;
+    assert!(served.contains_key(&l4("203.0.113.1:80")) && served.len() == 65, "{}", served.len());
+    describe(&mut engine, "b/s1", "203.0.113.201:80/TCP");
+    engine.reconcile(&mut datapath, Moment(2));
+    let served = datapath.dump().expect("memory can be read").frontends;
+    assert!(served.contains_key(&l4("203.0.113.201:80")) && served.len() == 65, "{}", served.len());
+    let refused = |engine: &Engine| {
+        let rows = claimed(&engine.snapshot(Moment(2)));
+        rows.iter().find(|row| row.status == Status::Refused).and_then(|row| row.error.clone())
+    };
+    let text = "map frontends is full (66 entries) but for namespaces with few: raise datapath.max-frontends and restart nodelb, or \
+                remove services of this namespace";
+    assert_eq!(refused(&engine).as_deref(), Some(text));
+}
+
 /// It waited for the end of a pause of up to five seconds.
 #[test]
 fn who_waits_for_an_id_gets_it_as_soon_as_one_has_rested() {
