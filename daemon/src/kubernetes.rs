@@ -242,7 +242,13 @@ pub async fn recall(
         return;
     }
     let state = state_settings(directory, None);
-    let recalled = state.load(&node).await.changes;
+    let mut reading = state.begin(&node);
+    let loaded = match reading.within(state.timeout).await {
+        Some(loaded) => loaded,
+        None => reading.wait().await,
+    };
+    state.log(loaded.changes.len(), loaded.unreadable);
+    let recalled = loaded.changes;
     if !recalled.is_empty() {
         // Fails only if the owner has ended, and with it the daemon.
         let _ = changes.send(recalled).await;

@@ -66,7 +66,8 @@ pub enum Change {
     /// of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),
     /// What [`crate::snapshot::Snapshot::remembered`] returned before a restart. Protected services use these backends
-    /// if the maps contain none and the source reports none. Sent at the start, before any source reports.
+    /// if the maps contain none and the source reports none. Sent at the start, before any source reports, unless the disk is
+    /// late.
     Remember(Vec<Remembered>),
     /// The changes before this one contain everything that the source had stored in the previous run.
     Recalled(Source),

@@ -2,6 +2,7 @@
 //! ones, and the source's task ([`run`]) sends the resulting changes to the owner task. The store is pure.
 
 mod cidrs;
+mod followed;
 pub mod live;
 mod run;
 pub mod selecting;
@@ -10,5 +11,6 @@ mod status;
 pub mod store;
 pub mod watch;
 
-pub use run::{Followed, KubernetesSource, run};
+pub use followed::Followed;
+pub use run::{KubernetesSource, run};
 pub use state_file::StateSettings;

@@ -5,6 +5,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{FrontendKind, FrontendSpec, Service, ServicePort};
+use nodelb_host::unwritten::UNREAD;
 
 use super::*;
 
@@ -45,6 +46,28 @@ async fn an_empty_configuration_keeps_what_is_known_of_kubernetes() {
     assert_eq!(engine.kept(), [kept]);
     let names: Vec<String> = engine.snapshot(Moment(0)).ports().map(|(_, key)| key.to_string()).collect();
     assert_eq!(names, ["default/kubernetes:https/TCP/IPv4"]);
+}
+
+/// A disk with errors at the start, after a reboot: the services were missing until the next start.
+#[tokio::test(start_paused = true)]
+async fn an_empty_configuration_keeps_what_the_disk_has_late_of_kubernetes() {
+    let (scratch, mut config) = after_a_reset("");
+    let [state, aside] = ["state", "aside"].map(|name| scratch.path().join(name));
+    std::fs::create_dir(&aside).unwrap();
+    std::fs::rename(state_file::path(scratch.path()), state_file::path(&aside)).unwrap();
+    std::fs::write(&state, "a file where the directory should be").unwrap();
+    config.state.directory = state.clone();
+    let (changes, mut recalled) = mpsc::channel(1);
+    let previous = previous_sources(&config).await;
+    let _task = tokio::spawn(recall(config, previous, "n".into(), changes));
+    while UNREAD.below(&state).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(&aside, &state).unwrap();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    tokio::time::resume();
+    assert_eq!(recalled.recv().await, Some(vec![Change::UpsertService(known())]));
 }
 
 #[tokio::test]

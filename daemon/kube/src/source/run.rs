@@ -27,8 +27,9 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::cidrs;
+use super::followed::Followed;
 use super::selecting::{Accept, Selecting};
-use super::state_file::{Saver, StateSettings};
+use super::state_file::{Loaded, Saver, StateSettings};
 use super::status::WatchStatus;
 use super::store::{InMaps, Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
@@ -40,6 +41,7 @@ use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::session::{Apiservers, Report};
 use nodelb_host::clock::{Clock, ticking};
+use nodelb_host::state_file::Reading;
 
 /// The capacity of the queue from the watchers to the store. A full queue blocks the watchers.
 const QUEUE: usize = 64;
@@ -78,31 +80,6 @@ pub struct KubernetesSource {
     pub timeouts: WatchTimeouts,
 }
 
-/// What the owner task has published that the source acts on. It rarely changes, so that the source does not wake for each
-/// snapshot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Followed {
-    /// The name of this node; empty as long as the owner task does not know it.
-    node: Arc<str>,
-    /// The slices of `default/kubernetes`.
-    apiserver_slices: Vec<Arc<Slice>>,
-}
-
-impl Followed {
-    /// Publishes what the snapshot contains, if it differs.
-    pub fn publish(snapshot: &Snapshot, to: &watch::Sender<Self>) {
-        let facts = &snapshot.facts;
-        to.send_if_modified(|known| {
-            let is_same = known.node == facts.node().name && known.apiserver_slices.iter().eq(facts.apiserver_slices());
-            if !is_same {
-                let node = Arc::clone(&facts.node().name);
-                *known = Self { node, apiserver_slices: facts.apiserver_slices().cloned().collect() };
-            }
-            !is_same
-        });
-    }
-}
-
 /// Runs the source until `shutdown` is ready or the owner task has ended.
 pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     let (messages_in, messages) = mpsc::channel(QUEUE);
@@ -110,7 +87,7 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     let mut shutdown = std::pin::pin!(shutdown);
     let recalled = tokio::select! {
         () = &mut shutdown => return,
-        recalled = running.recall() => recalled,
+        recalled = running.recall_in_time() => recalled,
     };
     if recalled.is_err() {
         return;
@@ -225,6 +202,9 @@ impl Running {
         );
         self.source.node = name.to_string();
         self.store.forget_node();
+        if let Some(unread) = &mut self.saver.unread {
+            *unread = self.source.state.begin(&name);
+        }
         self.watches[self.node] = WatchStatus::new(Scope::node(&name));
         self.leaving = None;
         self.is_reported = false;
@@ -233,27 +213,36 @@ impl Running {
         self.send(vec![Change::NodeObjectUnknown]).await
     }
 
-    async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let loaded = self.source.state.load(&self.source.node).await;
-        let is_whole = self.source.state.is_whole(&loaded);
-        let mut changes = loaded.changes;
-        changes.retain(|change| self.source.has_node_object || !matches!(change, Change::NodeObject(_)));
-        self.log_node(&changes);
-        for change in &changes {
-            match change {
-                Change::UpsertService(it) => self.store.remember(Kind::Service, &it.name, &it.name),
-                Change::UpsertSlice(it) => self.store.remember(Kind::EndpointSlice, &it.name, &it.service),
-                Change::NodeObject(Some(_)) => self.store.remember_node(&self.source.node),
-                _ => {}
-            }
+    /// Recalls the file if it can be read within the time limit.
+    async fn recall_in_time(&mut self) -> Result<(), OwnerIsGone> {
+        let mut reading = self.source.state.begin(&self.source.node);
+        match reading.within(self.source.state.timeout).await {
+            Some(loaded) => self.recall(loaded).await?,
+            None => self.saver.unread = Some(reading),
         }
-        self.selecting.recall(loaded.selection, &mut self.store, &mut self.saver);
-        let end = is_whole.then_some(Change::Recalled(Source::Kubernetes));
-        let mut changes = changes.into_iter().chain(end);
+        self.replace_node_object().await
+    }
+
+    /// Sends what the previous run has stored. What a list or a watch has delivered since the start is newer.
+    async fn recall(&mut self, loaded: Loaded) -> Result<(), OwnerIsGone> {
+        let is_whole = self.source.state.is_whole(&loaded) && self.store.may_be_recalled();
+        let Loaded { mut changes, unreadable, selection } = loaded;
+        self.store.recall(&mut changes, self.source.has_node_object.then_some(&*self.source.node));
+        self.source.state.log(changes.len(), unreadable);
+        self.log_node(&changes);
+        self.selecting.recall(selection, &mut self.store, &mut self.saver);
+        if is_whole {
+            changes.push(Change::Recalled(Source::Kubernetes));
+            self.saver.is_recall_sent = true;
+        }
+        self.store.settle(&mut changes);
+        self.note_selection();
+        self.is_reported = false;
+        let mut changes = changes.into_iter();
         loop {
             let batch: Vec<Change> = changes.by_ref().take(BATCH).collect();
             if batch.is_empty() {
-                return self.replace_node_object().await;
+                return Ok(());
             }
             self.send(batch).await?;
         }
@@ -285,6 +274,10 @@ impl Running {
             let received = tokio::select! {
                 Some(message) = messages.recv() => self.process(message).await,
                 Some(message) = node.messages.recv() => self.process(message).await,
+                loaded = Reading::late(&mut self.saver.unread) => {
+                    self.saver.mark_outdated();
+                    self.recall(loaded).await
+                }
                 Some(accept) = self.source.accepts.recv() => self.accept(accept).await,
                 Ok(()) = followed.changed() => {
                     self.report_endpoints().await;
@@ -484,3 +477,7 @@ fn ready_endpoints(slice: &Slice) -> impl Iterator<Item = SocketAddr> {
     let backends = ports.flat_map(|port| &port.backends).filter(|backend| backend.state == BackendState::Active);
     backends.map(|backend| SocketAddr::new(backend.addr.ip(), backend.port))
 }
+
+#[cfg(test)]
+#[path = "tests/run.rs"]
+mod tests;

@@ -25,7 +25,7 @@ use super::store::reselected::Reselected;
 use crate::api::names::Names;
 use crate::api::scope::Selection;
 use crate::apiserver::credentials::authorities::Authorities;
-use nodelb_host::state_file::{self, Limits, StateFile};
+use nodelb_host::state_file::{self, Limits, Reading, StateFile};
 
 /// The maximum number of stored names of certificate authorities. A rotation has two, and a third name for the bundle of
 /// both.
@@ -286,27 +286,26 @@ impl StateSettings {
         self.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0
     }
 
-    /// Reads the state file. Logs a warning and returns nothing if this fails or takes too long.
-    pub async fn load(&self, node: &str) -> Loaded {
-        let (cluster, node, path) = (self.cluster.clone(), node.to_owned(), path(&self.directory));
-        let read = move |path: &Path| read(path, cluster.as_ref(), &node);
-        let consequence = "nodelb starts without the services in it, until an apiserver is reachable";
-        let loaded = state_file::load(&path, self.timeout, consequence, read).await.unwrap_or_default();
+    /// Begins to read the state file.
+    pub fn begin(&self, node: &str) -> Reading<Loaded> {
+        let (cluster, node) = (self.cluster.clone(), node.to_owned());
+        let consequence = "the services in it are not known until it can be read or an apiserver is reachable";
+        Reading::begin(path(&self.directory), consequence, move |path| read(path, cluster.as_ref(), &node))
+    }
+
+    /// Logs what has been read: the number of objects that are used, and of unreadable lines.
+    pub fn log(&self, objects: usize, unreadable: usize) {
+        let path = path(&self.directory);
         let path = path.display();
-        if loaded.unreadable > 0 {
-            warn!(
-                message_id = %messages::STATE_UNREADABLE,
-                "ignored {} lines of {path} that cannot be decoded", loaded.unreadable
-            );
+        if unreadable > 0 {
+            warn!(message_id = %messages::STATE_UNREADABLE, "ignored {unreadable} lines of {path} that cannot be decoded");
         }
-        if !loaded.changes.is_empty() {
+        if objects > 0 {
             info!(
                 message_id = %messages::STATE_LOADED,
-                "loaded {} objects from {path}; they stay in use until an apiserver confirms or corrects them",
-                loaded.changes.len()
+                "loaded {objects} objects from {path}; they stay in use until an apiserver confirms or corrects them"
             );
         }
-        loaded
     }
 }
 
@@ -351,6 +350,10 @@ impl Pace {
 /// Decides when the state file is written, and which cluster it belongs to.
 pub(super) struct Saver {
     file: StateFile<Contents>,
+    /// What the previous run has stored, until it has been read.
+    pub(super) unread: Option<Reading<Loaded>>,
+    /// Whether [`Change::Recalled`] was sent.
+    pub(super) is_recall_sent: bool,
     snapshot: watch::Receiver<Arc<Snapshot>>,
     pace: Pace,
     is_connected: bool,
@@ -385,6 +388,8 @@ impl Saver {
         let file = StateFile::start(path(&settings.directory), consequence, limits, write);
         Self {
             file,
+            unread: None,
+            is_recall_sent: false,
             snapshot,
             pace: Pace::new(save_soon, save_every, Instant::now()),
             is_connected: false,
@@ -462,11 +467,13 @@ impl Saver {
         self.file.save((self.clusters.clone(), self.selection.clone(), self.snapshot.clone()));
     }
 
-    /// Whether the latest snapshot may replace the file: the source is synced, or everything in the file was recalled and the
-    /// cluster is known. The owner task publishes what it has received with its next round, not at once.
+    /// Whether the latest snapshot may replace the file, which has been read: the source is synced, or everything in the file
+    /// was recalled and the cluster is known. The owner task publishes what it has received with its next round, not at once.
     fn has_everything(&self) -> bool {
         let facts = &self.snapshot.borrow().facts;
-        facts.is_synced(Source::Kubernetes) || facts.is_recalled(Source::Kubernetes) && !self.clusters.is_empty()
+        let is_recalled = facts.is_recalled(Source::Kubernetes);
+        let has_file = self.unread.is_none() && (is_recalled || !self.is_recall_sent);
+        has_file && (facts.is_synced(Source::Kubernetes) || is_recalled && !self.clusters.is_empty())
     }
 
     /// Writes the last state at the end of the process, within the time limit. The owner task takes what waits for it and
@@ -486,4 +493,4 @@ impl Saver {
 
 #[cfg(test)]
 #[path = "tests/state_file.rs"]
-mod tests;
+pub(super) mod tests;

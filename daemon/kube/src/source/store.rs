@@ -96,13 +96,40 @@ impl Store {
         }
     }
 
-    /// Adds an object from the state file, in an unknown version, that is this service or belongs to it.
-    pub fn remember(&mut self, kind: Kind, key: &Key, service: &ServiceName) {
+    /// Adds the objects in the state file, and leaves out those about which something newer is known. `node` is the name of
+    /// this node, if it has a Node.
+    pub fn recall(&mut self, changes: &mut Vec<Change>, node: Option<&str>) {
+        changes.retain(|change| match (change, node) {
+            (Change::UpsertService(it), _) => self.remember(Kind::Service, &it.name, &it.name),
+            (Change::UpsertSlice(it), _) => self.remember(Kind::EndpointSlice, &it.name, &it.service),
+            (Change::NodeObject(_), None) => false,
+            (Change::NodeObject(Some(_)), Some(node)) => self.remember_node(node),
+            (Change::NodeObject(None), Some(_)) => !self.nodes.was_listed && !self.nodes.has_any(),
+            _ => true,
+        });
+    }
+
+    /// Adds an object from the state file, in an unknown version, that is this service or belongs to it, unless something
+    /// newer is known. Returns whether it is added.
+    pub(super) fn remember(&mut self, kind: Kind, key: &Key, service: &ServiceName) -> bool {
+        if self.knows(kind, key) {
+            return false;
+        }
         let is_in = |watched: &&mut Watched| watched.scope.kind == kind && watched.scope.covers(service);
         match self.served.iter_mut().find(is_in) {
             Some(watched) => watched.objects.remember(key.clone()),
-            None => drop(self.unselected.insert((kind, key.clone()))),
+            None => self.unselected.insert((kind, key.clone())),
         }
+    }
+
+    fn knows(&self, kind: Kind, key: &Key) -> bool {
+        self.served.iter().any(|watched| watched.scope.kind == kind && watched.objects.knows(key))
+    }
+
+    /// Whether the state file has everything, with what is known: no list has begun, so that a service that the file lacks
+    /// does not wait for its slices, or all are complete.
+    pub fn may_be_recalled(&self) -> bool {
+        self.synced.is_some() || !self.served.iter().any(|watched| watched.objects.has_begun())
     }
 
     /// The number of remembered objects that the configuration does not select, until they are removed.
@@ -143,9 +170,9 @@ impl Store {
         self.unselected.iter().filter(|(kind, _)| *kind == Kind::Service).count()
     }
 
-    /// Adds the Node of this name from the state file.
-    pub fn remember_node(&mut self, name: &str) {
-        self.nodes.remember(Key::new("default", name));
+    /// Adds the Node of this name from the state file, unless something newer is known. Returns whether it is added.
+    fn remember_node(&mut self, name: &str) -> bool {
+        self.nodes.remember(Key::new("default", name))
     }
 
     /// Processes an event of the watcher with this number, and appends the resulting changes to `changes`.
@@ -257,7 +284,7 @@ impl Store {
 
     /// Removes the missing objects of each namespace of which all is listed and no list is in progress. Sends
     /// [`Change::Synced`] if that is so for all of them, except for those that nodelb may not read.
-    fn settle(&mut self, changes: &mut Vec<Change>) {
+    pub fn settle(&mut self, changes: &mut Vec<Change>) {
         if self.reselected.is_none() {
             for number in 0..self.served.len() {
                 if self.of_namespace(number).all(|watched| watched.objects.is_settled()) {
@@ -316,11 +343,8 @@ impl Store {
     /// Removes the remembered objects that the configuration does not select any more. An EndpointSlice may belong to
     /// another service since.
     fn remove_unselected(&mut self, changes: &mut Vec<Change>) {
-        let served = &self.served;
-        let is_gone = |(kind, key): &(Kind, Key)| {
-            !served.iter().any(|watched| watched.scope.kind == *kind && watched.objects.knows(key))
-        };
-        let gone = std::mem::take(&mut self.unselected).into_iter().filter(is_gone);
+        let unselected_before = std::mem::take(&mut self.unselected);
+        let gone = unselected_before.into_iter().filter(|(kind, key)| !self.knows(*kind, key));
         let why = self.why_unselected.clone().unwrap_or_else(|| UNSELECTED.into());
         changes.extend(gone.map(|(kind, key)| unselected(removal(kind, &key), &why)));
     }

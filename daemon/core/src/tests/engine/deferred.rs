@@ -298,6 +298,8 @@ fn a_remembered_service_without_backends_is_refused_after_a_reboot() {
     let kubernetes = |service| Change::UpsertService(Service { source: Source::Kubernetes, ..service });
     let (mut engine, mut datapath) =
         (Engine::new(two_sources_config(), MapState::default()), MemoryDatapath::new(LIMITS));
+    // The disk may be late.
+    settle(&mut engine, &mut datapath, Moment(0));
     engine.change(kubernetes(service("a/s", "198.51.100.10:80/TCP")));
     engine.change(Change::Recalled(Source::Kubernetes));
     settle(&mut engine, &mut datapath, Moment(1));

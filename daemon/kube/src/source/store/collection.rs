@@ -112,12 +112,22 @@ impl Collection {
         }
     }
 
-    /// Adds an object from the state file, in an unknown version.
-    pub(super) fn remember(&mut self, key: Key) {
-        let known = StoredObject { uid: Uid::default(), version: Version::default(), is_served: true };
-        if self.known.insert(key, known).is_none() {
-            self.served += 1;
+    /// Adds an object from the state file, in an unknown version, unless something newer is known. Returns whether it is
+    /// added.
+    pub(super) fn remember(&mut self, key: Key) -> bool {
+        // An object that is listed and cannot be decoded stays as it was.
+        let is_gone = self.was_listed && self.incomplete.is_none() && !self.problems.contains_key(&key);
+        if is_gone || self.known.contains_key(&key) || self.tombstones.contains_key(&key) {
+            return false;
         }
+        self.known.insert(key, StoredObject { uid: Uid::default(), version: Version::default(), is_served: true });
+        self.served += 1;
+        true
+    }
+
+    /// Whether a list has begun since the start.
+    pub(super) fn has_begun(&self) -> bool {
+        self.was_listed || self.listing.is_some()
     }
 
     /// Whether the objects have been listed, and no list is in progress.

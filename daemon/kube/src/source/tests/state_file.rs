@@ -13,14 +13,14 @@ use super::*;
 use crate::api::objects;
 use crate::api::translate::{self, Reader};
 
-const NODE: &str = "n1";
+pub(in crate::source) const NODE: &str = "n1";
 
 /// Writes the file as a run does that begins.
-fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
+pub(in crate::source) fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
     Written::default().write(path, (clusters, &Selection::default()), snapshot)
 }
 
-fn changes() -> Vec<Change> {
+pub(in crate::source) fn changes() -> Vec<Change> {
     let mut reader = Reader::new(Source::Kubernetes, "here".into());
     let service: objects::Service = serde_json::from_str(
         r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"7"},"spec":{"clusterIP":"198.51.100.1","ports":[{"port":80}]}}"#,
@@ -37,7 +37,7 @@ fn changes() -> Vec<Change> {
     vec![Change::NodeObject(Some(node)), Change::UpsertService(service), Change::UpsertSlice(slice)]
 }
 
-fn snapshot() -> Snapshot {
+pub(in crate::source) fn snapshot() -> Snapshot {
     let config = EngineConfig { max_services: 16, ..EngineConfig::default() };
     let mut engine = Engine::new(config, Realised::default());
     engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
@@ -243,7 +243,7 @@ async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
     let mut world = world();
     world.settings.timeout = Duration::from_millis(200);
     nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
-    assert_eq!(world.settings.load("n1").await, Loaded::default());
+    assert_eq!(world.settings.begin("n1").wait().await, Loaded::default());
 }
 
 #[tokio::test]
@@ -362,7 +362,7 @@ async fn what_is_known_at_the_end_is_stored_before_the_source_is_synced_again() 
     let ca = Authorities::for_test(&["ca"]);
     world.settings.cluster = Some(ca.clone());
     write(&world.path(), &ca.names(), &snapshot()).expect("written");
-    let recalled = world.settings.load(NODE).await;
+    let recalled = world.settings.begin(NODE).wait().await;
     assert_eq!(recalled.changes, changes());
     assert!(world.settings.is_whole(&recalled));
     let node = |leaving: &str| {
@@ -406,7 +406,7 @@ async fn a_file_that_was_not_recalled_whole_is_replaced_only_when_the_source_is_
         write(&world.path(), &ca.names(), &unsynced).expect("written");
         let before = fs::read_to_string(world.path()).expect("text") + text;
         fs::write(world.path(), &before).expect("written");
-        let recalled = world.settings.load(NODE).await;
+        let recalled = world.settings.begin(NODE).wait().await;
         assert!(!world.settings.is_whole(&recalled));
         world.snapshots.send_replace(Arc::clone(&unsynced));
         let mut saver = world.saver();
@@ -418,6 +418,25 @@ async fn a_file_that_was_not_recalled_whole_is_replaced_only_when_the_source_is_
     }
 }
 
+/// A disk that hangs at the start.
+#[tokio::test]
+async fn a_file_that_has_not_been_read_is_not_replaced() {
+    let world = world();
+    let mut saver = world.saver();
+    let (answer, answers) = std::sync::mpsc::channel();
+    let answers = Mutex::new(answers);
+    let read = move |_: &Path| answers.lock().expect("no panic").recv().map_err(io::Error::other);
+    saver.unread = Some(Reading::begin(world.path(), "nothing follows", read));
+    saver.set_authorities(&["ca".into()]);
+    saver.save_if_outdated();
+    tokio::time::sleep(A_WHILE).await;
+    assert!(!world.path().exists());
+    answer.send(Loaded::default()).expect("read");
+    assert_eq!(Reading::late(&mut saver.unread).await, Loaded::default());
+    saver.save_if_outdated();
+    world.is_written("\"ca\"").await;
+}
+
 /// The owner task publishes what was recalled with its next round, and an apiserver may be connected before that.
 #[tokio::test]
 async fn a_file_that_was_recalled_is_not_replaced_before_a_snapshot_has_its_content() {
@@ -426,7 +445,7 @@ async fn a_file_that_was_recalled_is_not_replaced_before_a_snapshot_has_its_cont
     world.settings.cluster = Some(ca.clone());
     write(&world.path(), &ca.names(), &snapshot()).expect("written");
     let before = fs::read_to_string(world.path()).expect("text");
-    let recalled = world.settings.load(NODE).await;
+    let recalled = world.settings.begin(NODE).wait().await;
     assert!(world.settings.is_whole(&recalled));
     let stored = || fs::read_to_string(world.path()).expect("the file stays");
     let mut engine = Engine::new(EngineConfig { max_services: 16, ..EngineConfig::default() }, Realised::default());

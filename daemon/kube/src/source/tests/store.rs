@@ -335,7 +335,7 @@ fn of_namespaces(remembered: &[(&str, &str)]) -> (Store, BTreeSet<String>) {
     for (namespace, name) in remembered {
         let service = ServiceName::new(namespace, name);
         let key = || Key { namespace: (*namespace).into(), name: (*name).into() };
-        Kind::SERVED.into_iter().for_each(|kind| store.remember(kind, &key(), &service));
+        Kind::SERVED.into_iter().for_each(|kind| assert!(store.remember(kind, &key(), &service)));
         served.insert(service.to_string());
     }
     (store, served)
@@ -453,6 +453,42 @@ fn a_slice_that_moved_into_the_selection_stays() {
         _ = store.apply(number, ListWatchEvent::ListDone(Version(9)), &mut changes);
     }
     assert!(store.synced.is_some() && !changes.iter().any(|it| matches!(it, Change::RemoveSlice(..))), "{changes:?}");
+}
+
+/// A disk that hangs at the start: what has been listed or watched since then is newer.
+#[test]
+fn what_is_remembered_late_does_not_replace_what_a_list_or_a_watch_has_delivered() {
+    let mut world = World::new();
+    let remember = |world: &mut World, kind, name| {
+        world.store.remember(kind, &Key::new("ns", name), &ServiceName::new("ns", name))
+    };
+    assert!(world.store.may_be_recalled());
+    _ = world.apply(Service, ListWatchEvent::ListStart { is_rewound: false });
+    _ = world.apply(Service, upsert(Service, "listed", 1, 5));
+    _ = world.apply(Service, delete(Service, "deleted", 2, 6));
+    assert!(!world.store.may_be_recalled());
+    let added = ["listed", "deleted", "not yet listed"].map(|name| remember(&mut world, Service, name));
+    assert_eq!(added, [false, false, true]);
+    world.served.insert((Service, "ns/not yet listed".into()), String::new());
+    _ = world.apply(Service, ListWatchEvent::ListDone(Version(9)));
+    let skipped = ListWatchEvent::Skipped { key: Some(Key::new("ns", "undecodable")), reason: "bad".into() };
+    _ = world.apply(EndpointSlice, ListWatchEvent::ListStart { is_rewound: false });
+    _ = world.apply(EndpointSlice, skipped);
+    _ = world.apply(EndpointSlice, ListWatchEvent::ListDone(Version(9)));
+    assert_eq!((world.names(Service), world.is_synced), (vec!["ns/listed"], true));
+    assert!(world.store.may_be_recalled());
+    assert!(!remember(&mut world, Service, "listed by none"));
+    let added = ["undecodable", "listed by none"].map(|name| remember(&mut world, EndpointSlice, name));
+    assert_eq!(added, [true, false]);
+    _ = world.apply(Kind::Node, ListWatchEvent::ListStart { is_rewound: false });
+    let missing = |world: &mut World| {
+        let mut changes = vec![Change::NodeObject(None)];
+        world.store.recall(&mut changes, Some("n1"));
+        !changes.is_empty()
+    };
+    assert!(missing(&mut world));
+    _ = world.apply(Kind::Node, ListWatchEvent::ListDone(Version(9)));
+    assert!(!missing(&mut world) && !world.store.remember_node("n1"));
 }
 
 /// A store of namespace shop, with remembered services of the whole cluster: some of shop, and some of another namespace.
