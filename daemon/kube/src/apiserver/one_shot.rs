@@ -132,7 +132,8 @@ async fn servers(
 
 /// The addresses that worked before in the same cluster.
 async fn remembered(directory: &Path, authority: &Authorities) -> Vec<Server> {
-    match state_file::load(directory, Duration::from_millis(PoolTimeouts::default().load)).await {
+    let limit = Duration::from_millis(PoolTimeouts::default().load);
+    match state_file::begin(directory).within(limit).await.flatten() {
         Some(state) if state.is_of(authority) => {
             state.apiservers.into_iter().map(|remembered| remembered.server).collect()
         }

@@ -15,7 +15,7 @@ use super::pool::{Candidate, MOST_LEARNED, Pool, RememberedServer};
 use super::timeouts::PoolTimeouts;
 use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::credentials::authorities::Authorities;
-use nodelb_host::state_file::{self, Limits, StateFile};
+use nodelb_host::state_file::{self, Limits, Reading, StateFile};
 
 const NAME: &str = "apiservers.json";
 
@@ -64,11 +64,13 @@ struct Form {
     state: EndpointsState,
 }
 
-/// Reads the file in the state directory within the time limit. `None` if it does not exist or, with a warning, if it
-/// cannot be read.
-pub async fn load(directory: &Path, limit: Duration) -> Option<EndpointsState> {
-    let consequence = "the apiserver addresses in it are not used";
-    state_file::load(&directory.join(NAME), limit, consequence, read).await.flatten()
+/// What the previous run has stored.
+pub type Stored = Reading<Option<EndpointsState>>;
+
+/// Begins to read the file in the state directory.
+pub fn begin(directory: &Path) -> Stored {
+    let consequence = "the apiserver addresses in it are not used until it can be read";
+    Reading::begin(directory.join(NAME), consequence, read)
 }
 
 fn read(path: &Path) -> io::Result<Option<EndpointsState>> {
@@ -89,6 +91,8 @@ fn write(path: &Path, state: EndpointsState) -> io::Result<()> {
 /// Decides when the file is written.
 pub(super) struct Saver {
     file: StateFile<EndpointsState>,
+    /// The file, until it has been read, and not while the first login waits for it.
+    pub(super) unread: Option<Stored>,
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
     saved: Option<EndpointsState>,
@@ -102,7 +106,7 @@ impl Saver {
         let retry = Duration::from_millis(SAVE_EVERY);
         let limits = Limits { every: WRITE_EVERY, retry, timeout: Duration::from_millis(timeouts.load) };
         let file = StateFile::start(directory.join(NAME), consequence, limits, write);
-        Self { file, cluster: None, saved: None, due: None }
+        Self { file, unread: Some(begin(directory)), cluster: None, saved: None, due: None }
     }
 
     /// The addresses in the file, if they belong to this cluster.
@@ -114,11 +118,12 @@ impl Saver {
             );
             return Vec::new();
         }
-        self.cluster.clone_from(&state.cluster);
+        // A session may have reported another one, which is newer.
+        self.cluster = self.cluster.take().or_else(|| state.cluster.clone());
         self.saved.insert(state).apiservers.clone()
     }
 
-    /// Updates the file if this is due. Never waits.
+    /// Updates the file if this is due and it has been read. Never waits.
     pub(super) fn save(
         &mut self,
         (now, unix): (Moment, u64),
@@ -127,7 +132,7 @@ impl Saver {
         resolved: &BTreeMap<Address, Vec<SocketAddr>>,
     ) {
         // Before an address has worked in this run, there is nothing to add and no proof that the cluster is the same.
-        if pool.candidates().iter().all(|candidate| candidate.worked.is_none()) {
+        if self.unread.is_some() || pool.candidates().iter().all(|candidate| candidate.worked.is_none()) {
             return;
         }
         let worked = |candidate: &Candidate| {

@@ -26,7 +26,7 @@ use self::state::Supervisor;
 use self::tasks::{Done, Task, Tasks};
 use super::pool::{Pool, PoolReport};
 use super::preflight::{self, Attempt};
-use super::state_file::{self, Saver};
+use super::state_file::Saver;
 use super::timeouts::PoolTimeouts;
 use crate::apiserver::address::{Server, reason_not_to_learn};
 use crate::apiserver::connection::connect::{self, Connector};
@@ -36,6 +36,7 @@ use crate::apiserver::session::{Apiservers, Report};
 use crate::apiserver::settings::Settings;
 use nodelb_host::clock::{self, Clock};
 use nodelb_host::register::Register;
+use nodelb_host::state_file::Reading;
 
 /// The capacity of the queue for reports. A full queue blocks the readers.
 const QUEUE: usize = 256;
@@ -67,7 +68,7 @@ pub struct Parts {
 }
 
 /// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, the report, and the
-/// task, which ends when the addresses that worked are stored. Reads no file and opens no connection before it returns.
+/// task, which ends when the addresses that worked are stored. Waits for no file, and opens no connection before it returns.
 pub fn start(
     parts: Parts,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -149,6 +150,7 @@ impl Supervisor {
                 () = &mut shutdown => break,
                 error = ended => self.ended(&error),
                 done = self.tasks.next() => self.done(done),
+                stored = Reading::late(&mut self.saver.unread), if self.login.is_some() => self.remember(stored),
                 Some(report) = reports.recv() => {
                     self.report(report);
                     while let Ok(report) = reports.try_recv() {
@@ -212,16 +214,18 @@ impl Supervisor {
     /// Reads the credentials and, before the first login, the remembered addresses.
     fn read_credentials(&mut self) {
         let credentials = Arc::clone(&self.credentials);
-        let directory = self.login.is_none().then(|| self.settings.state_directory.clone());
+        let mut unread = if self.login.is_none() { self.saver.unread.take() } else { None };
         let timeout = Duration::from_millis(self.timeouts.load);
         self.tasks.send(Task::Login, async move {
             let login = credentials.login().await;
             let trouble = credentials.trouble().await;
-            let stored = match directory.filter(|_| login.is_ok()) {
-                Some(directory) => state_file::load(&directory, timeout).await,
-                None => None,
-            };
-            Done::Login { login, trouble, stored }
+            let mut stored = None;
+            if let Some(reading) = unread.as_mut().filter(|_| login.is_ok())
+                && let Some(read) = reading.within(timeout).await
+            {
+                (stored, unread) = (read, None);
+            }
+            Done::Login { login, trouble, stored, unread }
         });
     }
 

@@ -45,7 +45,8 @@ impl Supervisor {
                 self.probed(now, &address, &result);
                 self.resolved_to(&address, resolved);
             }
-            Done::Login { login, trouble, stored } => {
+            Done::Login { login, trouble, stored, unread } => {
+                self.saver.unread = self.saver.unread.take().or(unread);
                 if let Some(login) = self.login(now, login, stored) {
                     self.renew(now, &login, trouble);
                 }
@@ -220,14 +221,19 @@ impl Supervisor {
     fn first_login(&mut self, now: Moment, login: &Login, stored: Option<EndpointsState>) {
         let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
         self.pool = Pool::new(&configured, self.timeouts, self.seed, now);
-        if let Some(stored) = stored {
-            let remembered = self.saver.loaded(stored, &login.authority);
-            self.pool.remember(remembered, now);
-        }
+        let remembered = stored.map(|stored| self.saver.loaded(stored, &login.authority));
+        self.pool.remember(remembered.into_iter().flatten(), now);
         // What the maps have may be newer than what could be stored.
         let usable = std::mem::take(&mut self.in_maps).into_iter().filter(|at| self.refusal(*at).is_none());
         let usable: Vec<SocketAddr> = usable.collect();
         self.pool.remember_backends(usable, now);
+    }
+
+    /// Adds the remembered addresses to the pool that the disk has late.
+    pub(super) fn remember(&mut self, stored: Option<EndpointsState>) {
+        let (Some(stored), Some(login)) = (stored, &self.login) else { return };
+        let remembered = self.saver.loaded(stored, &login.authority);
+        self.pool.remember(remembered, self.clock.now());
     }
 
     /// Switches the session in use to a new login. A new token is used on the existing link. A new certificate needs a

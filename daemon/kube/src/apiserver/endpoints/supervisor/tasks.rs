@@ -12,7 +12,7 @@ use crate::apiserver::address::Address;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::{CredentialsError, Login};
 use crate::apiserver::endpoints::preflight::Opened;
-use crate::apiserver::endpoints::state_file::EndpointsState;
+use crate::apiserver::endpoints::state_file::{EndpointsState, Stored};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Task {
@@ -23,7 +23,6 @@ pub(super) enum Task {
     Verify,
 }
 
-#[derive(Debug)]
 pub(super) enum Done {
     /// The connection and the reason why this server was chosen.
     Opened(Address, Box<Result<(Opened, String), LinkError>>, Vec<SocketAddr>),
@@ -34,12 +33,14 @@ pub(super) enum Done {
         trouble: Option<String>,
         /// The contents of the state file, with the first login.
         stored: Option<EndpointsState>,
+        /// The state file, if it has not been read yet.
+        unread: Option<Stored>,
     },
     /// The number of the session with the queried server, the login and the result.
     Verified(u64, Arc<Login>, Result<(), LinkError>),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Tasks {
     tasks: JoinSet<Done>,
     known: HashMap<Id, (Task, AbortHandle)>,

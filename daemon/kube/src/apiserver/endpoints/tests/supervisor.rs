@@ -340,6 +340,53 @@ async fn what_worked_is_remembered_and_used_after_a_restart() {
     assert_eq!(again.announced(), [at(1), at(2)].into());
 }
 
+/// A disk that hangs at the start: what it had was never used, and was replaced.
+#[tokio::test]
+async fn addresses_that_the_disk_has_late_are_used_then_and_kept_until_then() {
+    let world = World::with(&[1, 2, 3]).await;
+    world.remembers("cluster-1", &[2, 3]);
+    let before = load(world.path()).unwrap();
+    let (answer, answers) = std::sync::mpsc::channel();
+    let answers = std::sync::Mutex::new(answers);
+    let (mut parts, changes) = world.parts(world.settings(&[1]));
+    parts.timeouts.load = 10;
+    let (mut supervisor, reports, apiservers, report) = make(parts).unwrap();
+    let read = move |_: &std::path::Path| answers.lock().unwrap().recv().map_err(std::io::Error::other);
+    supervisor.saver.unread = Some(Reading::begin(world.path().join("late"), "nothing follows", read));
+    let (clock, (stop, stopped)) = (supervisor.clock, oneshot::channel::<()>());
+    let task = tokio::spawn(supervisor.run(reports, async { drop(stopped.await) }));
+    let mut running = Running { apiservers, report, changes, clock, _stop: stop };
+    running.session_at(1).await;
+    world.way(1, Way::Down);
+    running.until("lost", |report, _| report.in_use().is_none()).await;
+    world.way(3, Way::Down);
+    assert_eq!(load(world.path()).unwrap(), before, "nothing replaces what is unread");
+    answer.send(before).unwrap();
+    running.session_at(2).await;
+    assert_eq!(running.row(2).origin, Origin::Remembered);
+    drop(running);
+    task.await.unwrap();
+    let servers = load(world.path()).unwrap().unwrap().apiservers.into_iter().map(|it| it.server);
+    assert_eq!(servers.collect::<BTreeSet<_>>(), [1, 2, 3].map(configured).into());
+}
+
+/// `default/kubernetes` was recreated while nodelb did not run.
+#[tokio::test]
+async fn a_uid_that_the_disk_has_late_does_not_replace_that_of_the_session() {
+    let world = World::with(&[1]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut saver = Saver::new(directory.path(), TIMEOUTS);
+    let login = token_login(world.authority(), "good");
+    saver.cluster = Some("cluster-2".into());
+    let stored = EndpointsState {
+        authorities: login.authority.names(),
+        cluster: Some("cluster-1".into()),
+        ..EndpointsState::default()
+    };
+    saver.loaded(stored, &login.authority);
+    assert_eq!(saver.cluster.as_deref(), Some("cluster-2"));
+}
+
 #[tokio::test]
 async fn another_cluster_behind_a_remembered_address_is_refused() {
     let world = World::with(&[1, 2, 3]).await;
