@@ -96,7 +96,8 @@ pub fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("since.jsonl")
 }
 
-/// Reads the file and the latest events: nothing, with a warning, if this fails or takes too long.
+/// Reads the file and the latest events: nothing, with a warning, if this fails or takes too long. The file is not read on,
+/// because it would have to stay until then, and would not be true.
 pub async fn load(path: &Path) -> Past {
     let consequence = "`Since` begins at this start";
     state_file::load(path, START, consequence, |path| read(path, &boot_id()?)).await.unwrap_or_default()
