@@ -51,8 +51,10 @@ fn overflow(host: &Host, map: &str, limits: &str) {
         frontend("198.51.100.28:80/UDP").map(|row: Value| row)
     );
     traffic.finish();
-    daemon.stop();
+    // The next start would remember them, and serve who was there first, to the second.
     host.withdraw("b.toml");
+    eventually("the others are gone", || frontend("198.51.100.28:80/UDP").is_none());
+    daemon.stop();
     host.cleanup();
 }
 

@@ -193,6 +193,17 @@ impl Play {
         self.take(step);
     }
 
+    /// The own services have all their backends at a restart, as the room for what they lack then is free for all.
+    fn take_whole(&mut self, step: &Step) {
+        if matches!(step, Step::Restart) {
+            (0..OWN).for_each(|which| {
+                self.take(&Step::Fail(which, 0));
+                self.take(&Step::Own(which, (1 << MOST) - 1, 0));
+            });
+        }
+        self.take_reopened(step);
+    }
+
     /// What clients of the own services get: the backends, and who may connect.
     fn own(&self) -> Vec<(u8, BTreeSet<String>, BTreeSet<String>)> {
         let maps = self.host.held();
@@ -212,9 +223,9 @@ fn compare(steps: &[Step], limits: Limits) -> Result<(), TestCaseError> {
     let (mut among, mut alone) = (Play::new(limits), Play::new(limits));
     prop_assert_eq!(alone.own().len(), usize::from(OWN));
     for step in steps {
-        among.take(step);
+        among.take_whole(step);
         if !matches!(step, Step::Other(..) | Step::Others(..) | Step::Gone(..)) {
-            alone.take(step);
+            alone.take_whole(step);
         }
         prop_assert_eq!(among.own(), alone.own(), "after {:?}", step);
     }
