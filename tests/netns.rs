@@ -116,6 +116,8 @@ mod listeners;
 mod nodeports;
 #[path = "netns/non_interference.rs"]
 mod non_interference;
+#[path = "netns/numbers.rs"]
+mod numbers;
 #[path = "netns/other_programs.rs"]
 mod other_programs;
 #[path = "netns/outage.rs"]

@@ -16,7 +16,7 @@ mode = \"on\"
 ";
 
 /// Where a backend runs: its addresses and its node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint([&'static str; 2], &'static str);
 
 /// The first pod on node A.
