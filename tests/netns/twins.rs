@@ -18,7 +18,7 @@ use nodelb_prober::Transport;
 
 use crate::diagnose::problems;
 use crate::host::{Daemon, Host, say};
-use crate::lab::{CLIENT, Lab, NODE_A, NODE_B, POD_A1, POD_B, Place};
+use crate::lab::{CLIENT, Lab, NODE_A, NODE_B, POD_A1, POD_A2, POD_B, Place};
 use crate::lab_services::{HOST_A, HOST_B, ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
 use crate::outside_network::nft;
@@ -44,12 +44,41 @@ const FOLLOWED: Duration = Duration::from_secs(20);
 const BACKENDS: [(u16, &str, [&str; 2], bool); 4] =
     [(1, "a1", POD_A1, true), (2, "b", POD_B, false), (3, "host-b", NODE_B, false), (4, "host-a", NODE_A, true)];
 
+/// Which client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Client,
+    NodeB,
+    /// A pod of the node, which has programs at its device.
+    Pod,
+}
+
+impl From {
+    const ALL: [Self; 3] = [Self::Client, Self::NodeB, Self::Pod];
+
+    fn place(self, lab: &Lab) -> &Place {
+        match self {
+            Self::Client => &lab.client,
+            Self::NodeB => &lab.node_b,
+            Self::Pod => &lab.pod_a2,
+        }
+    }
+
+    fn addresses(self) -> [&'static str; 2] {
+        match self {
+            Self::Client => CLIENT,
+            Self::NodeB => NODE_B,
+            Self::Pod => POD_A2,
+        }
+    }
+}
+
 /// What a client asks both for.
 #[derive(Clone, Debug)]
 struct Case {
     number: u16,
     transport: Transport,
-    is_from_node: bool,
+    from: From,
     /// The address at nodelb, and the twin's.
     to: [String; 2],
     is_local: bool,
@@ -64,9 +93,9 @@ impl Case {
             for (addresses, twins) in own.into_iter().zip(twins_of(number)) {
                 for (to, twin) in addresses.into_iter().zip(twins) {
                     for transport in TRANSPORTS {
-                        for is_from_node in [false, true] {
+                        for from in From::ALL {
                             let to = [to.clone(), twin.clone()];
-                            cases.push(Self { number, transport, is_from_node, to, is_local });
+                            cases.push(Self { number, transport, from, to, is_local });
                         }
                     }
                 }
@@ -76,8 +105,8 @@ impl Case {
     }
 
     fn name(&self) -> String {
-        let from = if self.is_from_node { "node B" } else { "the client" };
-        format!("{from} to {} {:?} (service {})", self.to[0], self.transport, self.number)
+        let Self { number, transport, from, to, .. } = self;
+        format!("{from:?} to {} {transport:?} (service {number})", to[0])
     }
 }
 
@@ -90,7 +119,8 @@ fn twins_of(number: u16) -> [[String; 2]; 2] {
     ]
 }
 
-/// The rules of a kube-proxy for the twins: destination NAT, and the node's address towards the backend.
+/// The rules of a kube-proxy for the twins: destination NAT, and the node's address towards the backend unless the client is
+/// a pod of the node.
 fn serve_twins() {
     let mut rules = String::new();
     for (number, _, backend, _) in BACKENDS {
@@ -109,8 +139,14 @@ fn serve_twins() {
     nft(&format!(
         "table inet twin {{
             chain prerouting {{ type nat hook prerouting priority dstnat; {rules} }}
-            chain postrouting {{ type nat hook postrouting priority srcnat; ct status dnat masquerade; }}
-        }}"
+            chain postrouting {{
+                type nat hook postrouting priority srcnat;
+                ip saddr {} accept;
+                ip6 saddr {} accept;
+                ct status dnat masquerade;
+            }}
+        }}",
+        POD_A2[0], POD_A2[1]
     ));
 }
 
@@ -123,7 +159,7 @@ fn ask_all(lab: &Lab, cases: &[Case]) -> Vec<[Got; 2]> {
         let asked: Vec<_> = cases
             .iter()
             .map(|case| {
-                let place: &Place = if case.is_from_node { &lab.node_b } else { &lab.client };
+                let place = case.from.place(lab);
                 let ask = move |to: String| {
                     scope.spawn(move || place.run(|| ask(&to, case.transport, TIMEOUT)).map(|it| (it.name, it.seen)))
                 };
@@ -140,8 +176,7 @@ fn difference(case: &Case, [own, twin]: &[Got; 2], on: &[&Change]) -> Option<Str
     let is_same = match (own, twin) {
         (Ok((name, seen)), Ok((other, expected))) => {
             // Backends on this node see the client's address.
-            let client = if case.is_from_node { NODE_B } else { CLIENT };
-            let client = client[usize::from(seen.is_ipv6())].parse::<IpAddr>().unwrap();
+            let client = case.from.addresses()[usize::from(seen.is_ipv6())].parse::<IpAddr>().unwrap();
             let is_seen = if case.is_local { *seen == client } else { seen == expected };
             name == other && (is_seen || excused(Only::Source))
         }
@@ -213,7 +248,7 @@ fn in_lab(test: &str, body: impl FnOnce(&Lab)) {
         let host = Host::without_the_test(sandbox);
         let lab = Lab::new();
         lab.add_second_uplink();
-        host.configure(&format!("{PACKETS_ON}devices = [\"auto\", \"second\"]\n"));
+        host.configure(&format!("{PACKETS_ON}devices = [\"auto\", \"second\"]\npod-devices = [\"pod-a2\"]\n"));
         let _servers = BACKENDS.map(|(number, name, addresses, _)| {
             let serve = || Server::start(name, &addresses, 8_000 + number);
             match name {
@@ -226,6 +261,8 @@ fn in_lab(test: &str, body: impl FnOnce(&Lab)) {
         let endpoints = [ON_A1, ON_B, HOST_B, HOST_A];
         let services: Vec<Service> =
             BACKENDS.iter().zip(endpoints).map(|((number, ..), at)| Service::new(*number, &[at])).collect();
+        // It takes segment routing headers off.
+        ["all", "uplink"].iter().for_each(|it| lab.node_b.set(&format!("net/ipv6/conf/{it}/seg6_enabled"), "1"));
         serve_twins();
         let _daemon: Daemon = start(&host, &services.iter().collect::<Vec<_>>());
         body(&lab);
