@@ -20,7 +20,7 @@ use crate::model::Host;
 use crate::world::l4;
 
 const LIMITS: Limits =
-    Limits { frontends: 130, services: 130, slots: 256, affinity: 16, outside: 130, source_ranges: 16 };
+    Limits { frontends: 130, services: 130, slots: 256, affinity: 16, outside: 130, source_ranges: 64 };
 
 /// The services of the first tenant, and the backends that each has at most. The part of the map that has no owner has room
 /// for two such lists.
@@ -262,14 +262,16 @@ proptest! {
         steps.iter().for_each(|step| play.take_reopened(step));
         // More than fit.
         play.take(&Step::Others(0, 90, 3));
+        (0..4).for_each(|number| play.take(&Step::Other(number, 3, 19)));
         if is_restarted {
             play.take_reopened(&Step::Restart);
         }
         // One backend: a small map has what is free in parts that have no room for more.
-        play.describe(name(0, true), described(0, true, 1..2, &[]));
+        play.describe(name(0, true), described(0, true, 1..2, &["10.0.0.0/16".into()]));
         play.host.settle();
         let own = play.own();
-        prop_assert_eq!(own.iter().map(|(_, backends, _)| backends.len()).collect::<Vec<_>>(), [1]);
+        let sizes: Vec<_> = own.iter().map(|(_, backends, ranges)| (backends.len(), ranges.len())).collect();
+        prop_assert_eq!(sizes, [(1, 1)]);
         for step in &steps {
             play.take_reopened(step);
             prop_assert_eq!(play.own(), own.clone(), "after {:?}", step);

@@ -375,7 +375,8 @@ impl Engine {
             let ops = map_ops::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
             let exchanged = self.exchanged_ranges(&ops);
             self.apply_ops(ops, datapath, now);
-            self.apply_ops(map_ops::put_ranges(&self.desired, &self.realised, &exchanged), datapath, now);
+            // In the place of those that were just deleted, whatever the shares.
+            self.pass_on(map_ops::put_ranges(&self.desired, &self.realised, &exchanged), datapath, now);
         }
         self.free_deleted(datapath, now);
         self.finish(now)
@@ -405,6 +406,10 @@ impl Engine {
             self.batching.take_out(&mut ops, &self.realised, (is_source_synced, has_failed), now);
         }
         self.refuse_beyond_shares(&mut ops, datapath.limits());
+        self.pass_on(ops, datapath, now);
+    }
+
+    fn pass_on(&mut self, ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
             self.commit(ops, results);

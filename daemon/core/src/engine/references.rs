@@ -62,6 +62,13 @@ impl Engine {
             MapOp::DeleteOutside(address) => (outside(address), None),
             MapOp::PutService(id, entry) => return self.shares.note_lists(*id, entry),
             MapOp::DeleteService(id) => return self.shares.forget_lists(*id),
+            MapOp::PutSourceRange(id, range) | MapOp::DeleteSourceRange(id, range) => {
+                let is_added = matches!(op, MapOp::PutSourceRange(..));
+                if self.realised.source_ranges.contains(&(*id, *range)) != is_added {
+                    self.shares.note(*id, Bound::SourceRanges, is_added);
+                }
+                return;
+            }
             _ => return,
         };
         if before == now_at {
@@ -118,7 +125,11 @@ impl Engine {
                 .any(|id| self.shares.count(id, bound) >= more);
         }
         let had = self.shares.count(id, bound) as usize;
-        had > 0 && frontends().len() <= had
+        let wanted = match bound {
+            Bound::SourceRanges => self.desired.ranges_of(id).count(),
+            _ => frontends().len(),
+        };
+        had > 0 && wanted <= had
     }
 
     /// Why a port of the service has no id.

@@ -19,9 +19,10 @@ pub(super) enum Bound {
     Outside,
     /// As in [`runs`], a list counts with the length that its longest one had, and without its ring.
     Slots,
+    SourceRanges,
 }
 
-type Counts = [u32; 4];
+type Counts = [u32; 5];
 
 #[derive(Clone, Debug, Default)]
 struct Entries {
@@ -48,6 +49,7 @@ impl Shares {
         realised.services.iter().for_each(|(id, entry)| shares.note_lists(*id, entry));
         realised.frontends.values().for_each(|entry| shares.change(entry.service, Bound::Frontends, 1));
         realised.outside.values().for_each(|entry| shares.change(entry.service, Bound::Outside, 1));
+        realised.source_ranges.iter().for_each(|(id, _)| shares.change(*id, Bound::SourceRanges, 1));
         shares
     }
 
@@ -80,10 +82,15 @@ impl Shares {
         }
     }
 
+    /// Adds or removes entries of a service.
+    pub(super) fn note(&mut self, id: ServiceId, bound: Bound, is_added: bool) {
+        self.change(id, bound, if is_added { 1 } else { -1 });
+    }
+
     /// Adds and removes entries of the map that lead to these services.
     pub(super) fn note_lead(&mut self, bound: Bound, before: Option<ServiceId>, now_at: Option<ServiceId>) {
-        before.into_iter().for_each(|id| self.change(id, bound, -1));
-        now_at.into_iter().for_each(|id| self.change(id, bound, 1));
+        before.into_iter().for_each(|id| self.note(id, bound, false));
+        now_at.into_iter().for_each(|id| self.note(id, bound, true));
     }
 
     pub(super) fn note_lists(&mut self, id: ServiceId, entry: &ServiceEntry) {
@@ -155,6 +162,9 @@ impl Shares {
             MapOp::PutOutside(address, entry) => {
                 Some((entry.service, 1)).filter(|_| !realised.outside.contains_key(address))
             }
+            MapOp::PutSourceRange(id, range) => {
+                Some((*id, 1)).filter(|_| !realised.source_ranges.contains(&(*id, *range)))
+            }
             MapOp::PutService(id, entry) => Some((*id, self.growth_of_lists(*id, entry).0)),
             _ => None,
         }
@@ -173,7 +183,7 @@ impl Shares {
         self.by_id.entry(id).or_insert_with(|| {
             self.unowned[Bound::Services as usize] += 1;
             self.sums[Bound::Services as usize] += 1;
-            Entries { counts: [1, 0, 0, 0], ..Entries::default() }
+            Entries { counts: [1, 0, 0, 0, 0], ..Entries::default() }
         })
     }
 
@@ -198,6 +208,7 @@ impl Bound {
             MapOp::PutFrontend(..) => Some(Self::Frontends),
             MapOp::PutOutside(..) => Some(Self::Outside),
             MapOp::PutService(..) => Some(Self::Slots),
+            MapOp::PutSourceRange(..) => Some(Self::SourceRanges),
             _ => None,
         }
     }
@@ -208,6 +219,7 @@ impl Bound {
             Self::Frontends => limits.frontends,
             Self::Outside => limits.outside,
             Self::Slots => runs::with_owner(limits.slots),
+            Self::SourceRanges => limits.source_ranges,
         }
     }
 
@@ -218,6 +230,7 @@ impl Bound {
             Self::Frontends => ("frontends", limits.frontends),
             Self::Outside => ("outside", limits.outside),
             Self::Slots => ("slots", limits.slots),
+            Self::SourceRanges => ("source_ranges", limits.source_ranges),
         };
         MapError::NoShare { map, limit }
     }

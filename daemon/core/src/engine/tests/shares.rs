@@ -1,3 +1,5 @@
+use ipnet::IpNet;
+
 use super::*;
 use crate::state::entries::FrontendEntry;
 
@@ -43,4 +45,23 @@ fn what_may_be_of_a_namespace_counts_for_it() {
     shares.forget(ServiceId(1));
     assert_eq!((shares.held("b", Bound::Frontends), shares.left(Bound::Frontends, LIMITS)), (0, 64));
     assert_eq!((shares.by_id.len(), shares.by_namespace.len()), (1, 1), "the canary");
+}
+
+#[test]
+fn source_ranges_count_for_the_namespace_of_their_service() {
+    let put = |id, last| {
+        let range = format!("10.0.0.{last}/32").parse::<IpNet>().expect("a network");
+        MapOp::PutSourceRange(ServiceId(id), range.into())
+    };
+    let mut realised = Realised::default();
+    (0..61).for_each(|last| realised.apply(&put(1, last)));
+    let mut shares = Shares::new(&realised);
+    shares.own(ServiceId(1), &"b".into());
+    shares.own(ServiceId(2), &"m".into());
+    let limits = Limits { source_ranges: 64, ..LIMITS };
+    // One that is there, two of the namespace with many, and two of another one.
+    let mut ops = vec![put(1, 0), put(1, 100), put(1, 101), put(2, 0), put(2, 1)];
+    let refused = shares.take_out(&mut ops, (&realised, limits), |_, _, _| false);
+    assert_eq!(ops, [put(1, 0), put(1, 100), put(2, 0)]);
+    assert_eq!(refused.len(), 2);
 }
