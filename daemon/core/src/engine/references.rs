@@ -124,11 +124,11 @@ impl Engine {
                 .filter(is_left)
                 .any(|id| self.shares.count(id, bound) >= more);
         }
-        let had = self.shares.count(id, bound) as usize;
-        let wanted = match bound {
-            Bound::SourceRanges => self.desired.ranges_of(id).count(),
-            _ => frontends().len(),
+        let (had, wanted) = match bound {
+            Bound::SourceRanges => (self.shares.count(id, bound), self.desired.ranges_of(id).count()),
+            _ => (self.shares.most(id, bound), frontends().len()),
         };
+        let had = had as usize;
         had > 0 && wanted <= had
     }
 

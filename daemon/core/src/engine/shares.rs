@@ -29,6 +29,8 @@ struct Entries {
     /// `None` until a source has described the service.
     namespace: Option<Arc<str>>,
     counts: Counts,
+    /// The most that there have been.
+    most: Counts,
     /// The lengths of the longest lists, the cluster view first.
     longest: [u32; 2],
 }
@@ -65,6 +67,11 @@ impl Shares {
 
     pub(super) fn count(&self, id: ServiceId, bound: Bound) -> u32 {
         self.by_id.get(&id).map_or(0, |entries| entries.counts[bound as usize])
+    }
+
+    /// The most that the service has had: what it leaves in a full map before the next address fits is still its own.
+    pub(super) fn most(&self, id: ServiceId, bound: Bound) -> u32 {
+        self.by_id.get(&id).map_or(0, |entries| entries.most[bound as usize])
     }
 
     /// The id is a service's in this namespace.
@@ -193,7 +200,10 @@ impl Shares {
         }
         let add = |count: &mut u32| *count = u32::try_from(i64::from(*count) + by).unwrap_or_default();
         let entries = self.entries(id);
-        add(&mut entries.counts[bound as usize]);
+        let count = &mut entries.counts[bound as usize];
+        add(count);
+        let most = &mut entries.most[bound as usize];
+        *most = (*count).max(*most);
         let namespace = entries.namespace.clone();
         let of_owner = namespace.and_then(|namespace| self.by_namespace.get_mut(&namespace));
         add(&mut of_owner.unwrap_or(&mut self.unowned)[bound as usize]);

@@ -65,3 +65,15 @@ fn source_ranges_count_for_the_namespace_of_their_service() {
     assert_eq!(ops, [put(1, 0), put(1, 100), put(2, 0)]);
     assert_eq!(refused.len(), 2);
 }
+
+/// In a full map, the old address of a service is removed before the new one fits: it then counted as a new service.
+#[test]
+fn what_a_service_had_is_known_after_its_removal() {
+    let mut shares = Shares::new(&Realised::default());
+    shares.own(ServiceId(1), &"b".into());
+    shares.note_lead(Bound::Frontends, None, Some(ServiceId(1)));
+    shares.note_lead(Bound::Frontends, Some(ServiceId(1)), None);
+    assert_eq!((shares.count(ServiceId(1), Bound::Frontends), shares.most(ServiceId(1), Bound::Frontends)), (0, 1));
+    shares.forget(ServiceId(1));
+    assert_eq!(shares.most(ServiceId(1), Bound::Frontends), 0);
+}
