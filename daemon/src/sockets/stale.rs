@@ -60,7 +60,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const CALL_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// The consequence when sockets cannot be ended, for the journal.
-pub const STUCK: &str = "UDP sockets stay connected to removed backends until their programs close them";
+pub const STUCK: &str = "sockets stay connected to removed backends until their programs close them";
 
 /// How long the owner may take to publish its current state.
 const PICTURE_WITHIN: Duration = Duration::from_secs(5);
@@ -420,21 +420,23 @@ async fn end_stale(
 ) -> Result<u64, PassError> {
     // Sorted by namespace: each is searched and entered once per batch.
     stale.sort_unstable();
-    let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut lost, mut unready) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
     for batch in stale.chunks(BATCH) {
         let first_of = |suspect: &Suspect| suspect.flows.first().map(|flow| (flow.socket, flow.backend));
         let targets = batch.iter().filter_map(first_of).collect();
         let outcomes = deps.order(Order::Sockets(targets)).await?;
         for (suspect, outcome) in batch.iter().zip(outcomes) {
             if outcome.destroyed > 0 {
+                let destroyed = if matches!(suspect.why, Stale::Unready(..)) { &mut unready } else { &mut lost };
                 *destroyed.entry(name_of(&suspect.why)).or_default() += 1;
             }
             state.take_error(outcome);
         }
     }
-    let total = destroyed.values().sum();
+    let total = lost.values().chain(unready.values()).sum();
     state.report.count(protocol, total);
-    report::log(protocol, "have lost their backend", &destroyed);
+    report::log(protocol, "have lost their backend", &lost);
+    report::log(protocol, "have a backend that is not ready", &unready);
     Ok(total)
 }
 

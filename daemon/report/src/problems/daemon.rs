@@ -343,7 +343,7 @@ fn crashes(history: &History, first: Time) -> usize {
 
 fn process(observed: &Observed, found: &mut Vec<Problem>) {
     if observed.is_reaper_down {
-        let cause = "stale UDP sockets stay open: the process that closes them has stopped";
+        let cause = "stale sockets stay open: the process that closes them has stopped";
         found.push(Problem::new(Reason::ReaperDown, "reaper", cause));
     }
     if let Some((used, limit)) = observed.open_files.filter(|(used, limit)| used * 100 > limit * FILES_PERCENT) {

@@ -21,17 +21,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// In so many passes, the backend must not be ready.
 const LOOKS: u32 = 5;
 
-/// The backends with sockets that wait, each with the time of the first pass that found it not ready.
+/// What counts at most of the time between two passes, in pauses: a backend may have been ready while nodelb itself did not
+/// run.
+const MOST_PAUSES: u32 = 2;
+
+/// The backends with sockets that wait.
 #[derive(Debug, Default)]
 pub(super) struct Unready {
     /// The same as [`UNREADY_FOR`] for TCP; `None`: forever.
     tcp_for: Option<Duration>,
-    since: BTreeMap<(Arc<PortKey>, L4Addr), Instant>,
+    waiting: BTreeMap<(Arc<PortKey>, L4Addr), Waiting>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// How long passes have found the backend not ready.
+    seen: Duration,
+    last: Instant,
 }
 
 impl Unready {
     pub(super) fn new(tcp_for: Option<Duration>) -> Self {
-        Self { tcp_for, since: BTreeMap::new() }
+        Self { tcp_for, waiting: BTreeMap::new() }
     }
 
     /// The suspects of a pass, all those of the protocol, without those that wait. A backend that no suspect names is ready
@@ -42,17 +53,18 @@ impl Unready {
         mut suspects: Vec<Suspect>,
         now: Instant,
     ) -> Vec<Suspect> {
-        let is_own = |((key, _), _): &((Arc<PortKey>, L4Addr), Instant)| key.protocol == protocol;
-        let (before, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.since).into_iter().partition(is_own);
-        self.since = others;
+        let is_own = |((key, _), _): &((Arc<PortKey>, L4Addr), Waiting)| key.protocol == protocol;
+        let (before, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.waiting).into_iter().partition(is_own);
+        self.waiting = others;
         let timeout = self.timeout(protocol);
         suspects.retain(|suspect| {
             let Stale::Unready(key, backend) = &suspect.why else { return true };
             let Some(timeout) = timeout else { return false };
             let named = (Arc::clone(key), *backend);
-            let since = before.get(&named).copied().unwrap_or(now);
-            self.since.insert(named, since);
-            now.duration_since(since) >= timeout
+            let more = |it: &Waiting| now.duration_since(it.last).min(pause_of(timeout) * MOST_PAUSES);
+            let seen = before.get(&named).map_or(Duration::ZERO, |it| it.seen + more(it));
+            self.waiting.insert(named, Waiting { seen, last: now });
+            seen >= timeout
         });
         suspects
     }
@@ -63,9 +75,13 @@ impl Unready {
 
     /// The time until the next pass, if sockets wait.
     pub(super) fn pause(&self) -> Option<Duration> {
-        let timeout = self.since.keys().filter_map(|(key, _)| self.timeout(key.protocol)).min()?;
-        Some((timeout / LOOKS).min(LONGEST_PAUSE))
+        let timeout = self.waiting.keys().filter_map(|(key, _)| self.timeout(key.protocol)).min()?;
+        Some(pause_of(timeout))
     }
+}
+
+fn pause_of(timeout: Duration) -> Duration {
+    (timeout / LOOKS).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]
