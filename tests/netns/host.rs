@@ -1,5 +1,6 @@
 //! A node in a sandbox: its configuration, service files and daemon, and requests to the daemon.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +18,7 @@ use nix::unistd::Pid;
 use nodelb_prober::{Backend, Plan, Tally, Transport, probe};
 use serde_json::Value;
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{self, Sandbox};
 
 /// Maximum number of polls for a condition that should hold at once: two minutes, for a busy machine.
 /// Counts sleeps instead of time because the clock jumps when a virtual machine is paused.
@@ -141,11 +142,7 @@ impl Host {
 
     /// Starts the daemon, which crashes after this many operations, without waiting.
     pub(crate) fn spawn(&self, crash_after: Option<u32>) -> Daemon {
-        let mut command = Command::new(if self.is_test_outside { "sh" } else { NODELB });
-        if self.is_test_outside {
-            let join = format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.cgroup.display());
-            command.args(["-c", &join, NODELB]);
-        }
+        let mut command = if self.is_test_outside { in_cgroup(&self.cgroup, NODELB) } else { Command::new(NODELB) };
         crash_at(&mut command, crash_after);
         command.env(LAYOUT, self.layout.load(Ordering::Relaxed).to_string());
         if self.lists_connections.load(Ordering::Relaxed) {
@@ -229,6 +226,13 @@ impl Drop for Host {
 }
 
 /// Gives the sandbox a writable `/run`.
+/// A command that runs the program in the cgroup.
+pub(crate) fn in_cgroup(cgroup: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = sandbox::program("sh");
+    command.args(["-c", &format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", cgroup.display())]).arg(program);
+    command
+}
+
 fn mount_run() {
     let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status().unwrap();
     assert!(mounted.success(), "mounting a tmpfs");

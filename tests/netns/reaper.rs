@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::host::{Host, backend, eventually, is_served_by, service};
+use crate::host::{Host, backend, eventually, in_cgroup, is_served_by, service};
 use crate::outside_devices::{NODE, SERVICE, configure, is_attached, works};
 use crate::pod::Pod;
 use crate::sandbox;
@@ -232,10 +232,7 @@ fn the_reaper_attaches_programs_to_devices_that_appear_later() {
         let unit = SocketUnit::start(&host, &path, 0o600);
         let (first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         host.serve("web.yaml", SERVICE);
-        let join =
-            format!("echo $$ >{}/cgroup.procs && exec setpriv \"$0\" \"$@\"", sandbox.cgroup.join("node").display());
-        let mut command = sandbox::program("sh");
-        command.args(["-c", &join]);
+        let mut command = in_cgroup(&sandbox.cgroup.join("node"), "setpriv");
         command.env("NODELB_TEST_HOOKS", "clsact");
         let daemon = as_unit_with(&host, &path, command);
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {

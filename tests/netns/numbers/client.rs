@@ -2,10 +2,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use super::{PROTOCOLS, TEST};
-use crate::host::say;
+use crate::host::{in_cgroup, say};
 use crate::outside::TRANSPORTS;
 use crate::talk::{TIMEOUT, ask};
 
@@ -35,9 +35,7 @@ impl ClientOfNode {
 
     /// Starts a process in this cgroup.
     pub(super) fn start(cgroup: &Path) -> Self {
-        let join = format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", cgroup.display());
-        let mut command = Command::new("sh");
-        command.args(["-c", &join]).arg(std::env::current_exe().unwrap());
+        let mut command = in_cgroup(cgroup, std::env::current_exe().unwrap());
         command.args(["--exact", TEST, "--nocapture"]).env(CLIENT_OF_NODE, "1");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
