@@ -18,7 +18,7 @@ pub(super) const UNREADY_FOR: Duration = Duration::from_secs(5);
 /// The longest pause between passes while sockets wait. In each of them, the backend must not be ready.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// In so many passes, the backend must not be ready.
+/// The number of passes in that time.
 const LOOKS: u32 = 5;
 
 /// What counts at most of the time between two passes, in pauses: a backend may have been ready while nodelb itself did not
