@@ -34,7 +34,7 @@ build: ## build the daemon (release) and the other installed files
 	@scripts/deps.sh build
 	scripts/build.sh
 
-test: ## run all rungs of tests except package and VM tests; some need root (uses sudo; thirteen minutes on two processors, half of them for the build)
+test: ## run all rungs of tests except package and VM tests; some need root (uses sudo; a quarter of an hour on two processors, half of it for the build)
 	@scripts/deps.sh build programs run test
 	scripts/test.sh usual
 
